@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The main job, end to end: profile, partition, search, lower, train; then the same with DeepSpeed's own 1F1B.
+"""The main job, end to end: profile, partition, search, lower, train; then the same with DeepSpeed's own
+1F1B.
 
     script/demo                    # both jobs, results in out/
     .venv/bin/python examples/demo.py --job emulated --steps 10
 
-Two jobs: `gpt` is a byte-level GPT on the source of Python's standard library, on ranks with a core each, where this machine has two or
-more; `emulated` has layers that sleep for given times on four ranks, so that the schedule alone decides the time of a step.
+Two jobs: `gpt` is a byte-level GPT on the source of Python's standard library, on ranks with a core each,
+where this machine has two or more; `emulated` has layers that sleep for given times on four ranks, so that
+the schedule alone decides the time of a step.
 """
 
 import argparse
@@ -44,7 +46,8 @@ class Job:
 
 
 def environment() -> dict[str, str]:
-    """A CPU run with one thread a rank; DeepSpeed's own compiled operators stay beside the virtual environment."""
+    """A CPU run with one thread a rank; DeepSpeed's own compiled operators stay beside the virtual
+    environment."""
     path = f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}"
     extensions = str(BIN.parent / "torch_extensions")
     return {
@@ -66,7 +69,9 @@ def run(*arguments, quiet: bool = False, capture: bool = False) -> str:
     command = [relative(str(argument)) for argument in arguments]
     if not quiet:
         console.print(f"\n[bold]$ {shlex.join(command)}[/bold]", highlight=False)
-    result = subprocess.run(command, cwd=ROOT, env=environment(), text=True, stdout=subprocess.PIPE if capture else None)
+    result = subprocess.run(
+        command, cwd=ROOT, env=environment(), text=True, stdout=subprocess.PIPE if capture else None
+    )
     if result.returncode != 0:
         sys.exit(f"demo: {shlex.join(command)} ended with status {result.returncode}")
     return result.stdout or ""
@@ -87,11 +92,14 @@ def plan(job: Job) -> None:
     )  # fmt: skip
     ostinato("verify", out / "plan.json", out / "placement.toml")
     ostinato("show", out / "plan.json", out / "placement.toml", "--html", out / "plan.html")
-    (out / "programs.txt").write_text(run(BIN / "ostinato", "lower", out / "plan.json", out / "placement.toml", capture=True))
+    (out / "programs.txt").write_text(
+        run(BIN / "ostinato", "lower", out / "plan.json", out / "placement.toml", capture=True)
+    )
 
 
 def train(job: Job, section: dict | None, name: str) -> dict:
-    """Trains with the example's configuration, and with the section where one is given. Returns losses and seconds."""
+    """Trains with the example's configuration, and with the section where one is given. Returns losses and
+    seconds."""
     config = json.loads((job.example / "ds_config.json").read_text())
     if section is not None:
         config["ostinato"] = section
@@ -120,7 +128,12 @@ def show_losses(job: Job, ours: list[float], theirs: list[float]) -> None:
         table.add_column(column, justify="right")
     shown = sorted({*range(0, len(ours), max(1, len(ours) // 10)), len(ours) - 1})
     for step in shown:
-        table.add_row(str(step), f"{ours[step]:.6f}", f"{theirs[step]:.6f}", "yes" if ours[step] == theirs[step] else "NO")
+        table.add_row(
+            str(step),
+            f"{ours[step]:.6f}",
+            f"{theirs[step]:.6f}",
+            "yes" if ours[step] == theirs[step] else "NO",
+        )
     console.print(table)
     equal = sum(a == b for a, b in zip(ours, theirs, strict=True))
     console.print(f"{equal} of {len(ours)} losses are equal bit for bit")
@@ -159,7 +172,9 @@ def go(job: Job) -> dict:
     ostinato("report", job.out / "trace", "--perfetto", job.out / "trace.json")
     theirs = train(job, None, "deepspeed")
     found = json.loads((job.out / "plan.json").read_text())
-    report = json.loads(run(BIN / "ostinato", "report", job.out / "trace", "--json", quiet=True, capture=True))
+    report = json.loads(
+        run(BIN / "ostinato", "report", job.out / "trace", "--json", quiet=True, capture=True)
+    )
     result = {
         "losses": {"ostinato": ours["losses"], "deepspeed_1f1b": theirs["losses"]},
         "losses_equal": ours["losses"] == theirs["losses"],
@@ -186,10 +201,14 @@ def go(job: Job) -> dict:
 
 
 def arguments():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--job", choices=("gpt", "emulated"), action="append", help="default: both")
     parser.add_argument("--steps", type=int, default=20, help="of each training (default: %(default)s)")
-    parser.add_argument("--out", type=Path, default=ROOT / "out", help="folder for the results (default: out)")
+    parser.add_argument(
+        "--out", type=Path, default=ROOT / "out", help="folder for the results (default: out)"
+    )
     return parser.parse_args()
 
 
@@ -197,13 +216,22 @@ def main():
     args = arguments()
     out = args.out.resolve()
     jobs = {
-        "gpt": Job("gpt", "byte-level GPT", max(2, min(MOST_RANKS, cores())), ["--exact-losses"], args.steps, out),
-        "emulated": Job("emulated", "emulated stage times", MOST_RANKS, ["--exact-losses"], args.steps, out / "emulated"),
+        "gpt": Job(
+            "gpt", "byte-level GPT", max(2, min(MOST_RANKS, cores())), ["--exact-losses"], args.steps, out
+        ),
+        "emulated": Job(
+            "emulated", "emulated stage times", MOST_RANKS, ["--exact-losses"], args.steps, out / "emulated"
+        ),
     }
     results = {name: go(jobs[name]) for name in args.job or jobs}
-    summary = {**results.get("gpt", {}), **({"emulated": results["emulated"]} if "emulated" in results else {})}
+    summary = {
+        **results.get("gpt", {}),
+        **({"emulated": results["emulated"]} if "emulated" in results else {}),
+    }
     (out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
-    console.print(f"Results: {relative(str(out / 'summary.json'))}, plan.html, trace.json (open in ui.perfetto.dev)")
+    console.print(
+        f"Results: {relative(str(out / 'summary.json'))}, plan.html, trace.json (open in ui.perfetto.dev)"
+    )
     if not all(result["losses_equal"] for result in results.values()):
         sys.exit("demo: the losses of ostinato and of DeepSpeed's 1F1B differ")
 

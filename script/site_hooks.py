@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What mkdocs.yml needs beside docs/: README as the first page, the files that pages link to outside docs/, and the Python API.
+"""What mkdocs.yml needs beside docs/: README as the first page, the files that pages link to outside docs/,
+and the Python API.
 
-A page links to files as they lie in the repository, so that it reads on a code host, too. Here such a link leads to a copy under files/.
+A page links to files as they lie in the repository, so that it reads on a code host, too. Here such a link
+leads to a copy under files/.
 """
 
 import ast
@@ -13,14 +15,23 @@ from mkdocs.structure.files import File
 
 ROOT = Path(__file__).resolve().parents[1]
 LINK = re.compile(r"(?<=\]\()([^)\s#]+)(#[^)\s]*)?(?=\))")
-TITLES = {"core": "`import ostinato`", "objects": "What it takes and gives", "errors": "Errors", "data": "`ostinato.data`"}  # by module
+TITLES = {
+    "core": "`import ostinato`",
+    "objects": "What it takes and gives",
+    "errors": "Errors",
+    "data": "`ostinato.data`",
+}  # by module
 
 
 def place_of(path: Path) -> str:
     """Where a file of the repository is in the site, from its root."""
     if path == ROOT / "README.md":
         return "index.md"
-    return os.path.relpath(path, ROOT / "docs") if path.is_relative_to(ROOT / "docs") else f"files/{path.relative_to(ROOT)}"
+    return (
+        os.path.relpath(path, ROOT / "docs")
+        if path.is_relative_to(ROOT / "docs")
+        else f"files/{path.relative_to(ROOT)}"
+    )
 
 
 def linked(page: Path) -> list[tuple[str, Path]]:
@@ -53,14 +64,18 @@ def on_page_markdown(markdown, page, config, files):
     source = Path(page.file.abs_src_path)
     here = os.path.dirname(place_of(source))
     for link, path in linked(source):
-        markdown = re.sub(rf"(?<=\]\(){re.escape(link)}(?=[)#])", os.path.relpath(place_of(path), here or "."), markdown)
+        markdown = re.sub(
+            rf"(?<=\]\(){re.escape(link)}(?=[)#])", os.path.relpath(place_of(path), here or "."), markdown
+        )
     return re.sub(r"(?<=\]\()docs/(\w+\.svg)", r"\1", markdown)
 
 
 def api() -> str:
     """The page of the Python API, from the docstrings."""
     names = public()
-    parts = ["# Python API\n\nWritten from the docstrings; [python.md](python.md) shows how the parts go together.\n"]
+    parts = [
+        "# Python API\n\nWritten from the docstrings; [python.md](python.md) shows how the parts go together.\n"
+    ]
     for module in TITLES:
         tree = ast.parse(module_file(module).read_text())
         parts.append(f"## {TITLES[module]}\n")
@@ -71,19 +86,28 @@ def api() -> str:
 
 
 def module_file(module: str) -> Path:
-    """Of the package, wherever its room is: ostinato.core is core.py in the folder python of one of the root folders."""
+    """Of the package, wherever its room is: ostinato.core is core.py in the folder python of one of the root
+    folders."""
     return next(ROOT.glob(f"*/python/{module}.py"))
 
 
 def public() -> set[str]:
     """What `import ostinato` has, and ostinato.data."""
-    lists = [node.value for node in ast.parse(module_file("__init__").read_text()).body if isinstance(node, ast.Assign)]
+    lists = [
+        node.value
+        for node in ast.parse(module_file("__init__").read_text()).body
+        if isinstance(node, ast.Assign)
+    ]
     return {*(name for one in lists for name in ast.literal_eval(one)), "BalancedBatches", "Deal"}
 
 
 def described(node: ast.FunctionDef | ast.ClassDef, name: str, heading: str) -> list[str]:
     """One function or class, with its public methods."""
-    parts = [f"{heading} `{name}`\n", f"```python\n{signature(node, name)}\n```\n", with_examples(ast.get_docstring(node) or "")]
+    parts = [
+        f"{heading} `{name}`\n",
+        f"```python\n{signature(node, name)}\n```\n",
+        with_examples(ast.get_docstring(node) or ""),
+    ]
     for inner in node.body if isinstance(node, ast.ClassDef) else ():
         if isinstance(inner, ast.FunctionDef) and not inner.name.startswith("_") and ast.get_docstring(inner):
             parts += described(inner, f"{name}.{inner.name}", heading + "#")
@@ -109,4 +133,7 @@ def signature(node: ast.FunctionDef | ast.ClassDef, name: str) -> str:
 def with_examples(text: str) -> str:
     """Paragraphs that begin with >>> become blocks of code."""
     paragraphs = re.split(r"\n\s*\n", text.strip())
-    return "\n\n".join(f"```pycon\n{part}\n```" if part.startswith(">>>") else part for part in paragraphs) + "\n"
+    return (
+        "\n\n".join(f"```pycon\n{part}\n```" if part.startswith(">>>") else part for part in paragraphs)
+        + "\n"
+    )

@@ -47,7 +47,9 @@ def _built_with_torch(name: str) -> object:
         if error.name != name:
             raise
         advice = "install torch and then ostinato again (pip install .), or the wheel ostinato-deepspeed"
-        raise ImportError(f"profiler and plugin are not here, which are built for one torch: {advice}") from None
+        raise ImportError(
+            f"profiler and plugin are not here, which are built for one torch: {advice}"
+        ) from None
 
 
 def __dir__() -> list[str]:

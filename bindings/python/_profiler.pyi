@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What measures: clocks, allocator, operator recorder, fits, and the profile file (bindings/profiler_module.cpp)."""
+"""What measures: clocks, allocator, operator recorder, fits, and the profile file
+(bindings/profiler_module.cpp)."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -68,7 +69,9 @@ class TransferCost:
     bytes_per_second: int
     residual: float
     backend: str
-    def __init__(self, source: int, target: int, latency: int, bytes_per_second: int, backend: str) -> None: ...
+    def __init__(
+        self, source: int, target: int, latency: int, bytes_per_second: int, backend: str
+    ) -> None: ...
 
 class RankCost:
     held: int
@@ -100,7 +103,9 @@ class SizeCost:
 class Profile:
     model: str
     model_sha256: str
-    def set_device(self, *, name: str, kind: str, driver: str, torch: str, cuda: str, clocks: str) -> None: ...
+    def set_device(
+        self, *, name: str, kind: str, driver: str, torch: str, cuda: str, clocks: str
+    ) -> None: ...
     device_name: str
     device_kind: str
     timer: str
@@ -181,5 +186,7 @@ def peak_bytes() -> int: ...
 def reset_peak() -> None: ...
 def now() -> int: ...
 def spread_of(samples: Sequence[int]) -> Spread: ...
-def fit_link(source: int, target: int, samples: Sequence[tuple[int, int]], backend: str = "") -> TransferCost: ...
+def fit_link(
+    source: int, target: int, samples: Sequence[tuple[int, int]], backend: str = ""
+) -> TransferCost: ...
 def cupti_status() -> dict[str, Any]: ...

@@ -27,13 +27,30 @@ def parser() -> argparse.ArgumentParser:
         epilog="example: ostinato checkpoint convert checkpoints converted --stages 2",
     )
     p.add_argument("what", choices=("show", "convert"))
-    p.add_argument("folder", type=Path, metavar="FROM", help="the folder that save_checkpoint() was given, or that of one tag in it")
+    p.add_argument(
+        "folder",
+        type=Path,
+        metavar="FROM",
+        help="the folder that save_checkpoint() was given, or that of one tag in it",
+    )
     p.add_argument("to", type=Path, nargs="?", metavar="TO", help="convert: a folder that is not there yet")
     p.add_argument("--tag", help="which checkpoint of FROM; without it, the one that the file latest names")
     where = p.add_mutually_exclusive_group()
-    where.add_argument("--stages", type=int, metavar="N", help="convert: for DeepSpeed's own partition into N stages")
-    where.add_argument("--placement", type=Path, metavar="FILE", help="convert: for the layers of its stages, one stage a device, in order")
-    p.add_argument("--replicas", type=int, metavar="N", help="convert: for N data-parallel replicas (default: as it was saved)")
+    where.add_argument(
+        "--stages", type=int, metavar="N", help="convert: for DeepSpeed's own partition into N stages"
+    )
+    where.add_argument(
+        "--placement",
+        type=Path,
+        metavar="FILE",
+        help="convert: for the layers of its stages, one stage a device, in order",
+    )
+    p.add_argument(
+        "--replicas",
+        type=int,
+        metavar="N",
+        help="convert: for N data-parallel replicas (default: as it was saved)",
+    )
     p.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     return p
 
@@ -52,7 +69,11 @@ def summary(contents: Contents, root: Path) -> dict[str, Any]:
     folder, head, record = contents.folder, contents.head, contents.record
     above = root if root != folder else folder.parent
     latest = above / checkpoint.LATEST
-    of_ranks = sum(path.stat().st_size for path in folder.iterdir() if path.is_file() and not files.LAYER.fullmatch(path.name))
+    of_ranks = sum(
+        path.stat().st_size
+        for path in folder.iterdir()
+        if path.is_file() and not files.LAYER.fullmatch(path.name)
+    )
     return {
         "status": Status.CHECK_FAILED if contents.problems else Status.DONE,
         "folder": str(folder),
@@ -84,7 +105,13 @@ def show(told: dict[str, Any]) -> None:
 
     console = Paper(highlight=False)
     rows = [
-        [str(layer["index"]), f"{layer['parameters']:,}", size(layer["bytes"]), ", ".join(map(str, layer["ranks"])) or "–"] for layer in told["layers"]
+        [
+            str(layer["index"]),
+            f"{layer['parameters']:,}",
+            size(layer["bytes"]),
+            ", ".join(map(str, layer["ranks"])) or "–",
+        ]
+        for layer in told["layers"]
     ]
     total = ["all", f"{told['parameters']:,}", size(told["bytes"]["layers"]), ""]
     console.print(table("Layers with a file", ["layer", "parameters", "size", "stage of"], [*rows, total]))
@@ -112,10 +139,18 @@ def show(told: dict[str, Any]) -> None:
 def converted(args: argparse.Namespace, contents: Contents) -> dict[str, Any]:
     from ostinato.deepspeed.save import convert
 
-    bounds = convert.bounds_of(args.placement) if args.placement else convert.bounds_for(contents, args.stages)
+    bounds = (
+        convert.bounds_of(args.placement) if args.placement else convert.bounds_for(contents, args.stages)
+    )
     replicas = contents.replicas if args.replicas is None else args.replicas
     convert.convert(contents, args.to, bounds, replicas)
-    return {"status": Status.DONE, "folder": str(args.to), "tag": contents.folder.name, "bounds": bounds, "replicas": replicas}
+    return {
+        "status": Status.DONE,
+        "folder": str(args.to),
+        "tag": contents.folder.name,
+        "bounds": bounds,
+        "replicas": replicas,
+    }
 
 
 def misused(args: argparse.Namespace) -> str:
@@ -147,6 +182,12 @@ def main(argv: list[str]) -> int:
         show(told)
     else:
         a = told["bounds"]
-        layers = "; ".join(f"stage {stage} has layers {a[stage]} to {a[stage + 1] - 1}" for stage in range(len(a) - 1))
-        print(printable(f"{told['folder']}: {told['tag']} for DeepSpeed alone, {counted(told['replicas'], 'replica')}: {layers}"))
+        layers = "; ".join(
+            f"stage {stage} has layers {a[stage]} to {a[stage + 1] - 1}" for stage in range(len(a) - 1)
+        )
+        print(
+            printable(
+                f"{told['folder']}: {told['tag']} for DeepSpeed alone, {counted(told['replicas'], 'replica')}: {layers}"
+            )
+        )
     return told["status"]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The `ostinato` command: one name for its two halves.
 
-What runs models is Python and imported only when it is asked for; everything else, `--help` too, is C++ (`bindings/cli`)
-and never imports torch.
+What runs models is Python and imported only when it is asked for; everything else, `--help` too, is C++
+(`bindings/cli`) and never imports torch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,12 @@ from pathlib import Path
 
 from ostinato.errors import Status, fail
 
-PYTHON_COMMANDS = {"profile": "ostinato.profile", "report": "ostinato.report", "checkpoint": "ostinato.checkpoint", "doctor": "ostinato.doctor"}
+PYTHON_COMMANDS = {
+    "profile": "ostinato.profile",
+    "report": "ostinato.report",
+    "checkpoint": "ostinato.checkpoint",
+    "doctor": "ostinato.doctor",
+}
 CANNOT_WRITE = (errno.ENOSPC, errno.EIO, errno.EDQUOT)
 CLOSED_PIPE = 128 + signal.SIGPIPE  # as a shell calls what a closed pipe has ended
 PLANNERS = ("plan", "partition")  # --devices launcher: the ranks of torchrun, deepspeed or Slurm
@@ -26,7 +31,8 @@ PLANNERS = ("plan", "partition")  # --devices launcher: the ranks of torchrun, d
 
 @contextlib.contextmanager
 def default_signals():
-    """Ctrl-C and a closed pipe end a C++ command at once, as they end any other program. The search takes Ctrl-C for itself."""
+    """Ctrl-C and a closed pipe end a C++ command at once, as they end any other program. The search takes
+    Ctrl-C for itself."""
     old = {}
     for number in (signal.SIGINT, signal.SIGPIPE):
         with contextlib.suppress(ValueError):  # not the main thread
@@ -64,8 +70,15 @@ def run_python(command: str, args: list[str]) -> int:
     except KeyboardInterrupt:
         return fail(command, args, Status.INTERRUPTED, "interrupted")
     except ModuleNotFoundError as error:
-        return fail(command, args, Status.MISSING, f"the Python package {error.name} is missing: pip install {error.name}")
-    except ImportError as error:  # a module of ours that was not built, or one that was built for another torch
+        return fail(
+            command,
+            args,
+            Status.MISSING,
+            f"the Python package {error.name} is missing: pip install {error.name}",
+        )
+    except (
+        ImportError
+    ) as error:  # a module of ours that was not built, or one that was built for another torch
         return fail(command, args, Status.MISSING, str(error))
     except MemoryError:
         return fail(command, args, Status.INTERNAL_ERROR, "out of memory")
@@ -77,7 +90,8 @@ def discard_output() -> None:
 
 
 def open_closed_streams() -> None:
-    """A daemon, or `>&-`, may start a process without them; the first file that it opens would then take their place, and what is printed."""
+    """A daemon, or `>&-`, may start a process without them; the first file that it opens would then take
+    their place, and what is printed."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Samples of unequal size, dealt over replicas and micro-batches so that no pipeline is much slower than the others.
+"""Samples of unequal size, dealt over replicas and micro-batches so that no pipeline is much slower than the
+others.
 
     from ostinato.data import BalancedBatches
 
     batches = BalancedBatches(lengths, micro_batches=8, micro_batch_size=2, replicas=4, replica=rank, stages=2)
     loader = DataLoader(dataset, batch_sampler=batches)
 
-A step trains the same samples as without it: only who computes which, and when, is chosen. Nothing here needs torch or the rest of ostinato.
+A step trains the same samples as without it: only who computes which, and when, is chosen. Nothing here needs
+torch or the rest of ostinato.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ from dataclasses import dataclass
 from typing import Any
 
 Stage = tuple[float, float]  # forward and backward of one micro-batch on one stage, in any unit of time
-Times = Callable[[Sequence[float]], Sequence[Stage]]  # of a micro-batch whose samples have these sizes, by stage
+Times = Callable[
+    [Sequence[float]], Sequence[Stage]
+]  # of a micro-batch whose samples have these sizes, by stage
 Batch = list[int]  # indices of the samples of a micro-batch
 
 
@@ -36,13 +40,15 @@ class Deal:
 
 
 class BalancedBatches:
-    """A batch sampler: yields the micro-batches of one replica, `micro_batches` a step, each a list of indices.
+    """A batch sampler: yields the micro-batches of one replica, `micro_batches` a step, each a list of
+    indices.
 
-    `sizes`: of every sample of the data set (tokens, pixels, ...). `sampler`: indices in the order in which steps take them, all
-    replicas' together; None: shuffled by `seed` and epoch. Samples that fill no whole step are left out. `times`: what a micro-batch
-    costs on each stage, from the sizes of its samples; None: forwards in proportion to their sum (to their number times the largest, where
-    shorter ones are `padded`), backwards twice that, on `stages` equal stages. `effort`: exchanges that are looked at a step,
-    about 50 ms of them.
+    `sizes`: of every sample of the data set (tokens, pixels, ...). `sampler`: indices in the order in which
+    steps take them, all replicas' together; None: shuffled by `seed` and epoch. Samples that fill no whole
+    step are left out. `times`: what a micro-batch costs on each stage, from the sizes of its samples; None:
+    forwards in proportion to their sum (to their number times the largest, where shorter ones are `padded`),
+    backwards twice that, on `stages` equal stages. `effort`: exchanges that are looked at a step, about 50 ms
+    of them.
 
     Every replica computes the same deal from the same arguments, so none has to tell another.
 
@@ -66,7 +72,12 @@ class BalancedBatches:
         seed: int = 0,
         effort: int = 20_000,
     ):
-        counts = {"micro_batches": micro_batches, "micro_batch_size": micro_batch_size, "replicas": replicas, "stages": stages}
+        counts = {
+            "micro_batches": micro_batches,
+            "micro_batch_size": micro_batch_size,
+            "replicas": replicas,
+            "stages": stages,
+        }
         for name, count in counts.items():
             if count < 1:
                 raise ValueError(f"{name} is {count}; it must be 1 or more")
@@ -97,7 +108,9 @@ class BalancedBatches:
         """From where a loaded state stands, or from the beginning; the next iteration is the next epoch."""
         order = self._order()
         for step in range(self._taken // self.micro_batches, len(order) // self.samples_a_step):
-            mine = self.deal(order[step * self.samples_a_step : (step + 1) * self.samples_a_step]).batches[self.replica]
+            mine = self.deal(order[step * self.samples_a_step : (step + 1) * self.samples_a_step]).batches[
+                self.replica
+            ]
             for batch in mine[self._taken % self.micro_batches :]:
                 self._taken += 1
                 yield batch
@@ -111,7 +124,8 @@ class BalancedBatches:
             follow(epoch)
 
     def state_dict(self, steps: int | None = None) -> dict[str, Any]:
-        """Where it stands. `steps`: of this epoch that were trained, where a loader with workers has fetched more than that."""
+        """Where it stands. `steps`: of this epoch that were trained, where a loader with workers has fetched
+        more than that."""
         taken = self._taken if steps is None else steps * self.micro_batches
         return {"epoch": self.epoch, "taken": taken, "seed": self.seed, "samples_a_step": self.samples_a_step}
 
@@ -119,7 +133,9 @@ class BalancedBatches:
         """Goes on from there. Raises ValueError where the steps of that state are not the same samples."""
         for key in ("seed", "samples_a_step"):
             if state[key] != getattr(self, key):
-                raise ValueError(f"the state is of {key} {state[key]}, this sampler has {getattr(self, key)}: other steps")
+                raise ValueError(
+                    f"the state is of {key} {state[key]}, this sampler has {getattr(self, key)}: other steps"
+                )
         self.set_epoch(state["epoch"])
         self._taken = state["taken"]
 
@@ -177,7 +193,8 @@ def _proportional(stages: int, padded: bool) -> Times:
 
 
 def _predicted(mine: Sequence[_Cost]) -> float:
-    """U1 and U2 of docs/bounds.md, of a chain of stages: the busiest stage's work with the least before and after it."""
+    """U1 and U2 of docs/bounds.md, of a chain of stages: the busiest stage's work with the least before and
+    after it."""
     longest = max(one.path for one in mine)
     for s in range(len(mine[0].work)):
         fill = min(one.head[s] for one in mine) + min(one.tail[s] for one in mine)
@@ -186,16 +203,20 @@ def _predicted(mine: Sequence[_Cost]) -> float:
 
 
 def _least(costs: Sequence[_Cost], replicas: int) -> float:
-    """The slowest replica is no quicker than all together in the mean, and their first (last) micro-batches are different ones."""
+    """The slowest replica is no quicker than all together in the mean, and their first (last) micro-batches
+    are different ones."""
     least = max(one.path for one in costs)
     for s in range(len(costs[0].work)):
-        fill = sum(sorted(one.head[s] for one in costs)[:replicas]) + sum(sorted(one.tail[s] for one in costs)[:replicas])
+        fill = sum(sorted(one.head[s] for one in costs)[:replicas]) + sum(
+            sorted(one.tail[s] for one in costs)[:replicas]
+        )
         least = max(least, (fill + sum(one.work[s] for one in costs)) / replicas)
     return least
 
 
 def _deal(costs: Sequence[_Cost], replicas: int, effort: int) -> list[list[int]]:
-    """One of the shortest for each, then the longest first to whoever has least work; then exchanges with the slowest."""
+    """One of the shortest for each, then the longest first to whoever has least work; then exchanges with the
+    slowest."""
     each = len(costs) // replicas
     falling = sorted(range(len(costs)), key=lambda k: (-costs[k].path, k))
     dealt = [[k] for k in falling[len(costs) - replicas :]]
@@ -209,7 +230,8 @@ def _deal(costs: Sequence[_Cost], replicas: int, effort: int) -> list[list[int]]
 
 
 def _exchange(costs: Sequence[_Cost], dealt: list[list[int]], effort: int) -> None:
-    """The slowest replica exchanges one micro-batch with another replica, or else two, as long as that makes it quicker."""
+    """The slowest replica exchanges one micro-batch with another replica, or else two, as long as that makes
+    it quicker."""
     times = [_predicted([costs[k] for k in mine]) for mine in dealt]
     least, left = _least(costs, len(dealt)), effort
     while left > 0 and max(times) > least:
@@ -238,7 +260,9 @@ class _Exchange:
         self.stages = range(len(costs[0].work))
         both = [costs[k] for k in mine + other]
         # Work that either may have on a stage, whichever of their micro-batches it has at its ends.
-        self.most = [limit - min(one.head[s] for one in both) - min(one.tail[s] for one in both) for s in self.stages]
+        self.most = [
+            limit - min(one.head[s] for one in both) - min(one.tail[s] for one in both) for s in self.stages
+        ]
         self.work = [[sum(costs[k].work[s] for k in side) for s in self.stages] for side in (mine, other)]
 
     def best(self, count: int) -> tuple[tuple[list[int], list[int]] | None, int]:
@@ -249,7 +273,10 @@ class _Exchange:
             for y, of_y in taken:
                 if not all(self._may(s, of_y[s] - of_x[s]) for s in self.stages):
                     continue
-                sides = [k for k in self.mine if k not in x] + [*y], [k for k in self.other if k not in y] + [*x]
+                sides = (
+                    [k for k in self.mine if k not in x] + [*y],
+                    [k for k in self.other if k not in y] + [*x],
+                )
                 slower = max(_predicted([self.costs[k] for k in side]) for side in sides)
                 if slower < best:
                     best, found = slower, sides

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`--devices launcher`: a device file (`ostinato-devices/1`) of the ranks that torchrun, deepspeed or Slurm started.
+"""`--devices launcher`: a device file (`ostinato-devices/1`) of the ranks that torchrun, deepspeed or Slurm
+started.
 
     torchrun --nproc-per-node 4 -m ostinato plan profile.json --devices launcher --micro-batches 8 ...
     torchrun --nproc-per-node 4 -m ostinato.devices --output devices.toml      # or keep the file
 
-Every rank says its host, its kind of device and its memory. A link within a node is measured between the first two ranks of
-each node, one between nodes between the first ranks of neighbours, the slowest of which counts; over NCCL where each rank has a
-GPU of its own, else gloo, as `ostinato profile` measures transfers. Rank 0 has the result, the other ranks end.
+Every rank says its host, its kind of device and its memory. A link within a node is measured between the
+first two ranks of each node, one between nodes between the first ranks of neighbours, the slowest of which
+counts; over NCCL where each rank has a GPU of its own, else gloo, as `ostinato profile` measures transfers.
+Rank 0 has the result, the other ranks end.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ from ostinato.profile.machine.wire import joined
 from ostinato.ranks import cores
 from ostinato.groups import everyones
 
-LAUNCH = "start it with torchrun -m, deepspeed --module or Slurm (with MASTER_ADDR and MASTER_PORT), once a rank"
+LAUNCH = (
+    "start it with torchrun -m, deepspeed --module or Slurm (with MASTER_ADDR and MASTER_PORT), once a rank"
+)
 
 
 @dataclass(frozen=True)
@@ -56,7 +60,11 @@ class Node:
 
 def this_rank(device: Any, sharers: int) -> Rank:
     """`sharers`: ranks on the device, which share its memory; all of a host share its processor."""
-    return Rank(socket.gethostname(), os.environ.get("OSTINATO_DEVICE_KIND") or device.kind, device.total_bytes() // sharers)
+    return Rank(
+        socket.gethostname(),
+        os.environ.get("OSTINATO_DEVICE_KIND") or device.kind,
+        device.total_bytes() // sharers,
+    )
 
 
 def nodes_of(ranks: list[Rank]) -> list[Node]:
@@ -75,12 +83,18 @@ def pairs_to_measure(nodes: list[Node]) -> list[tuple[int, int]]:
 
 def link(costs: list[Any]) -> str:
     """The slowest for a megabyte, as keys of a table; latency in ns, bandwidth in GB/s."""
-    slowest = max(costs, key=lambda cost: cost.latency + (2**20 * 10**9 / cost.bytes_per_second if cost.bytes_per_second else 0))
+    slowest = max(
+        costs,
+        key=lambda cost: (
+            cost.latency + (2**20 * 10**9 / cost.bytes_per_second if cost.bytes_per_second else 0)
+        ),
+    )
     return f"latency = {slowest.latency}\nbandwidth = {slowest.bytes_per_second / 1e9:.9f}\n"
 
 
 def shared_cores(places: Sequence[cores.Place], chosen: Sequence[int]) -> dict[int, int]:
-    """By the first device of each host whose devices share cores, how many. `places`: of all ranks; `chosen`: those that are devices."""
+    """By the first device of each host whose devices share cores, how many. `places`: of all ranks; `chosen`:
+    those that are devices."""
     found, first = {}, 0
     for devices, of_host in cores.hosts(places, chosen):
         if of_host < devices:
@@ -89,9 +103,11 @@ def shared_cores(places: Sequence[cores.Place], chosen: Sequence[int]) -> dict[i
     return found
 
 
-def device_file(ranks: list[Rank], costs: list[Any], profile: Path | None = None, shared: Mapping[int, int] | None = None) -> str:
-    """The text. `costs`: of pairs_to_measure(). `profile`: where several kinds were profiled, each names its own file. `shared`: as
-    shared_cores()."""
+def device_file(
+    ranks: list[Rank], costs: list[Any], profile: Path | None = None, shared: Mapping[int, int] | None = None
+) -> str:
+    """The text. `costs`: of pairs_to_measure(). `profile`: where several kinds were profiled, each names its
+    own file. `shared`: as shared_cores()."""
     nodes = nodes_of(ranks)
     kinds = list(dict.fromkeys(rank.kind for rank in ranks))
     by_pair = {(cost.source, cost.target): cost for cost in costs}
@@ -115,8 +131,9 @@ def device_file(ranks: list[Rank], costs: list[Any], profile: Path | None = None
 
 
 def describe(profile: Path | None = None, stages: int = 0) -> str | None:
-    """Called by every rank of a launch; the text on rank 0, None on the others. `stages`: pipeline ranks, where several replicas
-    of the pipeline were started; the first replica's are described, as DeepSpeed numbers them (pipe, data).
+    """Called by every rank of a launch; the text on rank 0, None on the others. `stages`: pipeline ranks,
+    where several replicas of the pipeline were started; the first replica's are described, as DeepSpeed
+    numbers them (pipe, data).
 
     Raises ValueError where nothing was launched, or `stages` does not divide the ranks.
     """
@@ -150,10 +167,16 @@ def from_launcher(profile: Path | None = None, stages: int = 0) -> Devices | Non
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m ostinato.devices", description="Writes the device file of a launch.")
+    parser = argparse.ArgumentParser(
+        prog="python -m ostinato.devices", description="Writes the device file of a launch."
+    )
     parser.add_argument("-o", "--output", type=Path, required=True, help="where the device file goes (TOML)")
-    parser.add_argument("--profile", type=Path, help="as given to ostinato profile: each kind names its own file, if several")
-    parser.add_argument("--stages", type=int, default=0, help="pipeline ranks, where data parallel replicas were started too")
+    parser.add_argument(
+        "--profile", type=Path, help="as given to ostinato profile: each kind names its own file, if several"
+    )
+    parser.add_argument(
+        "--stages", type=int, default=0, help="pipeline ranks, where data parallel replicas were started too"
+    )
     args = parser.parse_args(argv)
     if wrong := why_not_apart({"--output": args.output}, [args.profile] if args.profile else []):
         parser.error(wrong)

@@ -61,7 +61,9 @@ def check_deepspeed() -> Finding:
     if found is None:
         return Finding("deepspeed", "absent", "pip install 'ostinato[deepspeed]' for the DeepSpeed engine")
     numbers = tuple(int(part) for part in found.split("+")[0].split(".")[:3] if part.isdigit())
-    return Finding("deepspeed", "ok" if numbers >= (0, 19, 7) else "missing", f"{found} (0.19.7 or newer is needed)")
+    return Finding(
+        "deepspeed", "ok" if numbers >= (0, 19, 7) else "missing", f"{found} (0.19.7 or newer is needed)"
+    )
 
 
 def check_activation() -> Finding:
@@ -76,13 +78,22 @@ def check_activation() -> Finding:
 
 def check_compiler() -> Finding:
     path = shutil.which("g++") or shutil.which("c++")
-    return Finding("compiler", "ok" if path else "absent", path or "DeepSpeed compiles its operators with one")
+    return Finding(
+        "compiler", "ok" if path else "absent", path or "DeepSpeed compiles its operators with one"
+    )
 
 
 def findings() -> list[Finding]:
     rows = [Finding("python", "ok", sys.version.split()[0])]
     if importlib.util.find_spec("torch") is None:
-        return [*rows, Finding("torch", "missing", "profiler and plugin need it: pip install torch, then ostinato again (pip install .)")]
+        return [
+            *rows,
+            Finding(
+                "torch",
+                "missing",
+                "profiler and plugin need it: pip install torch, then ostinato again (pip install .)",
+            ),
+        ]
     return [*rows, *check_torch(), check_cupti(), check_deepspeed(), check_activation(), check_compiler()]
 
 
@@ -92,7 +103,9 @@ def parser() -> argparse.ArgumentParser:
         description="Says what this machine has of what ostinato can use. Exit status 7 where something needed is missing.",
         epilog="example: ostinato doctor --require cuda --require cupti",
     )
-    p.add_argument("--require", action="append", default=[], metavar="WHAT", help="count this as needed (repeatable)")
+    p.add_argument(
+        "--require", action="append", default=[], metavar="WHAT", help="count this as needed (repeatable)"
+    )
     p.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     return p
 

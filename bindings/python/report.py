@@ -24,7 +24,8 @@ KINDS = {"F": "forward", "B": "backward", "I": "backward input", "W": "backward 
 
 
 def blocks(ranks: list[RankTrace]) -> list[dict]:
-    """One row a (stage, kind): planned and measured nanoseconds, medians over the micro-batches of the last step."""
+    """One row a (stage, kind): planned and measured nanoseconds, medians over the micro-batches of the last
+    step."""
     rows = defaultdict(list)
     for trace in ranks:
         for i in trace.instructions:
@@ -64,9 +65,9 @@ def rank_rows(ranks: list[RankTrace]) -> list[dict]:
 
 
 def step(ranks: list[RankTrace]) -> dict:
-    """Nanoseconds: the plan's makespan, or what it becomes where ranks share cores; with the optimizer's step, where that is known; the
-    pipeline part of the last step, from its begin to the last end; and the median over
-    the steps of their wall clock, optimizer included, the first step left out."""
+    """Nanoseconds: the plan's makespan, or what it becomes where ranks share cores; with the optimizer's
+    step, where that is known; the pipeline part of the last step, from its begin to the last end; and the
+    median over the steps of their wall clock, optimizer included, the first step left out."""
     slowest = [max(times) for times in zip(*(trace.step_seconds for trace in ranks), strict=False)]
     return {
         "predicted": ranks[0].predicted or ranks[0].makespan,
@@ -78,8 +79,9 @@ def step(ranks: list[RankTrace]) -> dict:
 
 
 def planned_steps(ranks: list[RankTrace]) -> list[dict]:
-    """A row a step, where each has a plan of its own; nanoseconds. Replicas have their own, and the one that is planned to end last counts;
-    `measured` is the longest that a rank's part of the pipeline took, `planning` the longest that a rank waited for its plan."""
+    """A row a step, where each has a plan of its own; nanoseconds. Replicas have their own, and the one that
+    is planned to end last counts; `measured` is the longest that a rank's part of the pipeline took,
+    `planning` the longest that a rank waited for its plan."""
     rows = []
     for number, of_ranks in enumerate(zip(*(trace.step_plans for trace in ranks), strict=False), 1):
         last = max(of_ranks, key=lambda one: one.makespan)
@@ -109,8 +111,15 @@ def summary(ranks: list[RankTrace]) -> dict:
         "status": Status.DONE,
         "plan_sha256": ranks[0].plan_sha256,
         "step": of_step,
-        "beside": [{"name": name, "predicted": time, "measured_step": measured or None} for name, time, measured in ranks[0].beside],
-        **({"steps": rows} if (rows := planned_steps(ranks)) else {"conclusions": conclusions(ranks, of_step)}),
+        "beside": [
+            {"name": name, "predicted": time, "measured_step": measured or None}
+            for name, time, measured in ranks[0].beside
+        ],
+        **(
+            {"steps": rows}
+            if (rows := planned_steps(ranks))
+            else {"conclusions": conclusions(ranks, of_step)}
+        ),
         "blocks": blocks(ranks),
         "ranks": rank_rows(ranks),
     }
@@ -167,7 +176,14 @@ def show(report: dict, console: Console) -> None:
         for r in report["ranks"]
     ]  # fmt: skip
     held_by = report["ranks"][0]["peak_memory_of"]
-    columns = ["rank", "busy predicted", "busy measured", "bubble predicted", "bubble measured", PEAKS[held_by]]
+    columns = [
+        "rank",
+        "busy predicted",
+        "busy measured",
+        "bubble predicted",
+        "bubble measured",
+        PEAKS[held_by],
+    ]
     console.print(table("Ranks (ms of compute; bubble as a share of the step)", columns, rows))
     if held_by == "process":
         console.print(OF_THE_PROCESS, highlight=False)
@@ -204,13 +220,29 @@ def show_steps(rows: list[dict], console: Console) -> None:
          milliseconds(r["measured"]), ratio(r["measured"], r["predicted"]), milliseconds(r["planning"])]
         for r in rows[-MOST_STEPS:]
     ]  # fmt: skip
-    title = "Steps planned for their sizes" + (f", the last {MOST_STEPS} of {len(rows)}" if len(rows) > MOST_STEPS else "") + " (ms)"
-    columns = ["step", "predicted", "above the bound", "1F1B, as the data came", "measured", "ratio", "planning"]
+    title = (
+        "Steps planned for their sizes"
+        + (f", the last {MOST_STEPS} of {len(rows)}" if len(rows) > MOST_STEPS else "")
+        + " (ms)"
+    )
+    columns = [
+        "step",
+        "predicted",
+        "above the bound",
+        "1F1B, as the data came",
+        "measured",
+        "ratio",
+        "planning",
+    ]
     console.print(table(title, columns, shown))
     later = rows[1:] or rows
     mean = {key: statistics.fmean(r[key] or 0 for r in later) for key in rows[0] if key != "step"}
     usual = mean["predicted_1f1b"]
-    saved = f"; 1F1B would take {usual / 1e6:.1f} ms, and reordering saves {1 - mean['predicted'] / usual:.1%} of it" if usual else ""
+    saved = (
+        f"; 1F1B would take {usual / 1e6:.1f} ms, and reordering saves {1 - mean['predicted'] / usual:.1%} of it"
+        if usual
+        else ""
+    )
     console.print(
         f"Mean of {counted(len(later), 'step')}: predicted {mean['predicted'] / 1e6:.1f} ms, "
         f"{above(mean):.2%} above the bound{saved}; measured {mean['measured'] / 1e6:.1f} ms, planning "
@@ -226,9 +258,18 @@ def above(row: dict) -> float:
 
 def show_against(report: dict, folder: Path, console: Console) -> None:
     mine, other, ratios = report["step"], report["against"]["step"], report["against"]["ratios"]
-    names = {"predicted": "predicted", "measured_pipeline": "pipeline part of the last step", "measured_step": "whole step, median"}
+    names = {
+        "predicted": "predicted",
+        "measured_pipeline": "pipeline part of the last step",
+        "measured_step": "whole step, median",
+    }
     rows = [
-        [name, milliseconds(mine[key]), milliseconds(other[key]), f"{ratios[key]:.2f}" if key in ratios else "–"]
+        [
+            name,
+            milliseconds(mine[key]),
+            milliseconds(other[key]),
+            f"{ratios[key]:.2f}" if key in ratios else "–",
+        ]
         for key, name in names.items()
     ]
     made = Table(title=f"Against {printable(str(folder))} (ms; ratio: other to this)", title_justify="left")
@@ -246,11 +287,33 @@ def parser() -> argparse.ArgumentParser:
         epilog='example: ostinato report out/trace --perfetto out/trace.json   (with "trace": "out/trace" in ds_config.json)',
     )
     p.add_argument("trace", type=Path, help='the folder that "trace" of the ostinato section names')
-    p.add_argument("--perfetto", type=Path, metavar="FILE", help="write the last step as Perfetto/Chrome JSON")
-    p.add_argument("--against", type=Path, metavar="TRACE", help="the trace folder of another run, to compare its step with this one's")
-    p.add_argument("--profile", type=Path, metavar="PROFILE", help="the profile that the plan was made from, for --measured")
-    p.add_argument("--placement", type=Path, metavar="PLACEMENT", help="the one that ran (default: placement.toml beside the profile)")
-    p.add_argument("--measured", type=Path, metavar="FOLDER", help="write what was measured there: profile.json, devices.toml")
+    p.add_argument(
+        "--perfetto", type=Path, metavar="FILE", help="write the last step as Perfetto/Chrome JSON"
+    )
+    p.add_argument(
+        "--against",
+        type=Path,
+        metavar="TRACE",
+        help="the trace folder of another run, to compare its step with this one's",
+    )
+    p.add_argument(
+        "--profile",
+        type=Path,
+        metavar="PROFILE",
+        help="the profile that the plan was made from, for --measured",
+    )
+    p.add_argument(
+        "--placement",
+        type=Path,
+        metavar="PLACEMENT",
+        help="the one that ran (default: placement.toml beside the profile)",
+    )
+    p.add_argument(
+        "--measured",
+        type=Path,
+        metavar="FOLDER",
+        help="write what was measured there: profile.json, devices.toml",
+    )
     p.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     return p
 
@@ -264,7 +327,9 @@ def _write_measured(ranks: list[RankTrace], args: argparse.Namespace) -> None:
     placement, profile = Placement.from_file(args.placement), Profile.from_file(args.profile)
     if placement.sha256 != ranks[0].placement_sha256:
         raise TraceError(f"{args.placement} is not the placement that ran: name it with --placement")
-    for name, text in zip(MEASURED, replanned(Measured.of(ranks), placement.to_dict(), profile.to_dict()), strict=True):
+    for name, text in zip(
+        MEASURED, replanned(Measured.of(ranks), placement.to_dict(), profile.to_dict()), strict=True
+    ):
         write_text(args.measured / name, text)
 
 
@@ -273,10 +338,16 @@ def main(argv: list[str]) -> int:
     outputs = {"--perfetto": args.perfetto}
     if args.measured:
         if args.profile is None:
-            return fail_usage("report", argv, "--measured needs --profile: the profile that the plan was made from")
+            return fail_usage(
+                "report", argv, "--measured needs --profile: the profile that the plan was made from"
+            )
         args.placement = args.placement or args.profile.parent / "placement.toml"
         outputs |= {f"--measured {name}": args.measured / name for name in MEASURED}
-    read = [*trace_files(args.trace), *(trace_files(args.against) if args.against else []), *filter(None, (args.profile, args.placement))]
+    read = [
+        *trace_files(args.trace),
+        *(trace_files(args.against) if args.against else []),
+        *filter(None, (args.profile, args.placement)),
+    ]
     if wrong := why_not_apart(outputs, read):
         return fail_usage("report", argv, wrong)
     try:
@@ -301,5 +372,7 @@ def main(argv: list[str]) -> int:
         show_against(told, args.against, console)
     if args.measured:
         profile, devices = (args.measured / name for name in MEASURED)
-        console.print(f"Plan again: ostinato plan {profile} --devices {devices} ...", highlight=False, soft_wrap=True)
+        console.print(
+            f"Plan again: ostinato plan {profile} --devices {devices} ...", highlight=False, soft_wrap=True
+        )
     return Status.DONE

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a training script with ostinato switched on, where `import torch` does not do so by itself (ostinato on the path
-but not installed, or TORCH_DEVICE_BACKEND_AUTOLOAD=0).
+"""Runs a training script with ostinato switched on, where `import torch` does not do so by itself (ostinato
+on the path but not installed, or TORCH_DEVICE_BACKEND_AUTOLOAD=0).
 
     torchrun --nproc-per-node 4 -m ostinato.run train.py --deepspeed_config ds_config.json
     deepspeed --module ostinato.run train.py --deepspeed_config ds_config.json
@@ -24,7 +24,8 @@ def missing(what: str) -> int:
 
 
 def main() -> int:
-    """Runs the script as `python SCRIPT` would: `__main__`, its folder first on the path, its arguments in sys.argv."""
+    """Runs the script as `python SCRIPT` would: `__main__`, its folder first on the path, its arguments in
+    sys.argv."""
     arguments = sys.argv[1:]
     # The deepspeed launcher puts its own option in front of the script.
     launcher = [a for a in arguments[:1] if a.startswith("--local_rank=")]
@@ -45,7 +46,9 @@ def main() -> int:
         try:
             runpy.run_module(target[0], run_name="__main__", alter_sys=True)
         except ImportError as error:
-            if traceback.extract_tb(error.__traceback__)[-1].filename == "<frozen runpy>":  # no line of the module has run
+            if (
+                traceback.extract_tb(error.__traceback__)[-1].filename == "<frozen runpy>"
+            ):  # no line of the module has run
                 return missing(f"-m {target[0]}: {error}")
             raise
     else:

@@ -3,9 +3,9 @@
 
     srun --ntasks-per-node 8 python -m ostinato.run train.py --deepspeed_config ds_config.json
 
-Neither reads Slurm's variables by itself. Inside a job step (srun, not the batch script) RANK, WORLD_SIZE, LOCAL_RANK,
-LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT are derived; what is set already stays, and so does everything under torchrun or the
-deepspeed launcher. Source: Slurm's srun(1), "Output environment variables".
+Neither reads Slurm's variables by itself. Inside a job step (srun, not the batch script) RANK, WORLD_SIZE,
+LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT are derived; what is set already stays, and so does
+everything under torchrun or the deepspeed launcher. Source: Slurm's srun(1), "Output environment variables".
 """
 
 import os
@@ -23,7 +23,9 @@ def variables(slurm: Mapping[str, str]) -> dict[str, str]:
         "WORLD_SIZE": slurm.get("SLURM_STEP_NUM_TASKS", slurm.get("SLURM_NTASKS", "1")),
         "LOCAL_RANK": slurm.get("SLURM_LOCALID", "0"),
         "LOCAL_WORLD_SIZE": tasks_of_node(local, int(slurm.get("SLURM_NODEID", "0"))),
-        "MASTER_ADDR": first_node(slurm.get("SLURM_STEP_NODELIST", slurm.get("SLURM_JOB_NODELIST", "localhost"))),
+        "MASTER_ADDR": first_node(
+            slurm.get("SLURM_STEP_NODELIST", slurm.get("SLURM_JOB_NODELIST", "localhost"))
+        ),
         "MASTER_PORT": str(20000 + int(slurm.get("SLURM_JOB_ID", "0")) % 10000),
     }
     return {name: value for name, value in made.items() if name not in slurm}

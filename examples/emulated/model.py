@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Layers that sleep for given times: real parameters, tensors, gradients and transfers, emulated compute.
 
-On a machine with fewer cores than ranks, ranks that sleep do not compete, so the schedule alone decides the time of a
-step. A layer's parameters are in proportion to its time, so that DeepSpeed's `partition_method="parameters"` finds the
-best chain partition that it can.
+On a machine with fewer cores than ranks, ranks that sleep do not compete, so the schedule alone decides the
+time of a step. A layer's parameters are in proportion to its time, so that DeepSpeed's
+`partition_method="parameters"` finds the best chain partition that it can.
 """
 
 import torch

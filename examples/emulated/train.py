@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trains layers that sleep for given times (emulation) with DeepSpeed's pipeline engine.
 
-    torchrun --nproc-per-node 4 examples/emulated/train.py --deepspeed_config ds_config.json --steps 10
+torchrun --nproc-per-node 4 examples/emulated/train.py --deepspeed_config ds_config.json --steps 10
 """
 
 import argparse
@@ -19,7 +19,9 @@ from model import layers, loss
 
 
 def arguments():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--stages", type=int, default=4)
     parser.add_argument("--width", type=int, default=32)
@@ -55,15 +57,18 @@ def main():
         losses.append(engine.train_batch(data_iter=data).item())
         seconds.append(time.perf_counter() - begin)
     if engine.global_rank == 0:
-        print(f"loss {losses[0]:.4f} -> {losses[-1]:.4f}, fastest step {min(seconds) * 1e3:.1f} ms", flush=True)
+        print(
+            f"loss {losses[0]:.4f} -> {losses[-1]:.4f}, fastest step {min(seconds) * 1e3:.1f} ms", flush=True
+        )
         if args.record:
             args.record.write_text(json.dumps({"losses": losses, "seconds": seconds}))
     leave()
 
 
 def leave():
-    """Ends the process together with the others, without the teardown of gloo's threads: groups that DeepSpeed makes
-    keep theirs alive, and now and then a rank aborts on them ("terminate called without an active exception")."""
+    """Ends the process together with the others, without the teardown of gloo's threads: groups that
+    DeepSpeed makes keep theirs alive, and now and then a rank aborts on them ("terminate called without an
+    active exception")."""
     deepspeed.comm.barrier()
     atexit._run_exitfuncs()
     sys.stdout.flush()

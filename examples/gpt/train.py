@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trains a byte-level GPT with DeepSpeed's pipeline engine.
 
-    torchrun --nproc-per-node 4 examples/gpt/train.py --deepspeed_config ds_config.json --steps 20
+torchrun --nproc-per-node 4 examples/gpt/train.py --deepspeed_config ds_config.json --steps 20
 """
 
 import argparse
@@ -20,7 +20,9 @@ from model import layers, loss
 
 
 def arguments():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--stages", type=int, default=4)
     parser.add_argument("--depth", type=int, default=8, help="transformer blocks")
@@ -63,8 +65,9 @@ def main():
 
 
 def leave():
-    """Ends the process together with the others, without the teardown of gloo's threads: groups that DeepSpeed makes
-    keep theirs alive, and now and then a rank aborts on them ("terminate called without an active exception")."""
+    """Ends the process together with the others, without the teardown of gloo's threads: groups that
+    DeepSpeed makes keep theirs alive, and now and then a rank aborts on them ("terminate called without an
+    active exception")."""
     deepspeed.comm.barrier()
     atexit._run_exitfuncs()
     sys.stdout.flush()

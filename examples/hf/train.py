@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains a causal language model of Hugging Face's transformers on the bytes of Python's standard library, in a pipeline.
+"""Trains a causal language model of Hugging Face's transformers on the bytes of Python's standard library, in
+a pipeline.
 
     torchrun --standalone --nproc-per-node 2 examples/hf/train.py --deepspeed_config examples/hf/ds_config.json --save out/hf
 
@@ -18,7 +19,9 @@ from transformers import AutoConfig
 
 
 def arguments():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", type=Path, default=Path(__file__).parent, help="folder with a config.json")
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--stages", type=int, default=2)
@@ -30,7 +33,8 @@ def arguments():
 
 
 def batches(size: int, context: int):
-    """Endless ((tokens, attention mask), labels): the same on every rank. Labels are the tokens: the model's loss shifts them."""
+    """Endless ((tokens, attention mask), labels): the same on every rank. Labels are the tokens: the model's
+    loss shifts them."""
     files = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))[:40]
     text = torch.frombuffer(bytearray(b"".join(file.read_bytes() for file in files)), dtype=torch.uint8)
     generator = torch.Generator().manual_seed(0)
@@ -47,7 +51,10 @@ def main():
     deepspeed.init_distributed()
     source = args.model if list(args.model.glob("*.safetensors")) else AutoConfig.from_pretrained(args.model)
     model = PipelineModule(
-        hf.layers(source, inputs=("input_ids", "attention_mask")), num_stages=args.stages, loss_fn=hf.loss(source), partition_method="uniform"
+        hf.layers(source, inputs=("input_ids", "attention_mask")),
+        num_stages=args.stages,
+        loss_fn=hf.loss(source),
+        partition_method="uniform",
     )
     engine, *_ = deepspeed.initialize(args=args, model=model, model_parameters=list(model.parameters()))
     data = batches(engine.train_micro_batch_size_per_gpu(), args.context)

@@ -17,8 +17,14 @@ class Adapter(nn.Module):
 
 
 def adapt(model: nn.Module, rank: int = 4, names: tuple[str, ...] = ("q_proj", "v_proj")) -> None:
-    """Freezes a model, or what a layer has of it, and puts an adapter on every linear layer of these names. In place."""
+    """Freezes a model, or what a layer has of it, and puts an adapter on every linear layer of these names.
+    In place."""
     model.requires_grad_(False)
-    found = [(parent, name) for parent in model.modules() for name in names if isinstance(getattr(parent, name, None), nn.Linear)]
+    found = [
+        (parent, name)
+        for parent in model.modules()
+        for name in names
+        if isinstance(getattr(parent, name, None), nn.Linear)
+    ]
     for parent, name in found:
         setattr(parent, name, Adapter(getattr(parent, name), rank))

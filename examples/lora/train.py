@@ -24,7 +24,9 @@ from hf.train import batches  # noqa: E402  (examples/hf)
 
 
 def arguments():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", type=Path, default=HF, help="folder with a config.json")
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--stages", type=int, default=2)
@@ -41,11 +43,17 @@ def main():
     torch.manual_seed(0)
     deepspeed.init_distributed()
     source = args.model if list(args.model.glob("*.safetensors")) else AutoConfig.from_pretrained(args.model)
-    layers = hf.layers(source, inputs=("input_ids", "attention_mask"), change=lambda model: adapt(model, args.rank))
-    model = PipelineModule(layers, num_stages=args.stages, loss_fn=hf.loss(source), partition_method="uniform")
+    layers = hf.layers(
+        source, inputs=("input_ids", "attention_mask"), change=lambda model: adapt(model, args.rank)
+    )
+    model = PipelineModule(
+        layers, num_stages=args.stages, loss_fn=hf.loss(source), partition_method="uniform"
+    )
     learning = [p for p in model.parameters() if p.requires_grad]
     engine, *_ = deepspeed.initialize(args=args, model=model, model_parameters=learning)
-    print(f"rank {engine.global_rank}: {sum(p.numel() for p in learning)} of {sum(p.numel() for p in model.parameters())} parameters learn")
+    print(
+        f"rank {engine.global_rank}: {sum(p.numel() for p in learning)} of {sum(p.numel() for p in model.parameters())} parameters learn"
+    )
     data = batches(engine.train_micro_batch_size_per_gpu(), context=64)
     for step in range(args.steps):
         loss = engine.train_batch(data_iter=data).item()

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains a byte-level model with torch.distributed.pipelining under a schedule of ostinato's. Nothing of ostinato is imported here.
+"""Trains a byte-level model with torch.distributed.pipelining under a schedule of ostinato's. Nothing of
+ostinato is imported here.
 
     torchrun --standalone --nproc-per-node 2 examples/pipelining/train.py --schedule schedule.csv --placement placement.toml
     python examples/pipelining/train.py                        # the same training in one process, to compare
 
-torch reads the file with its own loader, which torchtitan calls for `parallelism.pipeline_parallel_schedule_csv`.
+torch reads the file with its own loader, which torchtitan calls for
+`parallelism.pipeline_parallel_schedule_csv`.
 """
 
 import argparse
@@ -34,7 +36,11 @@ class Block(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.norm, self.inner, self.outer = nn.LayerNorm(WIDTH), nn.Linear(2 * WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+        self.norm, self.inner, self.outer = (
+            nn.LayerNorm(WIDTH),
+            nn.Linear(2 * WIDTH, 4 * WIDTH),
+            nn.Linear(4 * WIDTH, WIDTH),
+        )
 
     def forward(self, x):
         y = self.norm(x)
@@ -63,14 +69,20 @@ class Pipeline:
 
     def __init__(self, schedule: Path, placement: Path):
         dist.init_process_group("gloo")
-        rows, cuts = rows_of(schedule), [stage["layers"] for stage in tomllib.loads(placement.read_text())["stages"]]
+        rows, cuts = (
+            rows_of(schedule),
+            [stage["layers"] for stage in tomllib.loads(placement.read_text())["stages"]],
+        )
         cells = [re.match(r"(\d+)[FBIW](\d+)", cell) for cell in rows[dist.get_rank()]]
         self.mine = sorted({int(cell[1]) for cell in cells})
         self.last, self.micro_batches = len(cuts) - 1, 1 + max(int(cell[2]) for cell in cells)
         layers = chain(cuts[-1][1])
         modules = [nn.Sequential(*layers[slice(*cuts[stage])]) for stage in self.mine]
         self.parameters = [p for module in modules for p in module.parameters()]
-        stages = [PipelineStage(module, stage, len(cuts), torch.device("cpu")) for stage, module in zip(self.mine, modules, strict=True)]
+        stages = [
+            PipelineStage(module, stage, len(cuts), torch.device("cpu"))
+            for stage, module in zip(self.mine, modules, strict=True)
+        ]
         self.schedule = _PipelineScheduleRuntime(stages, self.micro_batches, loss_fn=loss_of)
         self.schedule._load_csv(str(schedule))
 
@@ -96,9 +108,16 @@ class Alone:
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--schedule", type=Path, help="CSV of `ostinato lower --form compute`")
-    parser.add_argument("--placement", type=Path, default=Path("placement.toml"), help="whose [[stages]] say which layers a stage has")
+    parser.add_argument(
+        "--placement",
+        type=Path,
+        default=Path("placement.toml"),
+        help="whose [[stages]] say which layers a stage has",
+    )
     parser.add_argument("--steps", type=int, default=5)
     args = parser.parse_args()
     torch.set_num_threads(1)

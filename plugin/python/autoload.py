@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `import torch` runs (entry point group `torch.backends`), so that a training script need not mention ostinato.
+"""What `import torch` runs (entry point group `torch.backends`), so that a training script need not mention
+ostinato.
 
-register() leaves one finder in `sys.meta_path`: when DeepSpeed's pipeline engine is imported, and only then, the finder
-removes itself and lets `ostinato.deepspeed.hook` wrap it. It costs under a millisecond and imports nothing.
+register() leaves one finder in `sys.meta_path`: when DeepSpeed's pipeline engine is imported, and only then,
+the finder removes itself and lets `ostinato.deepspeed.hook` wrap it. It costs under a millisecond and imports
+nothing.
 
-An exception here would break `import torch` for everyone, so there is none: what goes wrong is one line on standard
-error. TORCH_DEVICE_BACKEND_AUTOLOAD=0 keeps torch from calling register(); switched_off() tells.
+An exception here would break `import torch` for everyone, so there is none: what goes wrong is one line on
+standard error. TORCH_DEVICE_BACKEND_AUTOLOAD=0 keeps torch from calling register(); switched_off() tells.
 """
 
 import importlib
@@ -45,7 +47,8 @@ def register() -> None:
 
 
 def name_absent() -> None:
-    """Where DeepSpeed's pipeline engine is imported, ranks that wait in torch's start say for whom: for scripts that are started with ostinato."""
+    """Where DeepSpeed's pipeline engine is imported, ranks that wait in torch's start say for whom: for
+    scripts that are started with ostinato."""
     global _names_absent
     _names_absent = True
 

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the blocks of a run took, as costs of layers and speeds of devices, with which `ostinato plan` plans again.
+"""What the blocks of a run took, as costs of layers and speeds of devices, with which `ostinato plan` plans
+again.
 
     found = Measured.of(read_traces(Path("out/trace")))
     found.devices                           # {0: 1.0, 1: 1.5}: device 1 takes 1.5 times as long as the plan says, beside the median device
     profile, devices = replanned(found, placement, profile)     # texts of an ostinato-profile/1 and an ostinato-devices/1
 
-A stage that takes longer than planned has costlier layers or a slower device, and a run cannot tell which. Here a device is slower where
-all of its blocks together stand out from the median device's by more than SAME; what remains is charged to the layers. Planned again, every
-stage of the old plan takes what it took in the run.
+A stage that takes longer than planned has costlier layers or a slower device, and a run cannot tell which.
+Here a device is slower where all of its blocks together stand out from the median device's by more than SAME;
+what remains is charged to the layers. Planned again, every stage of the old plan takes what it took in the
+run.
 """
 
 from __future__ import annotations
@@ -27,7 +29,12 @@ from ostinato.trace import RankTrace, TracedInstruction
 SAME = 0.05  # relative; nearer to the median device no device is called slow
 CHANGED = 0.15  # relative; beyond it blocks or a step are said to take another time than planned
 TIMES = {"forward": "F", "backward": "B", "backward_input": "I", "backward_weight": "W"}
-INSTEAD = {"forward": (), "backward": ("backward_input", "backward_weight"), "backward_input": ("backward",), "backward_weight": ("backward",)}
+INSTEAD = {
+    "forward": (),
+    "backward": ("backward_input", "backward_weight"),
+    "backward_input": ("backward",),
+    "backward_weight": ("backward",),
+}
 UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 BESIDE = {"F": "forward", "B": "backward"}  # of a profile's "rank": what such a block costs beside its layers
 
@@ -42,8 +49,8 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True)
 class Measured:
-    """`planned` and `measured`: nanoseconds. `overall`: of the median device, how many times as long as planned its blocks took.
-    `devices`: how many times as long as the median's; 1.0 where that is SAME."""
+    """`planned` and `measured`: nanoseconds. `overall`: of the median device, how many times as long as
+    planned its blocks took. `devices`: how many times as long as the median's; 1.0 where that is SAME."""
 
     planned: dict[Block, float]
     measured: dict[Block, float]
@@ -64,10 +71,16 @@ class Measured:
         ratios = {device: _ratio(list(blocks), planned, took) for device, blocks in by_device}
         overall = statistics.median_low(ratios.values())
         beside = {device: ratio / overall for device, ratio in ratios.items()}
-        return cls(planned, took, overall, {device: by if abs(by - 1) > SAME else 1.0 for device, by in beside.items()})
+        return cls(
+            planned,
+            took,
+            overall,
+            {device: by if abs(by - 1) > SAME else 1.0 for device, by in beside.items()},
+        )
 
     def conclusions(self, predicted: float, pipeline: float) -> Iterator[str]:
-        """What the run says of the plan, a line each. Nanoseconds of the pipeline's part of a step: predicted, and measured."""
+        """What the run says of the plan, a line each. Nanoseconds of the pipeline's part of a step:
+        predicted, and measured."""
         if abs(self.overall - 1) > CHANGED:
             yield f"Blocks took {self.overall:.2f} times as long as planned: profile again, or plan with the measured times (--measured)."
         for device, by in sorted(self.devices.items()):
@@ -91,7 +104,11 @@ def _rows(trace: RankTrace) -> Iterator[tuple[Block, float, float]]:
         if i.is_compute:
             of_last[Block(trace.device, i.stage, i.action)].append(i)
     for block, ran in of_last.items():
-        yield block, statistics.fmean(i.planned for i in ran), steady.get(block, statistics.fmean(i.measured for i in ran))
+        yield (
+            block,
+            statistics.fmean(i.planned for i in ran),
+            steady.get(block, statistics.fmean(i.measured for i in ran)),
+        )
 
 
 def _ratio(blocks: list[Block], planned: dict[Block, float], took: dict[Block, float]) -> float:
@@ -99,38 +116,64 @@ def _ratio(blocks: list[Block], planned: dict[Block, float], took: dict[Block, f
     return sum(took[block] for block in blocks) / of_plan if of_plan else 1.0
 
 
-def replanned(found: Measured, placement: dict[str, Any], profile: dict[str, Any], speeds: Sequence[float] = ()) -> tuple[str, str]:
-    """Texts of a profile and of a device file. `placement`, `profile`: the files of the plan that ran, as tables; `speeds`: of the devices that
-    it was made for, where they are not alike. Raises Error where these do not tell apart what the devices do."""
+def replanned(
+    found: Measured, placement: dict[str, Any], profile: dict[str, Any], speeds: Sequence[float] = ()
+) -> tuple[str, str]:
+    """Texts of a profile and of a device file. `placement`, `profile`: the files of the plan that ran, as
+    tables; `speeds`: of the devices that it was made for, where they are not alike. Raises Error where these
+    do not tell apart what the devices do."""
     if placement.get("hosts"):
-        raise Error("the placement has [[hosts]]: ranks share cores, and what one of them takes tells nothing of its device")
+        raise Error(
+            "the placement has [[hosts]]: ranks share cores, and what one of them takes tells nothing of its device"
+        )
     if not speeds and len({device.get("kind") for device in placement["devices"]}) > 1:
-        raise Error("the placement has devices of several kinds, which have a profile or a speed each: measure each kind again")
+        raise Error(
+            "the placement has devices of several kinds, which have a profile or a speed each: measure each kind again"
+        )
     layers = len(profile["layers"])
-    ran = {key: _by_layer(found, placement["stages"], action, profile.get("rank", {}), layers) for key, action in TIMES.items()}
-    factors = {key: [own or _mean([ran[other][at] for other in INSTEAD[key]]) or 1.0 for at, own in enumerate(ran[key])] for key in TIMES}
-    rows = [_scaled(row, {key: factors[key][at] for key in TIMES}) for at, row in enumerate(profile["layers"])]
-    sizes = [row | {key: _times(row[key], factors[key]) for key in ("forward", "backward")} for row in profile.get("sizes", [])]
+    ran = {
+        key: _by_layer(found, placement["stages"], action, profile.get("rank", {}), layers)
+        for key, action in TIMES.items()
+    }
+    factors = {
+        key: [
+            own or _mean([ran[other][at] for other in INSTEAD[key]]) or 1.0 for at, own in enumerate(ran[key])
+        ]
+        for key in TIMES
+    }
+    rows = [
+        _scaled(row, {key: factors[key][at] for key in TIMES}) for at, row in enumerate(profile["layers"])
+    ]
+    sizes = [
+        row | {key: _times(row[key], factors[key]) for key in ("forward", "backward")}
+        for row in profile.get("sizes", [])
+    ]
     made = profile | {"layers": rows, "operators": []} | ({"sizes": sizes} if sizes else {})
     unit = UNITS[placement.get("memory_unit", "MiB")]
     memory = [round(device["memory"] * unit) if "memory" in device else 0 for device in placement["devices"]]
     return json.dumps(made, indent=1) + "\n", _device_file(found, memory, speeds)
 
 
-def _by_layer(found: Measured, stages: list[dict[str, Any]], action: str, rank: dict[str, int], layers: int) -> list[float]:
-    """By layer, how many times as long it takes as profiled; 0.0: no such block ran. What a block costs beside its layers stays."""
+def _by_layer(
+    found: Measured, stages: list[dict[str, Any]], action: str, rank: dict[str, int], layers: int
+) -> list[float]:
+    """By layer, how many times as long it takes as profiled; 0.0: no such block ran. What a block costs
+    beside its layers stays."""
     beside = rank.get(BESIDE.get(action, ""), 0)
     of_layers: list[list[float]] = [[] for _ in range(layers)]
     for stage, row in enumerate(stages):
         of_stage = [
-            max(0.0, found.measured[block] / found.devices[block.device] - beside) / max(1.0, found.planned[block] - beside)
+            max(0.0, found.measured[block] / found.devices[block.device] - beside)
+            / max(1.0, found.planned[block] - beside)
             for block in found.planned
             if (block.stage, block.action) == (stage, action)
         ]
         ranges = row["layers"] if isinstance(row["layers"][0], list) else [row["layers"]]
         for begin, end in ranges:
             if end > layers:
-                raise Error(f'stage "{row["name"]}" has layers up to {end - 1}, and the profile has {layers}: this plan was not made from it')
+                raise Error(
+                    f'stage "{row["name"]}" has layers up to {end - 1}, and the profile has {layers}: this plan was not made from it'
+                )
             for layer in range(begin, end):
                 of_layers[layer] += of_stage
     return [_mean(values) for values in of_layers]
@@ -154,13 +197,17 @@ def _times(times: list[int], factors: list[float]) -> list[int]:
 
 
 def _device_file(found: Measured, memory: list[int], speeds: Sequence[float]) -> str:
-    """Devices that are alike and follow each other are one node; links are those of the profile. `memory`: bytes; 0: without limit."""
+    """Devices that are alike and follow each other are one node; links are those of the profile. `memory`:
+    bytes; 0: without limit."""
     text = ['format = "ostinato-devices/1"\nname = "measured"\nmemory_unit = "B"\n']
     now = [(speeds[index] if speeds else 1.0) / found.devices.get(index, 1.0) for index in range(len(memory))]
     described = [(round(speed, 3), size) for speed, size in zip(now, memory, strict=True)]
     kinds = {what: f"speed {what[0]:g}" + (f", {what[1]} B" if what[1] else "") for what in described}
     for (speed, size), name in kinds.items():
-        text.append(f"[[kinds]]\nname = {json.dumps(name)}\nspeed = {speed}\n" + (f"memory = {size}\n" if size else ""))
+        text.append(
+            f"[[kinds]]\nname = {json.dumps(name)}\nspeed = {speed}\n"
+            + (f"memory = {size}\n" if size else "")
+        )
     for what, alike in groupby(described):
         text.append(f"[[nodes]]\nkind = {json.dumps(kinds[what])}\ndevices = {len(list(alike))}\n")
     return "\n".join(text)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reading what ran: the `ostinato-trace/1` files that the plugin leaves, one a rank, and their Perfetto form.
 
-    ranks = read_traces(Path("out/trace"))
-    ranks[0].instructions[0].text, ranks[0].instructions[0].measured    # "0F0", nanoseconds
+ranks = read_traces(Path("out/trace"))
+ranks[0].instructions[0].text, ranks[0].instructions[0].measured    # "0F0", nanoseconds
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ class TraceError(Error):
 
 
 class TracedInstruction(BaseModel):
-    """One instruction of the last step; times in nanoseconds since the step began, planned and measured. `peer`: of a transfer, the device
-    on its other side, and `peer_stage` the stage there; None for what computes, and in older traces."""
+    """One instruction of the last step; times in nanoseconds since the step began, planned and measured.
+    `peer`: of a transfer, the device on its other side, and `peer_stage` the stage there; None for what
+    computes, and in older traces."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
     text: str
@@ -67,9 +68,9 @@ class TracedInstruction(BaseModel):
 
 
 class StepPlan(BaseModel):
-    """What a step was planned to take where each has a plan of its own. Nanoseconds; `one_f_one_b`: 1F1B in the order in which the data
-    came, 0 where it is not known; `planning`: what this rank spent on it before the step ran; `measured`: from the
-    begin of this rank's part of the pipeline to its end."""
+    """What a step was planned to take where each has a plan of its own. Nanoseconds; `one_f_one_b`: 1F1B in
+    the order in which the data came, 0 where it is not known; `planning`: what this rank spent on it before
+    the step ran; `measured`: from the begin of this rank's part of the pipeline to its end."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
     plan_sha256: str
@@ -81,7 +82,8 @@ class StepPlan(BaseModel):
 
 
 class SteadyBlock(BaseModel):
-    """What a stage's block took in the last steps: nanoseconds, the median and the quartiles of the steps' means."""
+    """What a stage's block took in the last steps: nanoseconds, the median and the quartiles of the steps'
+    means."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
     stage: Count
@@ -93,10 +95,12 @@ class SteadyBlock(BaseModel):
 
 
 class RankTrace(BaseModel):
-    """One rank's file. `step_seconds`: wall clock of every step so far; `makespan`: the plan's, in nanoseconds; `predicted`: what a step
-    was predicted to take where ranks share cores, 0: the makespan; `whole_step`: with the optimizer's, 0: not known; `beside`: what it is compared
-    with (gain). `peak_memory`: the most that was held so far, by the whole process or in the accelerator's allocator (`peak_memory_of`).
-    `step_plans`: of every step, where each has a plan of its own; the others are then of the last one. `blocks`: where all steps have one."""
+    """One rank's file. `step_seconds`: wall clock of every step so far; `makespan`: the plan's, in
+    nanoseconds; `predicted`: what a step was predicted to take where ranks share cores, 0: the makespan;
+    `whole_step`: with the optimizer's, 0: not known; `beside`: what it is compared with (gain).
+    `peak_memory`: the most that was held so far, by the whole process or in the accelerator's allocator
+    (`peak_memory_of`). `step_plans`: of every step, where each has a plan of its own; the others are then of
+    the last one. `blocks`: where all steps have one."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
     format: Literal["ostinato-trace/1"]
@@ -119,9 +123,13 @@ class RankTrace(BaseModel):
     @model_validator(mode="after")
     def _has_every_step(self):
         if len(self.step_seconds) != self.step:
-            raise ValueError(f"'step_seconds' has {counted(len(self.step_seconds), 'entry')} for {counted(self.step, 'step')}")
+            raise ValueError(
+                f"'step_seconds' has {counted(len(self.step_seconds), 'entry')} for {counted(self.step, 'step')}"
+            )
         if self.step_plans and len(self.step_plans) != self.step:
-            raise ValueError(f"'step_plans' has {counted(len(self.step_plans), 'entry')} for {counted(self.step, 'step')}")
+            raise ValueError(
+                f"'step_plans' has {counted(len(self.step_plans), 'entry')} for {counted(self.step, 'step')}"
+            )
         return self
 
 
@@ -133,14 +141,18 @@ def read_traces(folder: Path) -> list[RankTrace]:
     """All ranks of a trace folder, by rank. Raises TraceError where it is not one, or mixes plans or steps."""
     files = trace_files(folder)
     if not files:
-        raise TraceError(f'{folder}: no rank-*.json here; a run leaves them where "trace" of its ostinato section points')
+        raise TraceError(
+            f'{folder}: no rank-*.json here; a run leaves them where "trace" of its ostinato section points'
+        )
     ranks = [_read(path) for path in files]
     ranks.sort(key=lambda trace: trace.rank)
     for before, after in pairwise(ranks):
         if before.rank == after.rank:
             raise TraceError(f"{folder}: two files are of rank {after.rank}")
     for key in ("plan_sha256", "step", "makespan", "predicted", "whole_step", "beside"):
-        if len({getattr(trace, key) for trace in ranks}) > 1 and (key == "step" or not all(trace.step_plans for trace in ranks)):
+        if len({getattr(trace, key) for trace in ranks}) > 1 and (
+            key == "step" or not all(trace.step_plans for trace in ranks)
+        ):
             raise TraceError(f"{folder}: the ranks differ in {key}: files of several runs are mixed here")
     return ranks
 
@@ -172,8 +184,8 @@ MEASURED, PLANNED = 0, 2  # tracks of a rank; transfers have 1, and 3 and more w
 
 
 def perfetto(ranks: list[RankTrace]) -> dict:
-    """Chrome/Perfetto JSON of the last step: a process a rank, with what was planned under what was measured, and arrows from sends to
-    receives. What runs once a micro-batch has one name and one category."""
+    """Chrome/Perfetto JSON of the last step: a process a rank, with what was planned under what was measured,
+    and arrows from sends to receives. What runs once a micro-batch has one name and one category."""
     events = TraceEvents()
     transfers: list[Transfer] = []
     for trace, replica in zip(ranks, replicas(ranks), strict=True):
@@ -191,8 +203,15 @@ def perfetto(ranks: list[RankTrace]) -> dict:
     return events.to_dict()
 
 
-def add(events: TraceEvents, rank: int, track: int, i: TracedInstruction, start: int, time: int, category: str) -> None:
-    about = {"instruction": i.text, "stage": i.stage, "micro_batch": i.micro_batch, "planned_us": i.planned / 1e3}
+def add(
+    events: TraceEvents, rank: int, track: int, i: TracedInstruction, start: int, time: int, category: str
+) -> None:
+    about = {
+        "instruction": i.text,
+        "stage": i.stage,
+        "micro_batch": i.micro_batch,
+        "planned_us": i.planned / 1e3,
+    }
     events.slice(rank, track, f"{i.stage}{i.action}", start=start, time=time, category=category, **about)
 
 
@@ -231,8 +250,8 @@ class Transfer(NamedTuple):
 
     @property
     def message(self) -> tuple:
-        """The same on both sides, and of no other message: who sends what to whom. In an older trace, which names no peers, only what
-        both sides know."""
+        """The same on both sides, and of no other message: who sends what to whom. In an older trace, which
+        names no peers, only what both sides know."""
         i = self.instruction
         side, _, direction = i.action.partition("_")
         if i.peer is None:
@@ -242,8 +261,8 @@ class Transfer(NamedTuple):
 
 
 def pairs(transfers: list[Transfer]) -> Iterator[tuple[Transfer, Transfer]]:
-    """Sends with their receives. In an older trace, which names no peers, several may be alike: they are paired where they leave one rank or
-    arrive at one, else left out, because nobody knows which is whose."""
+    """Sends with their receives. In an older trace, which names no peers, several may be alike: they are
+    paired where they leave one rank or arrive at one, else left out, because nobody knows which is whose."""
     alike: dict[tuple, dict[str, list[Transfer]]] = {}
     for transfer in transfers:
         side = transfer.instruction.action.partition("_")[0]

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Process groups beside those of the launch: of some of its ranks, and of two ranks for each direction of a link.
+"""Process groups beside those of the launch: of some of its ranks, and of two ranks for each direction of a
+link.
 
     group = make_group([0, 1], among=half)                     # on every rank of `half`
     links = link_groups(program.links, ranks, group, device)   # {peer: (to it, from it)}, as Executor(links=...) takes them
 
-On an accelerator a process group runs its transfers on streams of its own, one for each pair of ranks, or, where the default group was
-initialised with a device, one for all: a transfer then waits for every one that was issued before it, whoever it is for. So each direction
-of a link has a group of its own, whose stream comes before those that compute and takes few of the device's processors from them. Gloo has
-no streams, and one group serves all.
+On an accelerator a process group runs its transfers on streams of its own, one for each pair of ranks, or,
+where the default group was initialised with a device, one for all: a transfer then waits for every one that
+was issued before it, whoever it is for. So each direction of a link has a group of its own, whose stream
+comes before those that compute and takes few of the device's processors from them. Gloo has no streams, and
+one group serves all.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,13 +23,14 @@ from torch.distributed.distributed_c10d import BackendConfig, _get_default_group
 
 Links = dict[int, tuple[dist.ProcessGroup, dist.ProcessGroup]]  # by pipeline rank: to it, and from it
 
-# Blocks of threads that a transfer of NCCL's may occupy, and so processors that it takes from what computes beside it. The environment's
-# NCCL_MAX_CTAS comes before it.
+# Blocks of threads that a transfer of NCCL's may occupy, and so processors that it takes from what computes
+# beside it. The environment's NCCL_MAX_CTAS comes before it.
 TRANSFER_CTAS = 4
 
 
 def everyones(mine: Any, group: dist.ProcessGroup | None = None) -> list[Any]:
-    """`mine` of every rank of the group (None: the world), by rank. All of them must call it, each with something to pickle."""
+    """`mine` of every rank of the group (None: the world), by rank. All of them must call it, each with
+    something to pickle."""
     held: list[Any] = [None] * dist.get_world_size(group)
     dist.all_gather_object(held, mine, group=group)
     return held
@@ -42,8 +45,8 @@ def is_of_a_peer(error: RuntimeError) -> bool:
 def unbound() -> Iterator[None]:
     """Groups that are made meanwhile have communicators of their own, which begin when they are first used.
 
-    DeepSpeed initialises the default group with the rank's GPU. torch then splits its communicator for each new group, which every rank
-    of the world must take part in, and hangs where only the members make it.
+    DeepSpeed initialises the default group with the rank's GPU. torch then splits its communicator for each
+    new group, which every rank of the world must take part in, and hangs where only the members make it.
     """
     default = _get_default_group()
     device = default.bound_device_id
@@ -56,12 +59,15 @@ def unbound() -> Iterator[None]:
             default.bound_device_id = device
 
 
-def make_group(members: Sequence[int], among: dist.ProcessGroup | None = None, **options: Any) -> dist.ProcessGroup | None:
-    """A group of the global ranks `members`; None on the others. Every rank of `among` (None: the world) must call it. `options`: of
-    torch's new_group().
+def make_group(
+    members: Sequence[int], among: dist.ProcessGroup | None = None, **options: Any
+) -> dist.ProcessGroup | None:
+    """A group of the global ranks `members`; None on the others. Every rank of `among` (None: the world) must
+    call it. `options`: of torch's new_group().
 
-    torch names a group that some ranks of the world make alone by their numbers and by how many groups a rank is in already. Where
-    these counts differ, the members would wait for each other under different names, for ever. So they are made equal before.
+    torch names a group that some ranks of the world make alone by their numbers and by how many groups a rank
+    is in already. Where these counts differ, the members would wait for each other under different names, for
+    ever. So they are made equal before.
     """
     callers = dist.get_process_group_ranks(among or dist.group.WORLD)
     if len(callers) == dist.get_world_size():
@@ -87,8 +93,9 @@ def link_groups(
     links: Sequence[tuple[int, int]], ranks: Sequence[int], group: dist.ProcessGroup | None, device: torch.device,
     among: dist.ProcessGroup | None = None,
 ) -> Links:  # fmt: skip
-    """This rank's, or none where the backend of `group` runs all transfers of `device` side by side. `links`: (source, target), pipeline
-    ranks; `ranks`: global, by pipeline rank; `group`: any that all of them are in. Every rank of `among` (None: the world) must call it.
+    """This rank's, or none where the backend of `group` runs all transfers of `device` side by side. `links`:
+    (source, target), pipeline ranks; `ranks`: global, by pipeline rank; `group`: any that all of them are in.
+    Every rank of `among` (None: the world) must call it.
     """
     backend = backend_of_links(group, device)
     made: dict[int, list] = {}
@@ -106,7 +113,9 @@ def backend_of_links(group: dist.ProcessGroup | None, device: torch.device) -> s
     """That of a group for each direction; None where one group serves all."""
     if device.type == "cpu":
         return None
-    backend = BackendConfig(dist.Backend(dist.get_backend_config(group))).get_device_backend_map().get(device.type)
+    backend = (
+        BackendConfig(dist.Backend(dist.get_backend_config(group))).get_device_backend_map().get(device.type)
+    )
     return None if backend in (None, "gloo") else backend
 
 

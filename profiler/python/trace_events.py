@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chrome's trace format, which ui.perfetto.dev and chrome://tracing open: a process a rank, with tracks of slices and counters.
+"""Chrome's trace format, which ui.perfetto.dev and chrome://tracing open: a process a rank, with tracks of
+slices and counters.
 
-    events = TraceEvents()
-    events.process(0, "rank 0", tracks=("layers", "operators"))
-    events.slice(0, 0, "3:Linear", start=1_000, time=500, category="forward", layer=3)      # nanoseconds
-    events.counter(0, "memory", 1_000, {"parameters": 4096})
-    json.dumps(events.to_dict())
+events = TraceEvents()
+events.process(0, "rank 0", tracks=("layers", "operators"))
+events.slice(0, 0, "3:Linear", start=1_000, time=500, category="forward", layer=3)      # nanoseconds
+events.counter(0, "memory", 1_000, {"parameters": 4096})
+json.dumps(events.to_dict())
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,12 +24,17 @@ class TraceEvents:
         for number, track in enumerate(tracks):
             self._named({"pid": rank, "tid": number}, "thread_name", track)
 
-    def slice(self, rank: int, track: int, name: str, *, start: float, time: float, category: str, **args: Any) -> None:
+    def slice(
+        self, rank: int, track: int, name: str, *, start: float, time: float, category: str, **args: Any
+    ) -> None:
         place = {"ph": "X", "pid": rank, "tid": track, "name": name, "cat": category}
         self._events.append({**place, "ts": start / 1e3, "dur": time / 1e3, "args": args})
 
-    def arrow(self, number: int, name: str, sent: tuple[int, int, float], received: tuple[int, int, float]) -> None:
-        """From a slice to another, each given by rank, track and an instant within it; `number`: unique among arrows."""
+    def arrow(
+        self, number: int, name: str, sent: tuple[int, int, float], received: tuple[int, int, float]
+    ) -> None:
+        """From a slice to another, each given by rank, track and an instant within it; `number`: unique among
+        arrows."""
         for phase, (rank, track, at) in (("s", sent), ("f", received)):
             enclosing = {"bp": "e"} if phase == "f" else {}  # the slice around the instant, not the next one
             place = {"ph": phase, "id": number, "pid": rank, "tid": track, "name": name, "cat": "transfer"}

@@ -8,12 +8,13 @@
     print(plan, plan.makespan, plan.lower_bound)
     plan.save("plan.json"), plan.placement.save("placement.toml")
 
-Times are integers in nanoseconds, amounts of memory integers in bytes; where a keyword takes either, a text with a unit ("1.5ms",
-"40GiB") is as good. Every keyword with a default is an option of the command of the same name, and `ostinato config` explains it.
+Times are integers in nanoseconds, amounts of memory integers in bytes; where a keyword takes either, a text
+with a unit ("1.5ms", "40GiB") is as good. Every keyword with a default is an option of the command of the
+same name, and `ostinato config` explains it.
 
-All functions raise what ostinato.errors has: UsageError for a keyword, InputError for a file (with file and line), InfeasibleError with
-a proof. Those that search let other threads run, call `progress(best, bound, seconds, phase)` up to ten times a second, and after Ctrl-C
-raise Interrupted with the best so far.
+All functions raise what ostinato.errors has: UsageError for a keyword, InputError for a file (with file and
+line), InfeasibleError with a proof. Those that search let other threads run, call `progress(best, bound,
+seconds, phase)` up to ten times a second, and after Ctrl-C raise Interrupted with the best so far.
 """
 
 from __future__ import annotations
@@ -62,10 +63,12 @@ def placement(
     bytes: Memory = 0,
     inference: bool = False,
 ) -> Placement:
-    """A placement of a named shape: "v", "x", "m", "nn", "k", "looped", "wave", ... (`ostinato placement --help` draws them).
+    """A placement of a named shape: "v", "x", "m", "nn", "k", "looped", "wave", ... (`ostinato placement
+    --help` draws them).
 
-    Times and memory are those of one stage and one micro-batch; a list has one for each device. `weight` above 0 splits the backward.
-    `bandwidth` is in GB/s, 0: bytes are free. `layers` of the model are shared by the stages, so that DeepSpeed can run a plan of it.
+    Times and memory are those of one stage and one micro-batch; a list has one for each device. `weight`
+    above 0 splits the backward. `bandwidth` is in GB/s, 0: bytes are free. `layers` of the model are shared
+    by the stages, so that DeepSpeed can run a plan of it.
 
     >>> placement("v", devices=2, forward=[1000, 3000]).blocks
     ('s0.F', 's1.F', 's1.B', 's0.B')
@@ -94,17 +97,22 @@ def partition(
     split_backward: bool = False,
     allow_incomplete: bool = False,
 ) -> Placement:
-    """Cuts the model into stages so that the busiest device is as little busy as possible and the memory suffices.
+    """Cuts the model into stages so that the busiest device is as little busy as possible and the memory
+    suffices.
 
-    `micro_batches` of a step bound what is in flight; 0: as many as there are stages. `chunks` stages a device, laid out "looped" or
-    as a "wave". `stages`: runs of the "chain", or connected sets of the "graph". `shard`: layers of which each device holds a part, with
-    commas. `recompute`: "never"; "needed": stages that do not fit otherwise; "partly": of those as few layers as it takes, as a stage of
-    their own; "always". The result's `report` is what `ostinato partition --json` prints. Raises InfeasibleError where no partition fits.
+    `micro_batches` of a step bound what is in flight; 0: as many as there are stages. `chunks` stages a
+    device, laid out "looped" or as a "wave". `stages`: runs of the "chain", or connected sets of the "graph".
+    `shard`: layers of which each device holds a part, with commas. `recompute`: "never"; "needed": stages
+    that do not fit otherwise; "partly": of those as few layers as it takes, as a stage of their own;
+    "always". The result's `report` is what `ostinato partition --json` prints. Raises InfeasibleError where
+    no partition fits.
     """
     options = {"chunks": chunks, "layout": layout, "stages": stages, "shard": shard, "recompute": recompute, "inference": inference,
                "split_backward": split_backward, "allow_incomplete": allow_incomplete}  # fmt: skip
     check_counts(micro_batches=micro_batches)
-    core, report = _search.partition(_core_of(profile, Profile), _devices(devices, device_memory)._core, micro_batches, _settings(options))
+    core, report = _search.partition(
+        _core_of(profile, Profile), _devices(devices, device_memory)._core, micro_batches, _settings(options)
+    )
     return Placement(core, json.loads(report))
 
 
@@ -120,18 +128,31 @@ def search(
     choose: bool = False,
     progress: Progress | None = None,
 ) -> Plan:
-    """Searches the schedule of a placement: repeating part, warm-up and cool-down together, with proven bounds.
+    """Searches the schedule of a placement: repeating part, warm-up and cool-down together, with proven
+    bounds.
 
-    `objective`: "makespan", "span" or "latency". `time_limit`: seconds until the best so far is taken; 0: none. `threads`: 0 is all;
-    the plan does not depend on it. `method`: a named schedule instead of a search. `choose`: among the placement's modes, too.
+    `objective`: "makespan", "span" or "latency". `time_limit`: seconds until the best so far is taken; 0:
+    none. `threads`: 0 is all; the plan does not depend on it. `method`: a named schedule instead of a search.
+    `choose`: among the placement's modes, too.
     """
-    options = {"objective": objective, "time_limit": time_limit, "threads": threads, "seed": seed, "method": method, "choose": choose}
+    options = {
+        "objective": objective,
+        "time_limit": time_limit,
+        "threads": threads,
+        "seed": seed,
+        "method": method,
+        "choose": choose,
+    }
     check_counts(micro_batches=micro_batches)
-    core, interrupted = _search.search(_core_of(placement, Placement), micro_batches, _settings(options), progress)
+    core, interrupted = _search.search(
+        _core_of(placement, Placement), micro_batches, _settings(options), progress
+    )
     return _unless(interrupted, Plan(core))
 
 
-MicroBatch = int | Mapping[str, Any] | _search.MicroBatch  # a size, {"size": ..., "times": {block: ns}, "memory": {block: bytes}}, or of sized()
+MicroBatch = (
+    int | Mapping[str, Any] | _search.MicroBatch
+)  # a size, {"size": ..., "times": {block: ns}, "memory": {block: bytes}}, or of sized()
 
 
 def search_sizes(
@@ -144,13 +165,15 @@ def search_sizes(
     time_limit: float = 10,
     seed: int = 0,
 ) -> Plan:
-    """A plan for one step whose micro-batches differ: which enters when is searched, too. Never worse than 1F1B in the order given or
-    in sorted orders; `lower_bound` is of these sizes. `effort`: percent of the usual work, which takes up to about 20 ms: cheap enough
-    for every step. `keep_order`: every backward, and each forward that computes losses, runs in the order given on its device, so that
-    gradients are added as in 1F1B.
+    """A plan for one step whose micro-batches differ: which enters when is searched, too. Never worse than
+    1F1B in the order given or in sorted orders; `lower_bound` is of these sizes. `effort`: percent of the
+    usual work, which takes up to about 20 ms: cheap enough for every step. `keep_order`: every backward, and
+    each forward that computes losses, runs in the order given on its device, so that gradients are added as
+    in 1F1B.
 
-    `sizes`: of each micro-batch, and `size`: of the one that the placement describes; times, memory and bytes grow in proportion. A
-    micro-batch may name blocks with times (ns) and memory (bytes) of their own. Or a file (`ostinato-sizes/1`), which has all of it.
+    `sizes`: of each micro-batch, and `size`: of the one that the placement describes; times, memory and bytes
+    grow in proportion. A micro-batch may name blocks with times (ns) and memory (bytes) of their own. Or a
+    file (`ostinato-sizes/1`), which has all of it.
 
     >>> p = placement("v", devices=2, forward=100, backward=200)
     >>> plan = search_sizes(p, [10, 40, 20, 30], size=10)
@@ -163,11 +186,18 @@ def search_sizes(
     return Plan(_search.search_sizes(_core_of(placement, Placement), batches, settings, effort, keep_order))
 
 
-def sized(placement: Placement, sizes: Sequence[float], size: float, profile: Profile | None = None) -> list[_search.MicroBatch]:
-    """Micro-batches for `search_sizes()`, in proportion to `size`. Where the `profile` was measured at several sizes, times follow those, in
-    straight lines between them.
+def sized(
+    placement: Placement, sizes: Sequence[float], size: float, profile: Profile | None = None
+) -> list[_search.MicroBatch]:
+    """Micro-batches for `search_sizes()`, in proportion to `size`. Where the `profile` was measured at
+    several sizes, times follow those, in straight lines between them.
     """
-    return _search.sized(_core_of(placement, Placement), None if profile is None else _core_of(profile, Profile), [*sizes], size)
+    return _search.sized(
+        _core_of(placement, Placement),
+        None if profile is None else _core_of(profile, Profile),
+        [*sizes],
+        size,
+    )
 
 
 def _check_effort(effort: int) -> None:
@@ -176,7 +206,9 @@ def _check_effort(effort: int) -> None:
         raise UsageError(f"effort is {effort}; it must be 1 percent or more")
 
 
-def _micro_batches(placement: Placement, sizes: Sequence[MicroBatch] | str | PathLike[str], of: int) -> list[_search.MicroBatch]:
+def _micro_batches(
+    placement: Placement, sizes: Sequence[MicroBatch] | str | PathLike[str], of: int
+) -> list[_search.MicroBatch]:
     if isinstance(sizes, str | PathLike):
         return _search.sizes_file(_core_of(placement, Placement), fspath(sizes))
     return [one if isinstance(one, _search.MicroBatch) else _micro_batch(placement, one, of) for one in sizes]
@@ -185,7 +217,9 @@ def _micro_batches(placement: Placement, sizes: Sequence[MicroBatch] | str | Pat
 def _micro_batch(placement: Placement, one: int | Mapping[str, Any], of: int) -> _search.MicroBatch:
     given: Mapping[str, Any] = one if isinstance(one, Mapping) else {"size": index(one)}
     if unknown := set(given) - {"size", "times", "memory"}:
-        raise UsageError(f"a micro-batch has a size, times and memory, not {', '.join(map(repr, sorted(unknown)))}")
+        raise UsageError(
+            f"a micro-batch has a size, times and memory, not {', '.join(map(repr, sorted(unknown)))}"
+        )
     check_counts(63, size=given.get("size", of), of=of)
     figures = [dict(given.get(key, {})) for key in ("times", "memory")]
     return _search.micro_batch(_core_of(placement, Placement), given.get("size", of), of, *figures)
@@ -203,23 +237,34 @@ def pareto(
     choose: bool = False,
     progress: Progress | None = None,
 ) -> list[Plan]:
-    """The curve of the objective over memory, from the most memory to the least that any schedule was found for; at most `points` plans.
+    """The curve of the objective over memory, from the most memory to the least that any schedule was found
+    for; at most `points` plans.
 
     >>> curve = pareto(placement("v", devices=2, memory=1), micro_batches=4)
     >>> [(plan.facts["capacity"]["memory"], plan.makespan) for plan in curve]
     [(2, 15000), (1, 24000)]
     """
-    options = {"objective": objective, "time_limit": time_limit, "threads": threads, "seed": seed, "choose": choose, "points": points}
+    options = {
+        "objective": objective,
+        "time_limit": time_limit,
+        "threads": threads,
+        "seed": seed,
+        "choose": choose,
+        "points": points,
+    }
     check_counts(micro_batches=micro_batches)
-    cores, interrupted = _search.pareto(_core_of(placement, Placement), micro_batches, _settings(options), progress)
+    cores, interrupted = _search.pareto(
+        _core_of(placement, Placement), micro_batches, _settings(options), progress
+    )
     return _unless(interrupted, [Plan(core) for core in cores])
 
 
 def steady_state(placement: Placement, *, time_limit: float = 10) -> SteadyState:
-    """The best rate of a placement for any number of micro-batches, and the least memory at that rate: `search --steady-state`.
+    """The best rate of a placement for any number of micro-batches, and the least memory at that rate:
+    `search --steady-state`.
 
-    `time_limit`: seconds until the best so far is taken; 0: none. Raises InfeasibleError where nothing fits for ever, UndecidedError
-    where none was found in the time. The bounds are P1 and P2 of docs/bounds.md.
+    `time_limit`: seconds until the best so far is taken; 0: none. Raises InfeasibleError where nothing fits
+    for ever, UndecidedError where none was found in the time. The bounds are P1 and P2 of docs/bounds.md.
 
     >>> found = steady_state(placement("v", devices=4, forward=100, backward=200, memory=1))
     >>> found.period, found.unroll, found.period_proved, found.peak_memory
@@ -228,7 +273,9 @@ def steady_state(placement: Placement, *, time_limit: float = 10) -> SteadyState
     text, interrupted = _search.steady_state(_core_of(placement, Placement), time_limit)
     told = json.loads(text)
     peaks = told.pop("peak_memory")
-    found = SteadyState(**{**told, "left_behind": tuple(told.get("left_behind", ())), "peak_memory": peaks and tuple(peaks)})
+    found = SteadyState(
+        **{**told, "left_behind": tuple(told.get("left_behind", ())), "peak_memory": peaks and tuple(peaks)}
+    )
     return _unless(interrupted, found)
 
 
@@ -246,14 +293,17 @@ def partition_graph(
     inference: bool = False,
     allow_incomplete: bool = False,
 ) -> GraphPartition:
-    """Assigns the vertices of an operator graph to devices of different kind, speed and memory, and simulates one iteration.
+    """Assigns the vertices of an operator graph to devices of different kind, speed and memory, and simulates
+    one iteration.
 
-    `graph` and `devices` are CSV files, as docs/partition.md has them. Or `graph` is a profile, whose layers' forwards and backwards are
-    the vertices (`inference`: the forwards alone), and `devices` are as for `partition()`. `strategy`: "hash", "batch-split",
-    "critical-path", "mite", "dfs", "heft", or "best" of these, improved; `schedule`: "fifo", "pct" or "msr", for all but the last two.
-    `runs`: searches of "best" side by side (0: 2), else seeds (0: 1). `time_limit`: seconds of "best", and of proving a bound; 0: none.
+    `graph` and `devices` are CSV files, as docs/partition.md has them. Or `graph` is a profile, whose layers'
+    forwards and backwards are the vertices (`inference`: the forwards alone), and `devices` are as for
+    `partition()`. `strategy`: "hash", "batch-split", "critical-path", "mite", "dfs", "heft", or "best" of
+    these, improved; `schedule`: "fifo", "pct" or "msr", for all but the last two. `runs`: searches of "best"
+    side by side (0: 2), else seeds (0: 1). `time_limit`: seconds of "best", and of proving a bound; 0: none.
 
-    Raises InfeasibleError where every assignment was tried, InputError where a file is wrong or none was found.
+    Raises InfeasibleError where every assignment was tried, InputError where a file is wrong or none was
+    found.
 
     >>> from pathlib import Path
     >>> from tempfile import mkdtemp
@@ -268,12 +318,16 @@ def partition_graph(
     request = _search.GraphRequest(strategy, schedule, seed, runs, time_limit, published_program)
     if isinstance(graph, Profile):
         if not isinstance(devices, int | Devices):
-            raise UsageError("devices of a profile are a number or Devices: Devices.from_file() reads a device file")
+            raise UsageError(
+                "devices of a profile are a number or Devices: Devices.from_file() reads a device file"
+            )
         where = _devices(devices, device_memory)
         found = _search.partition_layers(graph._core, where._core, inference, allow_incomplete, request)
     else:
         if isinstance(devices, int | Devices):
-            raise UsageError("devices of a graph are a CSV file, with their speeds and the rates between them")
+            raise UsageError(
+                "devices of a graph are a CSV file, with their speeds and the rates between them"
+            )
         found = _search.partition_graph(fspath(graph), fspath(devices), request)
     report, text, told, interrupted = found
     return _unless(interrupted, GraphPartition(text, json.loads(report), told))
@@ -308,19 +362,22 @@ def plan(
     allow_incomplete: bool = False,
     progress: Progress | None = None,
 ) -> Plan:
-    """From a profile to a plan: partitions the model in every way that may pay, searches what the bounds leave, and takes the shortest
-    that fits the memory. `str()` of the result is the table of candidates, `report` all of them as data, `placement` the one chosen.
+    """From a profile to a plan: partitions the model in every way that may pay, searches what the bounds
+    leave, and takes the shortest that fits the memory. `str()` of the result is the table of candidates,
+    `report` all of them as data, `placement` the one chosen.
 
-    `without` and `only` restrict what is tried beside whole backwards on one stage per device: "chunks", "split", "shards",
-    "recompute", "branches", "moves", "fewer-devices". `exact_losses` leaves out what changes losses by rounding: split backwards, shards.
-    `fixed_ends`: inputs on the first device, the loss on the last one, as in 1F1B, which leaves out waves.
-    What the profile's "restrictions" forbid is not tried either; `report["not_tried"]` says what was left out, and why.
-    `replicas`: so many pipelines beside each other, each with its share of `devices` and `micro_batches`; "auto": the number that makes
-    a step shortest. The plan is of one of them, and `report["degrees"]` has them all.
+    `without` and `only` restrict what is tried beside whole backwards on one stage per device: "chunks",
+    "split", "shards", "recompute", "branches", "moves", "fewer-devices". `exact_losses` leaves out what
+    changes losses by rounding: split backwards, shards. `fixed_ends`: inputs on the first device, the loss on
+    the last one, as in 1F1B, which leaves out waves. What the profile's "restrictions" forbid is not tried
+    either; `report["not_tried"]` says what was left out, and why. `replicas`: so many pipelines beside each
+    other, each with its share of `devices` and `micro_batches`; "auto": the number that makes a step
+    shortest. The plan is of one of them, and `report["degrees"]` has them all.
 
-    `sizes`: of the micro-batches of one step, as for `search_sizes()`, but without figures of blocks; `size`: that of the micro-batch that
-    was profiled, 0: what the profile says ("tokens"). The placement is then the one, of those that are tried for micro-batches that are
-    alike, on which the best order found for these is shortest.
+    `sizes`: of the micro-batches of one step, as for `search_sizes()`, but without figures of blocks; `size`:
+    that of the micro-batch that was profiled, 0: what the profile says ("tokens"). The placement is then the
+    one, of those that are tried for micro-batches that are alike, on which the best order found for these is
+    shortest.
     """
     options = {
         "objective": objective, "time_limit": time_limit, "threads": threads, "seed": seed, "method": method, "max_chunks": max_chunks,
@@ -333,16 +390,29 @@ def plan(
     if sizes is None and (size or keep_order or effort != 100):
         raise UsageError("size, effort and keep_order go with sizes")
     if sizes is None:
-        found = _search.plan_profile(_core_of(profile, Profile), where._core, micro_batches, _settings(options), progress)
+        found = _search.plan_profile(
+            _core_of(profile, Profile), where._core, micro_batches, _settings(options), progress
+        )
     else:
         step, of = _bare_sizes(sizes, size, micro_batches)
         _check_effort(effort)
-        found = _search.plan_sizes(_core_of(profile, Profile), where._core, step, of, _settings(options), effort, keep_order, progress)
+        found = _search.plan_sizes(
+            _core_of(profile, Profile),
+            where._core,
+            step,
+            of,
+            _settings(options),
+            effort,
+            keep_order,
+            progress,
+        )
     core, report, told, interrupted = found
     return _unless(interrupted, Plan(core, json.loads(report), told))
 
 
-def _bare_sizes(sizes: Sequence[int] | str | PathLike[str], of: int, micro_batches: int) -> tuple[list[int], int]:
+def _bare_sizes(
+    sizes: Sequence[int] | str | PathLike[str], of: int, micro_batches: int
+) -> tuple[list[int], int]:
     if isinstance(sizes, str | PathLike):
         step, of = _search.bare_sizes(fspath(sizes))
     else:
@@ -357,22 +427,28 @@ def _bare_sizes(sizes: Sequence[int] | str | PathLike[str], of: int, micro_batch
         if of < 0:
             raise UsageError(f"size is {of}; that of the profile is 1 or more, or 0: what it says itself")
     if micro_batches not in (0, len(step)):
-        raise UsageError(f"micro_batches is {micro_batches}, but 'sizes' has {counted(len(step), 'entry')}; leave it out")
+        raise UsageError(
+            f"micro_batches is {micro_batches}, but 'sizes' has {counted(len(step), 'entry')}; leave it out"
+        )
     return step, of
 
 
 def verify(plan: Plan, *, profile: Profile | None = None, devices: int | Devices | None = None) -> Check:
     """Checks every step, figure, bound and claim with code that shares nothing with the search.
 
-    With `profile`, also what `plan()` claims of all other placements of its layers; `devices`: as given to `plan()`, where they are
-    not all alike.
+    With `profile`, also what `plan()` claims of all other placements of its layers; `devices`: as given to
+    `plan()`, where they are not all alike.
 
     >>> bool(verify(search(placement("m", devices=2), micro_batches=4)))
     True
     """
     passed, failures = _search.verify(_core_of(plan, Plan))
     if profile is not None:
-        others = _search.verify_others(_core_of(plan, Plan), _core_of(profile, Profile), None if devices is None else _devices(devices, "unlimited")._core)
+        others = _search.verify_others(
+            _core_of(plan, Plan),
+            _core_of(profile, Profile),
+            None if devices is None else _devices(devices, "unlimited")._core,
+        )
         passed, failures = passed + others[0], failures + others[1]
     return Check(tuple(passed), tuple(failures))
 
@@ -387,11 +463,11 @@ def simulate(
     runs: int = 100,
     seed: int = 0,
 ) -> Simulation:
-    """Replays the plan's order on each device with times that vary by up to the share `jitter`, and transfers that take
-    `transfer_factor` times as long. The same seed gives the same makespans.
+    """Replays the plan's order on each device with times that vary by up to the share `jitter`, and transfers
+    that take `transfer_factor` times as long. The same seed gives the same makespans.
 
-    `sizes` and `size`: other micro-batches than the plan's, as for `search_sizes()`, as many as it has. Raises InputError where a device
-    has not the memory for them in this order.
+    `sizes` and `size`: other micro-batches than the plan's, as for `search_sizes()`, as many as it has.
+    Raises InputError where a device has not the memory for them in this order.
 
     >>> simulate(search(placement("v", devices=2), micro_batches=4)).at(100)
     15000
@@ -420,7 +496,11 @@ def lower(plan: Plan, *, transfers: bool = True) -> list[str]:
 def _core_of(given: Any, kind: Any) -> Any:
     """What _search takes for an object of `kind`; a path, as the commands take, is none."""
     if not isinstance(given, kind):
-        a_path = f": {kind.__name__}.from_file({given!r}) reads one" if isinstance(given, str | PathLike) and hasattr(kind, "from_file") else ""
+        a_path = (
+            f": {kind.__name__}.from_file({given!r}) reads one"
+            if isinstance(given, str | PathLike) and hasattr(kind, "from_file")
+            else ""
+        )
         raise UsageError(f"this takes a {kind.__name__}, and was given a {type(given).__name__}{a_path}")
     return given._core
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What ostinato raises, and the exit statuses of its commands.
 
-    try:
-        engine, *_ = deepspeed.initialize(...)
-    except ostinato.errors.Error as error:      # whatever of ostinato it comes from
-        print(error)                            # what is wrong, and what would be right
+try:
+    engine, *_ = deepspeed.initialize(...)
+except ostinato.errors.Error as error:      # whatever of ostinato it comes from
+    print(error)                            # what is wrong, and what would be right
 """
 
 import enum
@@ -12,7 +12,8 @@ import json
 import re
 import sys
 
-# Below space, DEL, U+0080 to U+009F, separators of lines, marks that turn the direction of writing: as search/files/printable.h.
+# Below space, DEL, U+0080 to U+009F, separators of lines, marks that turn the direction of writing: as
+# search/files/printable.h.
 CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 OPTION = re.compile(r"--([a-z]+(?:-[a-z]+)*)")  # as the command line calls what is a keyword in Python
 
@@ -32,7 +33,8 @@ class Status(enum.IntEnum):
 
 
 class Error(Exception):
-    """The root of what ostinato raises: a user's mistake, or something that cannot be done. `str()` says what would be right."""
+    """The root of what ostinato raises: a user's mistake, or something that cannot be done. `str()` says what
+    would be right."""
 
 
 def counted(count: int, of: str) -> str:
@@ -45,7 +47,8 @@ def counted(count: int, of: str) -> str:
 
 
 def printable(text: str, newlines: bool = False) -> str:
-    """Text of a file as it may stand on a terminal or in a log: control characters are written out, newlines only where not `newlines`.
+    """Text of a file as it may stand on a terminal or in a log: control characters are written out, newlines
+    only where not `newlines`.
 
     >>> printable("a\\x1b[31m\\n")
     'a\\\\u001b[31m\\\\n'
@@ -64,7 +67,8 @@ def _with_keywords(message: str) -> str:
 
 
 def fail(command: str, args: list[str], status: int, message: str) -> int:
-    """Says what went wrong in a command that was given `args`, in JSON too where they ask for it (before a `--`). Returns the status."""
+    """Says what went wrong in a command that was given `args`, in JSON too where they ask for it (before a
+    `--`). Returns the status."""
     print(f"ostinato {command}: {printable(message, newlines=True)}", file=sys.stderr)
     if "--json" in args[: args.index("--") if "--" in args else None]:
         print(json.dumps({"status": status, "error": message}))
@@ -84,7 +88,8 @@ class UsageError(Error, ValueError):
 
 
 class InputError(Error, ValueError):
-    """What is wrong in a file: `file` ("": in none) and `line` (0: the file as a whole) say where, as `str()` does."""
+    """What is wrong in a file: `file` ("": in none) and `line` (0: the file as a whole) say where, as `str()`
+    does."""
 
     def __init__(self, message: str, file: str = "", line: int = 0):
         super().__init__(message if file else _with_keywords(message))

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole files out: written beside their place, flushed to the disk, and renamed, so that nothing is ever half there.
+"""Whole files out: written beside their place, flushed to the disk, and renamed, so that nothing is ever half
+there.
 
-Pipes and devices (/dev/stdout, /dev/null) are written in place, and through a symbolic link the file behind it is replaced. Who may
-read a file stays as it was; of a new one the umask says it. The C++ commands do the same (search/files/file.cpp).
+Pipes and devices (/dev/stdout, /dev/null) are written in place, and through a symbolic link the file behind
+it is replaced. Who may read a file stays as it was; of a new one the umask says it. The C++ commands do the
+same (search/files/file.cpp).
 """
 
 import fcntl
@@ -57,8 +59,8 @@ def write_text(path: Path, text: str) -> None:
 
 @contextmanager
 def replaced(path: Path) -> Iterator[Path]:
-    """For writers that want a name and not a text: theirs is in a folder beside `path`, and takes its place when the block is over. They may
-    themselves write another file first and rename it, as safetensors does.
+    """For writers that want a name and not a text: theirs is in a folder beside `path`, and takes its place
+    when the block is over. They may themselves write another file first and rename it, as safetensors does.
     """
     if is_special(path):
         yield Path(path)
@@ -80,7 +82,8 @@ def replaced(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """A folder beside `path`, where nothing is, that becomes `path` when the block is over; after an error nothing is left."""
+    """A folder beside `path`, where nothing is, that becomes `path` when the block is over; after an error
+    nothing is left."""
     target = Path(os.path.realpath(path))
     target.parent.mkdir(parents=True, exist_ok=True)
     _remove_abandoned(target.parent)
@@ -126,8 +129,8 @@ def _folder_beside(target: Path) -> tuple[Path, int]:
 
 
 def _open_beside(path: Path) -> tuple[int, bool]:
-    """A file to write, and whether it has the name already: where the file system can do without, nothing is left of a process that is
-    killed while it writes.
+    """A file to write, and whether it has the name already: where the file system can do without, nothing is
+    left of a process that is killed while it writes.
     """
     if hasattr(os, "O_TMPFILE") and os.access(OWN_FILES, os.X_OK):
         with suppress(OSError):
@@ -156,7 +159,9 @@ def _remove_abandoned(folder: Path) -> None:
             handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
             try:
                 status = os.fstat(handle)
-                if status.st_uid == os.geteuid() and (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
+                if status.st_uid == os.geteuid() and (
+                    stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)
+                ):
                     fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     shutil.rmtree(path) if stat.S_ISDIR(status.st_mode) else path.unlink()
             finally:
@@ -164,7 +169,8 @@ def _remove_abandoned(folder: Path) -> None:
 
 
 def why_not_writable(path: Path) -> str:
-    """Why write_text() would fail, in words; empty: as far as can be known it will not. Leaves nothing behind."""
+    """Why write_text() would fail, in words; empty: as far as can be known it will not. Leaves nothing
+    behind."""
     if is_special(path):
         return "" if os.access(path, os.W_OK) else "cannot be written"
     target = Path(os.path.realpath(path))
@@ -183,7 +189,8 @@ def why_not_writable(path: Path) -> str:
 
 
 def why_not_all(outputs: Mapping[str, Path | None]) -> str:
-    """Which of a command's outputs cannot be written, and why; empty: none. Asked before the work that the outputs are of."""
+    """Which of a command's outputs cannot be written, and why; empty: none. Asked before the work that the
+    outputs are of."""
     for option, path in outputs.items():
         if path is not None and (reason := why_not_writable(path)):
             return f"{option} {path}: {reason}"
@@ -191,7 +198,8 @@ def why_not_all(outputs: Mapping[str, Path | None]) -> str:
 
 
 def why_not_apart(outputs: Mapping[str, Path | None], inputs: Iterable[Path]) -> str:
-    """Which output is another one, or a file that the command reads; empty: none. As check_apart() of the C++ commands."""
+    """Which output is another one, or a file that the command reads; empty: none. As check_apart() of the C++
+    commands."""
     read = list(inputs)
     seen: dict[str, Path] = {}
     for option, path in outputs.items():
@@ -214,7 +222,8 @@ def is_same_file(a: Path, b: Path) -> bool:
 
 
 class Diagnostic:
-    """A file that tells about a run, and is not worth it: where it cannot be written that is said once, and the run goes on."""
+    """A file that tells about a run, and is not worth it: where it cannot be written that is said once, and
+    the run goes on."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -227,5 +236,9 @@ class Diagnostic:
         except OSError as error:
             if not self._lost:
                 with suppress(OSError):  # the log may be on the same disk
-                    print(f"ostinato: {self.path} is not written: {error.strerror or error}; the run goes on", file=sys.stderr, flush=True)
+                    print(
+                        f"ostinato: {self.path} is not written: {error.strerror or error}; the run goes on",
+                        file=sys.stderr,
+                        flush=True,
+                    )
             self._lost = True

@@ -3,7 +3,9 @@
 
 from collections.abc import Sequence
 
-Beside = tuple[str, int, int]  # its name, what it is predicted to take, and a whole step as it ran (0: not known); nanoseconds
+Beside = tuple[
+    str, int, int
+]  # its name, what it is predicted to take, and a whole step as it ran (0: not known); nanoseconds
 
 
 def gain(beside: Sequence[Beside], predicted: int) -> str:

@@ -4,9 +4,10 @@
     placement = ostinato.Placement.from_file("placement.toml")
     placement.megatron_layout()                     # "Et*3|(tt|)*29,m|L"
 
-Stages stand in model order, parted by "|"; stage i runs on rank i modulo the number of ranks. A letter is a layer: E embedding, t decoder,
-m multi-token prediction, L head and loss; x*3 is xxx, (tt|)*2 is tt|tt|, and commas mean nothing. Source: Megatron Core's user guide,
-"Custom Pipeline Model Parallel Layout", and the rules of its PipelineParallelLayerLayout.
+Stages stand in model order, parted by "|"; stage i runs on rank i modulo the number of ranks. A letter is a
+layer: E embedding, t decoder, m multi-token prediction, L head and loss; x*3 is xxx, (tt|)*2 is tt|tt|, and
+commas mean nothing. Source: Megatron Core's user guide, "Custom Pipeline Model Parallel Layout", and the
+rules of its PipelineParallelLayerLayout.
 """
 
 import re
@@ -20,11 +21,14 @@ INSIDE = "."  # a layer that Megatron-LM holds in its neighbour
 
 
 def layout(placement: dict[str, Any], layers: str = "") -> str:
-    """Of a placement as a dictionary (docs/formats.md). `layers`: a letter for each layer, x*3 for xxx; "": "Et*N,L". Raises UsageError
-    for what the text cannot say: a stage on several devices, two directions, branches, chunks that are not dealt out in turn."""
+    """Of a placement as a dictionary (docs/formats.md). `layers`: a letter for each layer, x*3 for xxx; "":
+    "Et*N,L". Raises UsageError for what the text cannot say: a stage on several devices, two directions,
+    branches, chunks that are not dealt out in turn."""
     stages = placement.get("stages")
     if not stages:
-        raise UsageError("the placement does not say which layers its stages hold: give it [[stages]] (`ostinato placement --layers N`)")
+        raise UsageError(
+            "the placement does not say which layers its stages hold: give it [[stages]] (`ostinato placement --layers N`)"
+        )
     check_map(placement, stages)
     count = stages[-1]["layers"][1]
     letters = expanded(layers) if layers else ("E" + "t" * (count - 2) + "L" if count > 1 else "")
@@ -52,7 +56,9 @@ def check_map(placement: dict[str, Any], stages: Sequence[dict[str, Any]]) -> No
     """Whether the stages are a chain, dealt out to the ranks in turn."""
     ranks = len(placement["devices"])
     if len(stages) % ranks:
-        raise refused(f"no whole number of chunks per device in {counted(len(stages), 'stage')} on {counted(ranks, 'device')}")
+        raise refused(
+            f"no whole number of chunks per device in {counted(len(stages), 'stage')} on {counted(ranks, 'device')}"
+        )
     names = [stage["name"] for stage in stages]
     if any(not isinstance(border, int) for stage in stages for border in stage["layers"]):
         raise refused("a stage has layers that are no run (branches)")
@@ -68,21 +74,31 @@ def check_map(placement: dict[str, Any], stages: Sequence[dict[str, Any]]) -> No
             turn = f"chunks go round the ranks in turn, so it would be on {place % ranks} (a wave, or a map of one's own)"
             raise refused(f'stage "{stage}", number {place}, is on device {block["devices"][0]}: {turn}')
         if block.get("kind") == "forward":
-            taken = {stage_of[one["block"] if isinstance(one, dict) else one] for one in block.get("after", ())}
+            taken = {
+                stage_of[one["block"] if isinstance(one, dict) else one] for one in block.get("after", ())
+            }
             if taken != set(names[place - 1 : place] if place else ()):
-                raise refused(f'stage "{stage}" does not take the output of the stage before it, and nothing else (branches)')
+                raise refused(
+                    f'stage "{stage}" does not take the output of the stage before it, and nothing else (branches)'
+                )
 
 
 def check_letters(parts: Sequence[str], ranks: int) -> None:
     """Whether the letters of the stages are in an order that Megatron-LM takes."""
     whole = "".join(parts)
     if not re.fullmatch("Et*m*L", whole):
-        raise UsageError(f"the layers are {text_of([whole])}; Megatron-LM wants E, then t, then m, then L, one E and one L")
+        raise UsageError(
+            f"the layers are {text_of([whole])}; Megatron-LM wants E, then t, then m, then L, one E and one L"
+        )
     if "E" not in parts[0] or "L" not in parts[-1]:
         raise UsageError("Megatron-LM wants E in the first stage and L in the last")
     with_m = [place for place, part in enumerate(parts) if "m" in part]
-    if len(with_m) > 1 or any(place < len(parts) - ranks or (place % ranks == 0 and ranks > 1) for place in with_m):
-        raise UsageError("Megatron-LM wants all of m in one stage, the last of its rank, and not on the first rank")
+    if len(with_m) > 1 or any(
+        place < len(parts) - ranks or (place % ranks == 0 and ranks > 1) for place in with_m
+    ):
+        raise UsageError(
+            "Megatron-LM wants all of m in one stage, the last of its rank, and not on the first rank"
+        )
 
 
 def text_of(parts: Sequence[str]) -> str:
@@ -102,7 +118,11 @@ def text_of(parts: Sequence[str]) -> str:
 def run_lengths(part: str) -> str:
     """Of "Ettt" it is "Et*3"."""
     groups = [(letter, len(list(same))) for letter, same in groupby(part)]
-    return re.sub(r"(\d)(?=[A-Za-z])", r"\1,", "".join(f"{letter}*{times}" if times > 2 else letter * times for letter, times in groups))
+    return re.sub(
+        r"(\d)(?=[A-Za-z])",
+        r"\1,",
+        "".join(f"{letter}*{times}" if times > 2 else letter * times for letter, times in groups),
+    )
 
 
 def refused(reason: str) -> UsageError:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ostinato.core takes and gives: placements, plans, profiles, devices, and what is found of a plan. Times are integers in
-nanoseconds, amounts of memory integers in bytes.
+"""What ostinato.core takes and gives: placements, plans, profiles, devices, and what is found of a plan.
+Times are integers in nanoseconds, amounts of memory integers in bytes.
 """
 
 from __future__ import annotations
@@ -123,11 +123,13 @@ class Placement(_Text):
         return tomllib.loads(self.text)
 
     def megatron_layout(self, layers: str = "") -> str:
-        """What Megatron-LM takes as `--pipeline-model-parallel-layout`, with `--pipeline-model-parallel-size` the number of devices.
+        """What Megatron-LM takes as `--pipeline-model-parallel-layout`, with `--pipeline-model-parallel-size`
+        the number of devices.
 
-        `layers` has a letter for each layer of the model: "E" embedding, "t" decoder, "m" multi-token prediction, "L" head and loss, "." one
-        that Megatron-LM holds in another (a last norm); "t*3" is "ttt". Without it the first is E, the last L, all others t. Raises UsageError
-        where the text cannot say it: waves, sharded stages, two directions, branches.
+        `layers` has a letter for each layer of the model: "E" embedding, "t" decoder, "m" multi-token
+        prediction, "L" head and loss, "." one that Megatron-LM holds in another (a last norm); "t*3" is
+        "ttt". Without it the first is E, the last L, all others t. Raises UsageError where the text cannot
+        say it: waves, sharded stages, two directions, branches.
 
         >>> placement("looped", devices=2, chunks=2, layers=8).megatron_layout()
         'Et|tt|tt|tL'
@@ -175,7 +177,8 @@ class Plan(_Text):
 
     @cached_property
     def facts(self) -> dict[str, Any]:
-        """What `ostinato search --json` prints of it: objective, bounds, period, memory, and every named schedule beside it."""
+        """What `ostinato search --json` prints of it: objective, bounds, period, memory, and every named
+        schedule beside it."""
         return json.loads(self._core.facts())
 
     @property
@@ -194,7 +197,8 @@ class Plan(_Text):
 
     @property
     def lower_bound(self) -> int:
-        """Nanoseconds below which no schedule of the placement has its objective, proved; 0: nothing is proved."""
+        """Nanoseconds below which no schedule of the placement has its objective, proved; 0: nothing is
+        proved."""
         return self._core.lower_bound
 
     @property
@@ -222,7 +226,9 @@ class Plan(_Text):
         """By start."""
         names = self.placement.devices
         rows = zip(*self._core.columns(), strict=True)
-        return tuple(Step(b, s, k, tuple(names[d] for d in devices), *rest) for b, s, k, devices, *rest in rows)
+        return tuple(
+            Step(b, s, k, tuple(names[d] for d in devices), *rest) for b, s, k, devices, *rest in rows
+        )
 
     def to_frame(self) -> Any:
         """The schedule as a pandas.DataFrame, a row a step."""
@@ -294,14 +300,15 @@ class Profile(_Text):
 
 
 class Devices:
-    """Where a model may run: so many devices that are alike, or those of a device file (`ostinato-devices/1`). Those of a launch:
-    `ostinato.devices.from_launcher()`.
+    """Where a model may run: so many devices that are alike, or those of a device file
+    (`ostinato-devices/1`). Those of a launch: `ostinato.devices.from_launcher()`.
 
     >>> Devices(4, memory="40GiB")
     Devices(4, memory='40GiB')
 
-    `hosts`: (devices, cores) of each host in turn, where devices share processors, as ranks on a CPU do that has fewer cores than ranks:
-    `Devices(4, hosts=[(4, 2)])`. A plan is then judged by what its step takes with that sharing.
+    `hosts`: (devices, cores) of each host in turn, where devices share processors, as ranks on a CPU do that
+    has fewer cores than ranks: `Devices(4, hosts=[(4, 2)])`. A plan is then judged by what its step takes
+    with that sharing.
     """
 
     def __init__(self, count: int, memory: Memory = "unlimited", hosts: Sequence[tuple[int, int]] = ()):
@@ -329,7 +336,11 @@ class Devices:
 
     def to_dict(self) -> dict[str, Any]:
         """The device file, as docs/formats.md has it; of devices that are alike how many, and their memory."""
-        return tomllib.loads(self._core.text) if self._core.text else {"count": len(self), "memory": self._core.memory}
+        return (
+            tomllib.loads(self._core.text)
+            if self._core.text
+            else {"count": len(self), "memory": self._core.memory}
+        )
 
     def save(self, path: str | PathLike[str]) -> None:
         """Writes the device file. Devices that are alike have none: ValueError."""
@@ -338,7 +349,11 @@ class Devices:
         write_text(Path(path), self._core.text)
 
     def __repr__(self) -> str:
-        return f"Devices.from_text(...)  # {len(self)}" if self._core.text else f"Devices({len(self)}, memory={self._core.memory!r})"
+        return (
+            f"Devices.from_text(...)  # {len(self)}"
+            if self._core.text
+            else f"Devices({len(self)}, memory={self._core.memory!r})"
+        )
 
 
 @dataclass(frozen=True)
@@ -360,7 +375,8 @@ class Simulation:
     makespans: tuple[int, ...]
 
     def at(self, percent: int) -> int:
-        """The makespan that so many percent of the runs do not exceed: 0 the best, 50 the median, 100 the worst."""
+        """The makespan that so many percent of the runs do not exceed: 0 the best, 50 the median, 100 the
+        worst."""
         return self.makespans[(len(self.makespans) - 1) * percent // 100]
 
 
@@ -374,7 +390,9 @@ class SteadyState:
     period_proved: bool  # no repeating part is quicker
     peak_memory: tuple[int, ...] | None  # bytes a device, static memory included; None: never the same twice
     memory_proved: bool  # none of this period needs less on the device that needs most
-    left_behind: tuple[int, ...] = ()  # bytes a device that each micro-batch leaves, where peak_memory is None
+    left_behind: tuple[
+        int, ...
+    ] = ()  # bytes a device that each micro-batch leaves, where peak_memory is None
 
 
 @dataclass(frozen=True)

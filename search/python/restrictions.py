@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a model and a run allow of a plan, each with the reason (search/profile/restrictions.h, docs/profile-format.md)."""
+"""What a model and a run allow of a plan, each with the reason (search/profile/restrictions.h,
+docs/profile-format.md)."""
 
 from __future__ import annotations
 
@@ -24,11 +25,15 @@ class Restriction:
 
 
 def of_classes(model: Any, engine: Any) -> list[Restriction]:
-    """Of a PipelineModule and its PipelineEngine, or the latter's class: what the script runs around all layers of a rank, and so once for each
-    stage where a rank has several; and tensor slicing."""
-    sliced = [Restriction("no_shards", 'its ranks hold slices of layers (the "model" axis of the topology)')] * (model.topology().get_dim("model") > 1)
+    """Of a PipelineModule and its PipelineEngine, or the latter's class: what the script runs around all
+    layers of a rank, and so once for each stage where a rank has several; and tensor slicing."""
+    sliced = [
+        Restriction("no_shards", 'its ranks hold slices of layers (the "model" axis of the topology)')
+    ] * (model.topology().get_dim("model") > 1)
     kind, what = getattr(model, "own_kind", type(model)), ""
-    forward = next(run for command, run in engine._INSTRUCTION_MAP.items() if command.__name__ == "ForwardPass")
+    forward = next(
+        run for command, run in engine._INSTRUCTION_MAP.items() if command.__name__ == "ForwardPass"
+    )
     if "forward" in vars(model) or not is_deepspeeds(kind.forward):
         what = f"{kind.__name__} has its own forward()"
     elif not is_deepspeeds(forward):

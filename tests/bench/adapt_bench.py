@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rank that becomes slow in the middle of a run, and fast again: "adapt" beside the plan that stays, and DeepSpeed's 1F1B.
+"""A rank that becomes slow in the middle of a run, and fast again: "adapt" beside the plan that stays, and
+DeepSpeed's 1F1B.
 
     PYTHONPATH=build/release/python python tests/bench/adapt_bench.py [--slow 1.5 2.5] [--phase 100] [--every 10]
 
-Four emulated ranks: layers sleep for their times, and sleep longer where and while a rank is slow. A phase is so many steps; the rank is
-slow in the second of three, and the script saves a checkpoint in the middle of each. `least` is the planner's, for the true speeds.
+Four emulated ranks: layers sleep for their times, and sleep longer where and while a rank is slow. A phase is
+so many steps; the rank is slow in the second of three, and the script saves a checkpoint in the middle of
+each. `least` is the planner's, for the true speeds.
 """
 
 from __future__ import annotations
@@ -20,7 +22,13 @@ import time
 from pathlib import Path
 
 RANKS, LAYERS, MICRO_BATCHES, FORWARD, BACKWARD, WIDTH, SLOW_RANK, SETTLED = 4, 24, 8, 0.002, 0.004, 8, 2, 20
-SECTION = {"auto": True, "output": "out", "fallback": False, "search": {"max_chunks": 1, "time_limit": 2}, "timeout_s": 120}
+SECTION = {
+    "auto": True,
+    "output": "out",
+    "fallback": False,
+    "search": {"max_chunks": 1, "time_limit": 2},
+    "timeout_s": 120,
+}
 
 
 def train(arguments: list[str]) -> None:
@@ -45,7 +53,11 @@ def train(arguments: list[str]) -> None:
             return x + super().forward(Sleep.apply(x, FORWARD * now, BACKWARD * now))
 
     specs = [LayerSpec(Layer, WIDTH, WIDTH) for _ in range(LAYERS)]
-    options = {"loss_fn": torch.nn.functional.mse_loss, "partition_method": "uniform", "activation_checkpoint_interval": 0}
+    options = {
+        "loss_fn": torch.nn.functional.mse_loss,
+        "partition_method": "uniform",
+        "activation_checkpoint_interval": 0,
+    }
     model = PipelineModule(specs, num_stages=RANKS, **options)
     engine, *_ = deepspeed.initialize(args=args, model=model, model_parameters=list(model.parameters()))
     if Path("saved/latest").is_file():
@@ -68,21 +80,41 @@ def train(arguments: list[str]) -> None:
 
 def run(section: dict | None, slow: float, phase: int) -> tuple[list[float], str]:
     """Milliseconds of a step at the end of each phase, and what rank 0 said of its plans."""
-    config = {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": MICRO_BATCHES, "steps_per_print": 10**6}
+    config = {
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": MICRO_BATCHES,
+        "steps_per_print": 10**6,
+    }
     config["optimizer"] = {"type": "SGD", "params": {"lr": 0.001}}
     config |= {"ostinato": section} if section else {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "config.json").write_text(json.dumps(config))
-        words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS), str(Path(__file__).resolve())]
+        words = [
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node",
+            str(RANKS),
+            str(Path(__file__).resolve()),
+        ]
         given = ["--train", str(slow), "--phase", str(phase), "--deepspeed_config", "config.json"]
         environment = {**os.environ, "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"}
-        done = subprocess.run([sys.executable, *words, *given], cwd=folder, env=environment, capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, *words, *given], cwd=folder, env=environment, capture_output=True, text=True
+        )
         if done.returncode:
             raise SystemExit(done.stdout + done.stderr)
-        last = {int(step): float(took) for step, took in map(str.split, (folder / "seconds").read_text().splitlines())}
+        last = {
+            int(step): float(took)
+            for step, took in map(str.split, (folder / "seconds").read_text().splitlines())
+        }
     ends = [[last[step] for step in range((at + 1) * phase - SETTLED, (at + 1) * phase)] for at in range(3)]
-    said = [line for line in done.stdout.splitlines() if "as planned" in line or "since the move" in line or "new plan" in line]
+    said = [
+        line
+        for line in done.stdout.splitlines()
+        if "as planned" in line or "since the move" in line or "new plan" in line
+    ]
     return [1e3 * statistics.median(times) for times in ends], "\n".join(said)
 
 
@@ -92,35 +124,68 @@ def least(slow: float) -> float:
     from ostinato import _profiler
 
     profile = _profiler.Profile()
-    profile.model, profile.model_sha256, profile.timer, profile.micro_batch_size = "emulated", "0" * 64, "cpu", 1
+    profile.model, profile.model_sha256, profile.timer, profile.micro_batch_size = (
+        "emulated",
+        "0" * 64,
+        "cpu",
+        1,
+    )
     profile.set_device(name="cpu", kind="cpu", driver="", torch="", cuda="", clocks="")
     for index in range(LAYERS):
         row = _profiler.LayerCost()
         row.index, row.name, row.same_as = index, f"{index}:Layer", -1
-        row.forward, row.backward = (_profiler.spread_of([round(seconds * 1e9)]) for seconds in (FORWARD, BACKWARD))
+        row.forward, row.backward = (
+            _profiler.spread_of([round(seconds * 1e9)]) for seconds in (FORWARD, BACKWARD)
+        )
         profile.layers = [*profile.layers, row]
     profile.completeness.complete = True
-    devices = 'format = "ostinato-devices/1"\nname = "true"\n[[kinds]]\nname = "usual"\n' + f'[[kinds]]\nname = "slow"\nspeed = {1 / slow}\n'
-    devices += "".join(f'[[nodes]]\nkind = "{"slow" if rank == SLOW_RANK else "usual"}"\ndevices = 1\n' for rank in range(RANKS))
+    devices = (
+        'format = "ostinato-devices/1"\nname = "true"\n[[kinds]]\nname = "usual"\n'
+        + f'[[kinds]]\nname = "slow"\nspeed = {1 / slow}\n'
+    )
+    devices += "".join(
+        f'[[nodes]]\nkind = "{"slow" if rank == SLOW_RANK else "usual"}"\ndevices = 1\n'
+        for rank in range(RANKS)
+    )
     on = ostinato.Devices.from_text(devices)
-    found = ostinato.plan(ostinato.Profile.from_text(profile.json()), devices=on, micro_batches=MICRO_BATCHES, max_chunks=1, all_devices=True)
+    found = ostinato.plan(
+        ostinato.Profile.from_text(profile.json()),
+        devices=on,
+        micro_batches=MICRO_BATCHES,
+        max_chunks=1,
+        all_devices=True,
+    )
     return found.makespan / 1e6
 
 
 def main() -> None:
     if "--train" in sys.argv:
         return train(sys.argv[1:])
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--slow", type=float, nargs="+", default=[1.5, 2.5])
     parser.add_argument("--phase", type=int, default=100)
     parser.add_argument("--every", type=int, default=10)
     args = parser.parse_args()
-    runs = {"1F1B": None, "the plan stays": SECTION, "adapt": SECTION | {"adapt": {"every": args.every, "move": True}}}
+    runs = {
+        "1F1B": None,
+        "the plan stays": SECTION,
+        "adapt": SECTION | {"adapt": {"every": args.every, "move": True}},
+    }
     for slow in args.slow:
-        print(f"rank {SLOW_RANK} {slow} times as slow in the second phase; least {least(1):.0f}, {least(slow):.0f}, {least(1):.0f} ms", flush=True)
+        print(
+            f"rank {SLOW_RANK} {slow} times as slow in the second phase; least {least(1):.0f}, {least(slow):.0f}, {least(1):.0f} ms",
+            flush=True,
+        )
         for name, section in runs.items():
             steps, said = run(section, slow, args.phase)
-            print(f"  {name:16}" + ", ".join(f"{step:.0f}" for step in steps) + " ms a step at the end of the phases", flush=True)
+            print(
+                f"  {name:16}"
+                + ", ".join(f"{step:.0f}" for step in steps)
+                + " ms a step at the end of the phases",
+                flush=True,
+            )
         print(said, flush=True)
 
 

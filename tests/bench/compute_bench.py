@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trainings that compute, on two ranks with a core each: nothing is emulated. A GPT of equal blocks, and one whose vocabulary makes
-the head heavier than all of them together; each against DeepSpeed's own 1F1B on the best of all chain partitions of the same model,
-in turns in the same processes.
+"""Trainings that compute, on two ranks with a core each: nothing is emulated. A GPT of equal blocks, and one
+whose vocabulary makes the head heavier than all of them together; each against DeepSpeed's own 1F1B on the
+best of all chain partitions of the same model, in turns in the same processes.
 
     PYTHONPATH=build/release/python python tests/bench/compute_bench.py [--model gpt-computed] [--steps 20]
 
-Every model goes through the commands that a user types: ostinato profile, ostinato plan; then the plan is named in DeepSpeed's configuration.
-The machine must have two cores that do nothing else: ranks that wait for each other take the time of the slower one.
+Every model goes through the commands that a user types: ostinato profile, ostinato plan; then the plan is
+named in DeepSpeed's configuration. The machine must have two cores that do nothing else: ranks that wait for
+each other take the time of the slower one.
 
-Machines drift: between the profile and the training their speed may change by more than a plan is off. So before each timed step both
-ranks time some layers alone, as the profile does. "At the pace of the steps" is the plan's time times what these took over what the
-profile says.
+Machines drift: between the profile and the training their speed may change by more than a plan is off. So
+before each timed step both ranks time some layers alone, as the profile does. "At the pace of the steps" is
+the plan's time times what these took over what the profile says.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ WIDTHS = {"gpt-computed": 256, "vocabulary-computed": 256, "small-computed": 64,
 
 
 class Pace:
-    """How long a layer takes while the steps are timed; each of some layers runs both ways, one after the other."""
+    """How long a layer takes while the steps are timed; each of some layers runs both ways, one after the
+    other."""
 
     def __init__(self, width: int, count: int = 4):
         from emulated_models import HEADS, transformer
@@ -83,9 +85,14 @@ def compare(world: World, folder: Path, name: str, args) -> None:
     ]
     step = chosen.get("whole_step", chosen["makespan"]) / 1e9
     by_rank = world.run(bound_trainings, name, 0.0, args.micro_batches, args.steps, entries)
-    measured, seconds = [results for results, _ in by_rank], [of_layer for _, of_rank in by_rank for of_layer in of_rank]
+    measured, seconds = (
+        [results for results, _ in by_rank],
+        [of_layer for _, of_rank in by_rank for of_layer in of_rank],
+    )
     times = [(layer["forward"]["median"] + layer["backward"]["median"]) / 1e6 for layer in profiled["layers"]]
-    print(f"\n{TITLES[name]}: ms of the layers {', '.join(f'{time:.1f}' for time in times)}; {args.micro_batches} micro-batches on {RANKS} ranks")
+    print(
+        f"\n{TITLES[name]}: ms of the layers {', '.join(f'{time:.1f}' for time in times)}; {args.micro_batches} micro-batches on {RANKS} ranks"
+    )
     rows = rows_of(entries, [expected, step], measured)
     show(rows, rows[0])
     pace = statistics.fmean(seconds) * 1e3 / (times[MIDDLE] * profiled["rank"].get("average", 10**6) / 1e6)
@@ -94,7 +101,9 @@ def compare(world: World, folder: Path, name: str, args) -> None:
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", choices=TITLES, action="append", help="default: all")
     parser.add_argument("--micro-batches", type=int, default=8)
     parser.add_argument("--steps", type=int, default=20)

@@ -4,10 +4,10 @@
     rival = solve(tomllib.loads(text), micro_batches=12, limit=10, threads=1)
     rival.makespan, rival.proved, rival.cpu_seconds
 
-One interval a step, exclusive devices, dependencies with transfers, memory as a cumulative over the intervals from each
-take to its give-back, with each step's workspace on top. What identical micro-batches allow is said, because CP-SAT does not
-see it by itself: every block runs its micro-batches in index order, and where K stages of one micro-batch fit a device, take
-i + K waits for give-back i.
+One interval a step, exclusive devices, dependencies with transfers, memory as a cumulative over the intervals
+from each take to its give-back, with each step's workspace on top. What identical micro-batches allow is
+said, because CP-SAT does not see it by itself: every block runs its micro-batches in index order, and where K
+stages of one micro-batch fit a device, take i + K waits for give-back i.
 """
 
 import time
@@ -36,7 +36,9 @@ def transfer(placement: dict, source: dict, target: dict, size: int) -> int:
         bandwidth = link.get("bandwidth", 0)
         return link.get("latency", 0) + (-(-size // bandwidth) if bandwidth else 0)
 
-    served = [min(over(a, d) for a in source["devices"]) for d in target["devices"] if d not in source["devices"]]
+    served = [
+        min(over(a, d) for a in source["devices"]) for d in target["devices"] if d not in source["devices"]
+    ]
     return max(served, default=0)
 
 
@@ -48,9 +50,13 @@ class Model:
         horizon = self.n * sum(b["time"] + sum(self.delays(b)) for b in self.blocks.values())
         self.horizon = horizon
         self.value = self.model.new_int_var(0, horizon, objective)
-        self.start = {(b, i): self.model.new_int_var(0, horizon, f"{b}.{i}") for b in self.blocks for i in range(self.n)}
-        self.interval = {(b, i): self.model.new_fixed_size_interval_var(s, self.blocks[b]["time"], f"{b}.{i}.run")
-                         for (b, i), s in self.start.items()}
+        self.start = {
+            (b, i): self.model.new_int_var(0, horizon, f"{b}.{i}") for b in self.blocks for i in range(self.n)
+        }
+        self.interval = {
+            (b, i): self.model.new_fixed_size_interval_var(s, self.blocks[b]["time"], f"{b}.{i}.run")
+            for (b, i), s in self.start.items()
+        }
         for name in self.blocks:
             self.add_precedences(name)
         for d in range(len(placement["devices"])):
@@ -62,7 +68,10 @@ class Model:
     def groups(self, objective: str) -> list[list[tuple[str, int]]]:
         """The steps from the first start to the last end of which the objective is, at most."""
         if objective == "span":
-            return [[s for s in self.start if d in self.blocks[s[0]]["devices"]] for d in range(len(self.placement["devices"]))]
+            return [
+                [s for s in self.start if d in self.blocks[s[0]]["devices"]]
+                for d in range(len(self.placement["devices"]))
+            ]
         if objective == "latency":
             return [[s for s in self.start if s[1] == i] for i in range(self.n)]
         return [list(self.start)]
@@ -74,7 +83,10 @@ class Model:
             self.model.add(self.end(*step) <= begin + self.value)
 
     def delays(self, block: dict) -> list[int]:
-        return [transfer(self.placement, self.blocks[a["block"]], block, a.get("bytes", 0)) for a in block["after"]]
+        return [
+            transfer(self.placement, self.blocks[a["block"]], block, a.get("bytes", 0))
+            for a in block["after"]
+        ]
 
     def end(self, name: str, i: int) -> cp_model.LinearExpr:
         return self.start[name, i] + self.blocks[name]["time"]
@@ -101,7 +113,11 @@ class Model:
         for take, give in pairs:
             for i in range(self.n):
                 size = self.model.new_int_var(0, self.horizon, "")
-                held.append(self.model.new_interval_var(self.start[take["name"], i], size, self.end(give["name"], i), ""))
+                held.append(
+                    self.model.new_interval_var(
+                        self.start[take["name"], i], size, self.end(give["name"], i), ""
+                    )
+                )
                 demand.append(take["memory"])
         self.model.add_cumulative(held, demand, room)
         for take, give in pairs:
@@ -117,9 +133,11 @@ class Model:
         return [(b, gives[b["stage"]]) for b in takes]
 
 
-def solve(placement: dict, micro_batches: int, limit: float, threads: int, objective: str = "makespan") -> Solved:
-    """`limit` in seconds of CP-SAT's deterministic clock, which a busy machine does not slow down. Presolve is not on that
-    clock: 60 times as many real seconds end it too.
+def solve(
+    placement: dict, micro_batches: int, limit: float, threads: int, objective: str = "makespan"
+) -> Solved:
+    """`limit` in seconds of CP-SAT's deterministic clock, which a busy machine does not slow down. Presolve
+    is not on that clock: 60 times as many real seconds end it too.
     """
     model = Model(placement, micro_batches, objective).model
     solver = cp_model.CpSolver()

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers that sleep for their times and are real beside that: parameters, tokens, transfers, collectives, gradients.
+"""Layers that sleep for their times and are real beside that: parameters, tokens, transfers, collectives,
+gradients.
 
-On a machine with fewer cores than ranks, ranks that sleep do not compete: the schedule alone decides the time of a step.
+On a machine with fewer cores than ranks, ranks that sleep do not compete: the schedule alone decides the time
+of a step.
 """
 
 from __future__ import annotations
@@ -67,8 +69,9 @@ class Sum(nn.Module):
 
 
 class Scale(nn.Module):
-    """x times a weight: keeps x. `seconds` forward, as much for the gradient of x, as much for that of the weight: both halves of a
-    split backward sleep. Of a model's first layer, whose x has no gradient, the second sleeps for both."""
+    """x times a weight: keeps x. `seconds` forward, as much for the gradient of x, as much for that of the
+    weight: both halves of a split backward sleep. Of a model's first layer, whose x has no gradient, the
+    second sleeps for both."""
 
     def __init__(self, width: int, seconds: float):
         super().__init__()

@@ -20,12 +20,15 @@ from torch import nn
 from torch.nn import functional
 
 ROWS, COLUMNS = 128, 128  # of a micro-batch of a chain: 64 KiB are kept by every layer
-LARGE_ROWS = 640  # 320 KiB: more than the slots of the executor's shared memory take, so that nothing lies there
+LARGE_ROWS = (
+    640  # 320 KiB: more than the slots of the executor's shared memory take, so that nothing lies there
+)
 
 
 @dataclass(frozen=True)
 class Model:
-    """`layers(unit)`: for a PipelineModule, where a forward of cost 1 takes `unit` seconds. `batches()`: endless."""
+    """`layers(unit)`: for a PipelineModule, where a forward of cost 1 takes `unit` seconds. `batches()`:
+    endless."""
 
     costs: tuple[int, ...]
     layers: Callable[[float], list]
@@ -69,8 +72,8 @@ def next_tokens() -> Iterator:
     return ((x[0], (x[0] + 1) % VOCABULARY) for x in tokens(1))
 
 
-# ---- NN: an encoder and a decoder, each with an embedding that is heavier than all its layers; every layer of the decoder reads
-# the encoder's output
+# ---- NN: an encoder and a decoder, each with an embedding that is heavier than all its layers; every layer
+# of the decoder reads the encoder's output
 
 TRANSLATION = {  # name: its kind, its cost, what it reads
     "source": ("embedding", 20, "source_tokens"),
@@ -206,7 +209,9 @@ def main():
     import deepspeed
     from deepspeed.pipe import PipelineModule
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", choices=MODELS, required=True)
     parser.add_argument("--unit", type=float, default=5.0, help="milliseconds of a forward of cost 1")
     args = parser.parse_args()
@@ -214,7 +219,9 @@ def main():
     torch.set_num_threads(1)
     deepspeed.init_distributed("gloo")
     module = PipelineModule(model.layers(args.unit / 1e3), num_stages=1, loss_fn=model.loss)
-    engine, *_ = deepspeed.initialize(model=module, model_parameters=list(module.parameters()), config=configuration(1))
+    engine, *_ = deepspeed.initialize(
+        model=module, model_parameters=list(module.parameters()), config=configuration(1)
+    )
     engine.train_batch(model.batches())
 
 

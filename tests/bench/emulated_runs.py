@@ -28,8 +28,9 @@ INFEASIBLE = 4  # nothing fits the memory, and that is proved
 
 @dataclass(frozen=True)
 class Entry:
-    """One way to train. `parts`: DeepSpeed's stages, and where it initialises weights; `plan` runs instead where there is one.
-    `dual_pipe_v`: DeepSpeed's DualPipeVModule, with twice as many parts. `recompute`: DeepSpeed checkpoints each stage."""
+    """One way to train. `parts`: DeepSpeed's stages, and where it initialises weights; `plan` runs instead
+    where there is one. `dual_pipe_v`: DeepSpeed's DualPipeVModule, with twice as many parts. `recompute`:
+    DeepSpeed checkpoints each stage."""
 
     name: str
     parts: tuple[int, ...]
@@ -41,7 +42,12 @@ class Entry:
 def ostinato(*arguments) -> str | None:
     """Runs a command as a user would type it; what it printed, or None where nothing fits the memory."""
     words = [sys.executable, "-m", "ostinato", *map(str, arguments)]
-    variables = {**os.environ, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", "DEEPSPEED_LOG_LEVEL": "error"}
+    variables = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "DS_ACCELERATOR": "cpu",
+        "DEEPSPEED_LOG_LEVEL": "error",
+    }
     done = subprocess.run(words, env=variables, capture_output=True, text=True)
     if done.returncode == INFEASIBLE:
         return None
@@ -51,9 +57,21 @@ def ostinato(*arguments) -> str | None:
 
 
 def profile(model: str, unit: float, path: Path, *options) -> dict:
-    """Measures the model, `unit` seconds for a cost of 1, and transfers. `options`: more of them; layers that sleep need few repeats."""
+    """Measures the model, `unit` seconds for a cost of 1, and transfers. `options`: more of them; layers that
+    sleep need few repeats."""
     options = options or ("--repeats", 3, "--warm-up", 1)
-    ostinato("profile", HERE / "emulated_models.py", *options, "--output", path, "--", "--model", model, "--unit", unit * 1e3)
+    ostinato(
+        "profile",
+        HERE / "emulated_models.py",
+        *options,
+        "--output",
+        path,
+        "--",
+        "--model",
+        model,
+        "--unit",
+        unit * 1e3,
+    )
     return json.loads(path.read_text())
 
 
@@ -84,12 +102,14 @@ def one_f_one_b(forward: Sequence[int], backward: Sequence[int], micro_batches: 
 
 
 def best_chain(profiled: dict, ranks: int, micro_batches: int) -> tuple[tuple[int, ...], float]:
-    """Of all partitions into one chunk a rank that on which 1F1B is quickest: its cuts, and the seconds of a step, with what blocks cost
-    beside their layers, and the optimizer of rank 0, which ends last.
+    """Of all partitions into one chunk a rank that on which 1F1B is quickest: its cuts, and the seconds of a
+    step, with what blocks cost beside their layers, and the optimizer of rank 0, which ends last.
     """
     rank = profiled.get("rank", {})
     average = rank.get("average", 10**6) / 10**6
-    times = [[average * layer[kind]["median"] for layer in profiled["layers"]] for kind in ("forward", "backward")]
+    times = [
+        [average * layer[kind]["median"] for layer in profiled["layers"]] for kind in ("forward", "backward")
+    ]
     steps = [layer.get("step_time", 0) for layer in profiled["layers"]]
     for end in (0, -1):
         times[0][end] += rank.get("read", 0)
@@ -97,7 +117,10 @@ def best_chain(profiled: dict, ranks: int, micro_batches: int) -> tuple[tuple[in
     best = None
     for middle in itertools.combinations(range(1, len(times[0])), ranks - 1):
         cuts = (0, *middle, len(times[0]))
-        stages = [[sum(of_kind[a:b]) + block for a, b in itertools.pairwise(cuts)] for of_kind, block in zip(times, of_block, strict=True)]
+        stages = [
+            [sum(of_kind[a:b]) + block for a, b in itertools.pairwise(cuts)]
+            for of_kind, block in zip(times, of_block, strict=True)
+        ]
         if best is None or micro_batches * max(map(sum, zip(*stages, strict=True))) < best[1]:
             makespan = one_f_one_b(*stages, micro_batches)
             best = min(best or (cuts, makespan), (cuts, makespan), key=lambda found: found[1])
@@ -131,19 +154,29 @@ def make_engine(model_name: str, unit: float, micro_batches: int, entry: Entry):
     if entry.recompute:
         config["pipeline"] = {"use_reentrant": False}
     with ostinato.deepspeed.enable(entry.plan) if entry.plan else nullcontext():
-        module = kind(model.layers(unit), num_stages=dist.get_world_size(), loss_fn=model.loss, **checkpointing)
-        engine, *_ = deepspeed.initialize(model=module, model_parameters=list(module.parameters()), config=config)
+        module = kind(
+            model.layers(unit), num_stages=dist.get_world_size(), loss_fn=model.loss, **checkpointing
+        )
+        engine, *_ = deepspeed.initialize(
+            model=module, model_parameters=list(module.parameters()), config=config
+        )
     return engine, model.batches()
 
 
 def trainings(
-    model: str, unit: float, micro_batches: int, steps: int, entries: Sequence[Entry], between: Callable[[], None] = lambda: None
+    model: str,
+    unit: float,
+    micro_batches: int,
+    steps: int,
+    entries: Sequence[Entry],
+    between: Callable[[], None] = lambda: None,
 ) -> list[dict]:
-    """Of each entry: losses, seconds of each step but the first, and the peak of bytes that a step adds to those before the first: what
-    lives within it, and buffers that stay from step to step. They take turns, so that what else the machine does hits all of them.
+    """Of each entry: losses, seconds of each step but the first, and the peak of bytes that a step adds to
+    those before the first: what lives within it, and buffers that stay from step to step. They take turns, so
+    that what else the machine does hits all of them.
 
-    Counting bytes takes time, so it is done in steps of its own, after the first: COUNTED of them, which are not timed. `between`: runs
-    before each timed step, on all ranks at a time."""
+    Counting bytes takes time, so it is done in steps of its own, after the first: COUNTED of them, which are
+    not timed. `between`: runs before each timed step, on all ranks at a time."""
     from ostinato import _profiler
 
     _profiler.install_allocator()
@@ -197,13 +230,17 @@ def rows_of(entries: Sequence[Entry], planned: Sequence[float], by_rank: list[li
     for index, entry in enumerate(entries):
         mine = [results[index] for results in by_rank]
         seconds = slowest([result["seconds"] for result in mine])
-        rows.append(Row(entry.name, planned[index], seconds, mine[0]["losses"], [result["peak"] for result in mine]))
+        rows.append(
+            Row(entry.name, planned[index], seconds, mine[0]["losses"], [result["peak"] for result in mine])
+        )
     return rows
 
 
 def show(rows: Sequence[Row], rival: Row) -> None:
     """`rival`: the row that all are compared with."""
-    print(f"{'':76}{'planned':>11}{'measured':>11}{'to plan':>9}{'rival/it':>9}{'peak, KiB a rank':>26}{'to rival':>9}")
+    print(
+        f"{'':76}{'planned':>11}{'measured':>11}{'to plan':>9}{'rival/it':>9}{'peak, KiB a rank':>26}{'to rival':>9}"
+    )
     for row in rows:
         peaks = " ".join(f"{peak / 1024:.0f}" for peak in row.peaks)
         print(

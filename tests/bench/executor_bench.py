@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A step of tiny stages: our executor against torch.distributed.pipelining's schedule runtime and DeepSpeed's engine.
+"""A step of tiny stages: our executor against torch.distributed.pipelining's schedule runtime and DeepSpeed's
+engine.
 
     PYTHONPATH=build/release/python python tests/bench/executor_bench.py [--steps 60] [--ranks 2] [--no-deepspeed]
 
-All run the same 1F1B order of the same layers on one host, forwards and backwards only (no optimizer), in the same processes and
-in turns, so that what else the machine does hits all of them; ours twice, once over gloo alone, as the others. Ranks share the
-machine's cores: only the ratios count. Also printed: what an instruction costs beside the operators, on one rank without transfers.
+All run the same 1F1B order of the same layers on one host, forwards and backwards only (no optimizer), in the
+same processes and in turns, so that what else the machine does hits all of them; ours twice, once over gloo
+alone, as the others. Ranks share the machine's cores: only the ratios count. Also printed: what an
+instruction costs beside the operators, on one rank without transfers.
 """
 
 from __future__ import annotations
@@ -78,13 +80,21 @@ def deepspeed_step(ranks):
     from deepspeed.pipe import PipelineModule
     from deepspeed.runtime.pipe import schedule as ds
 
-    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # spares a build of minutes, plays no part here
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = (
+        False  # spares a build of minutes, plays no part here
+    )
     deepspeed.init_distributed("gloo")
     module = PipelineModule(layers(ranks), num_stages=ranks, loss_fn=loss_fn, partition_method="uniform")
     engine, *_ = deepspeed.initialize(
-        model=module, model_parameters=list(module.parameters()),
-        config={"train_micro_batch_size_per_gpu": BATCH, "gradient_accumulation_steps": MICRO_BATCHES,
-                "optimizer": {"type": "Adam", "params": {"lr": 0.0, "torch_adam": True}}, "steps_per_print": 10**9})
+        model=module,
+        model_parameters=list(module.parameters()),
+        config={
+            "train_micro_batch_size_per_gpu": BATCH,
+            "gradient_accumulation_steps": MICRO_BATCHES,
+            "optimizer": {"type": "Adam", "params": {"lr": 0.0, "torch_adam": True}},
+            "steps_per_print": 10**9,
+        },
+    )
 
     class ForwardsAndBackwards(ds.TrainSchedule):
         """Its 1F1B without the steps at the end that are no part of the pipeline."""
@@ -105,17 +115,27 @@ def deepspeed_step(ranks):
 
 
 def run(rank: int, ranks: int, folder: str, files, steps: int, with_deepspeed: bool):
-    os.environ.update(RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_RANK=str(rank), DS_ACCELERATOR="cpu",
-                      MASTER_ADDR="127.0.0.1", GLOO_SOCKET_IFNAME="lo")
+    os.environ.update(
+        RANK=str(rank),
+        WORLD_SIZE=str(ranks),
+        LOCAL_RANK=str(rank),
+        DS_ACCELERATOR="cpu",
+        MASTER_ADDR="127.0.0.1",
+        GLOO_SOCKET_IFNAME="lo",
+    )
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", store=dist.FileStore(f"{folder}/store", ranks), rank=rank, world_size=ranks)
+    dist.init_process_group(
+        "gloo", store=dist.FileStore(f"{folder}/store", ranks), rank=rank, world_size=ranks
+    )
     from ostinato import _plugin
 
     program = _plugin.lower(*files)
     executor = executor_of(program, rank, layers(ranks)[rank])
-    runners = {OURS: executor.run,
-               "ostinato over gloo alone": executor_of(program, rank, layers(ranks)[rank], shared_memory=False).run,
-               "torch schedule runtime": torch_step(program, rank, layers(ranks)[rank], folder)}
+    runners = {
+        OURS: executor.run,
+        "ostinato over gloo alone": executor_of(program, rank, layers(ranks)[rank], shared_memory=False).run,
+        "torch schedule runtime": torch_step(program, rank, layers(ranks)[rank], folder),
+    }
     if with_deepspeed:
         runners["deepspeed engine"] = deepspeed_step(ranks)
     times = {name: [] for name in runners}
@@ -155,7 +175,9 @@ def report(walls, cpus, instructions):
     print(f"{'':26}{'median':>10}{'fastest':>10}{'to ours':>9}{'cpu of all ranks':>18}")
     for (name, values), cpu in zip(walls.items(), cpus, strict=True):
         median = statistics.median(values)
-        print(f"{name:26}{median * 1e3:8.2f} ms{min(values) * 1e3:8.2f} ms{median / ours:8.2f}x{cpu * 1e3:15.2f} ms")
+        print(
+            f"{name:26}{median * 1e3:8.2f} ms{min(values) * 1e3:8.2f} ms{median / ours:8.2f}x{cpu * 1e3:15.2f} ms"
+        )
 
 
 def instruction_cost(folder: Path, steps: int):
@@ -194,13 +216,20 @@ def instruction_cost(folder: Path, steps: int):
         return statistics.median(timed(step) for _ in range(steps))
 
     def beside():
-        """Of one step: what is not inside a forward or a backward, which are the operators and the calls that start them."""
+        """Of one step: what is not inside a forward or a backward, which are the operators and the calls that
+        start them."""
         return timed(executor.run) - sum(end - start for _, start, end in executor.records()) / 1e9
 
     count = len(program.instructions(0))
-    ours, theirs, own = (typical(executor.run), typical(plain), statistics.median(beside() for _ in range(steps)))
-    print(f"one rank, {count} computes: executor {ours / count * 1e6:.2f} us an instruction, {own / count * 1e6:.2f} us of them beside "
-          f"forwards and backwards; the same operators in a plain Python loop {theirs / count * 1e6:.2f} us")
+    ours, theirs, own = (
+        typical(executor.run),
+        typical(plain),
+        statistics.median(beside() for _ in range(steps)),
+    )
+    print(
+        f"one rank, {count} computes: executor {ours / count * 1e6:.2f} us an instruction, {own / count * 1e6:.2f} us of them beside "
+        f"forwards and backwards; the same operators in a plain Python loop {theirs / count * 1e6:.2f} us"
+    )
 
 
 def timed(step) -> float:
@@ -210,7 +239,9 @@ def timed(step) -> float:
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--no-deepspeed", action="store_true")
@@ -219,7 +250,8 @@ def main():
         instruction_cost(Path(folder), options.steps)
         files = write_chain(Path(folder) / "plan", list(range(options.ranks)), MICRO_BATCHES, options.ranks)
         torch.multiprocessing.spawn(
-            run, (options.ranks, folder, files, options.steps, not options.no_deepspeed), nprocs=options.ranks)
+            run, (options.ranks, folder, files, options.steps, not options.no_deepspeed), nprocs=options.ranks
+        )
 
 
 if __name__ == "__main__":

@@ -1,18 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`plan` on layer times that others published, beside what they reached and beside the bound over all placements.
+"""`plan` on layer times that others published, beside what they reached and beside the bound over all
+placements.
 
     PYTHONPATH=build/release/python python tests/bench/joint_bench.py
 
-OctoPipe. Times, in units of 0.1 ms as their simulator rounds them, and makespans of OctoPipe: guojihu-hana/PipelineSimulator c791c38,
-`stage_time` of data/profiled_data.py; their searcher was run by hand. Four devices, 16 micro-batches, free transfers, no limit of
-memory, and halves of a backward that take as long. `ours` is `plan` with its default options, in one thread; every plan and its bound
-is proved again by `verify`.
+OctoPipe. Times, in units of 0.1 ms as their simulator rounds them, and makespans of OctoPipe:
+guojihu-hana/PipelineSimulator c791c38, `stage_time` of data/profiled_data.py; their searcher was run by hand.
+Four devices, 16 micro-batches, free transfers, no limit of memory, and halves of a backward that take as
+long. `ours` is `plan` with its default options, in one thread; every plan and its bound is proved again by
+`verify`.
 
-hyper-parallel. A mixed-integer program that divides layers over stages and recomputes some of them, in 1F1B's order: its inputs and
-optima are those of unit_tests/pipeline_alg_test.py of hyper_parallel/auto_parallel/fast-tuner, mindspore-ai/hyper-parallel fdd0a80.
-62 layers, the first three of them dense; a forward of the others is one unit of time. The numbers of micro-batches and chunks stand in
-no file of the repository: those below give the optima to all published digits when its program is written down anew. It counts nothing
-for the memory in which a forward runs again; ours counts that, and the input of a stage where it counts those of all layers.
+hyper-parallel. A mixed-integer program that divides layers over stages and recomputes some of them, in 1F1B's
+order: its inputs and optima are those of unit_tests/pipeline_alg_test.py of
+hyper_parallel/auto_parallel/fast-tuner, mindspore-ai/hyper-parallel fdd0a80. 62 layers, the first three of
+them dense; a forward of the others is one unit of time. The numbers of micro-batches and chunks stand in no
+file of the repository: those below give the optima to all published digits when its program is written down
+anew. It counts nothing for the memory in which a forward runs again; ours counts that, and the input of a
+stage where it counts those of all layers.
 
 Exit status 1 where a plan is longer than theirs.
 """
@@ -103,9 +107,15 @@ def layers_of(times: Times) -> list[_profiler.LayerCost]:
     for index, (forward, backward) in enumerate(times):
         row = _profiler.LayerCost()
         row.index, row.name, row.same_as = index, f"{index}:Layer", -1
-        row.forward, row.backward = _profiler.spread_of([forward * UNIT]), _profiler.spread_of([backward * UNIT])
+        row.forward, row.backward = (
+            _profiler.spread_of([forward * UNIT]),
+            _profiler.spread_of([backward * UNIT]),
+        )
         half = backward * UNIT // 2
-        row.backward_input, row.backward_weight = _profiler.spread_of([half]), _profiler.spread_of([backward * UNIT - half])
+        row.backward_input, row.backward_weight = (
+            _profiler.spread_of([half]),
+            _profiler.spread_of([backward * UNIT - half]),
+        )
         rows.append(row)
     return rows
 
@@ -127,7 +137,9 @@ def compare(name: str, rows: list[_profiler.LayerCost], theirs: float, unit: int
 
 
 def main() -> int:
-    print(f"{'model':16} {'1F1B':>8}  {'theirs':>9} {'ours':>8} {'ratio':>6} {'bound':>8} {'gap':>7} {'CPU s':>6}  placement")
+    print(
+        f"{'model':16} {'1F1B':>8}  {'theirs':>9} {'ours':>8} {'ratio':>6} {'bound':>8} {'gap':>7} {'CPU s':>6}  placement"
+    )
     reached = [
         compare(name, layers_of(times), theirs, UNIT, devices=DEVICES, micro_batches=MICRO_BATCHES)
         for name, (times, theirs) in MODELS.items()

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory of a training step behind DeepSpeed's engine: the peak against the plan's, and whether anything grows over 1,000 steps.
+"""Memory of a training step behind DeepSpeed's engine: the peak against the plan's, and whether anything
+grows over 1,000 steps.
 
     PYTHONPATH=build/release/python python tests/bench/memory_bench.py [--steps 1000] [--micro-batches 8]
 
-Two ranks over gloo train a small GPT. First each stage's forward and backward run once by themselves, and what they keep and use is
-counted by an allocator of our own; those bytes go into the placement, the search makes a plan, and the same allocator counts the steps
-under it: parameters, gradients and optimizer state are there before and count for nobody.
+Two ranks over gloo train a small GPT. First each stage's forward and backward run once by themselves, and
+what they keep and use is counted by an allocator of our own; those bytes go into the placement, the search
+makes a plan, and the same allocator counts the steps under it: parameters, gradients and optimizer state are
+there before and count for nobody.
 """
 
 from __future__ import annotations
@@ -60,7 +62,8 @@ def make_engine(micro_batches: int, plan: str):
 
 
 def stage_bytes(plan: str) -> dict[str, int]:
-    """What this rank's stage keeps from forward to backward, and uses beyond that while each runs; gradients are there already."""
+    """What this rank's stage keeps from forward to backward, and uses beyond that while each runs; gradients
+    are there already."""
     from ostinato import _profiler
     from ostinato.deepspeed.data.batches import Batches
 
@@ -74,8 +77,13 @@ def stage_bytes(plan: str) -> dict[str, int]:
         run.batches = Batches(engine, 1, [stage], 1)
         before = _profiler.live_bytes()
         _profiler.reset_peak()
-        # No leaf, for a leaf lives as long as the graph: as the executor's inputs, it is gone where no operator saved it.
-        inputs = None if stage.reads else (torch.randn(BATCH, LENGTH, WIDTH) + torch.zeros((), requires_grad=True),)
+        # No leaf, for a leaf lives as long as the graph: as the executor's inputs, it is gone where no
+        # operator saved it.
+        inputs = (
+            None
+            if stage.reads
+            else (torch.randn(BATCH, LENGTH, WIDTH) + torch.zeros((), requires_grad=True),)
+        )
         output = engine._train_forward(stage, 0, inputs)
         edge, gradient = torch.autograd.graph.get_gradient_edge(output), torch.ones_like(output)
         forward_peak = _profiler.peak_bytes() - gradient.nbytes
@@ -96,7 +104,8 @@ def stage_bytes(plan: str) -> dict[str, int]:
 
 
 def train(plan: str, micro_batches: int, steps: int) -> dict:
-    """Bytes beyond those before the first step: at the end of some steps, and at the peak of any but the first two."""
+    """Bytes beyond those before the first step: at the end of some steps, and at the peak of any but the
+    first two."""
     from ostinato import _profiler
 
     _profiler.install_allocator()
@@ -122,7 +131,10 @@ def placement(costs: list[dict[str, int]]) -> str:
     text += [f'[[devices]]\nname = "d{r}"\n' for r in range(RANKS)]
     text += [f'[[stages]]\nname = "{r}"\nlayers = [{CUTS[r]}, {CUTS[r + 1]}]\n' for r in range(RANKS)]
     for r, cost in enumerate(costs):
-        edges = {"F": [f"{r - 1}.F"] if r else [], "B": [f"{r}.F"] + ([f"{r + 1}.B"] if r + 1 < RANKS else [])}
+        edges = {
+            "F": [f"{r - 1}.F"] if r else [],
+            "B": [f"{r}.F"] + ([f"{r + 1}.B"] if r + 1 < RANKS else []),
+        }
         for letter, kind, sign in (("F", "forward", 1), ("B", "backward", -1)):
             text.append(
                 f'[[blocks]]\nname = "{r}.{letter}"\nstage = "{r}"\nkind = "{kind}"\ndevices = [{r}]\n'
@@ -138,13 +150,22 @@ def search(folder: Path, costs: list[dict[str, int]], micro_batches: int) -> Pat
     folder.mkdir()
     (folder / "placement.toml").write_text(placement(costs))
     plan = folder / "plan.json"
-    arguments = ["search", str(folder / "placement.toml"), "--micro-batches", str(micro_batches), "--output", str(plan)]
+    arguments = [
+        "search",
+        str(folder / "placement.toml"),
+        "--micro-batches",
+        str(micro_batches),
+        "--output",
+        str(plan),
+    ]
     assert _search.main([*arguments, "--method", "1f1b"]) == 0
     return plan
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--micro-batches", type=int, default=8)
     o = parser.parse_args()
@@ -156,9 +177,16 @@ def main():
         planned = json.loads(plan.read_text())["peak_memory"]
         results = world.run(train, str(plan), o.micro_batches, o.steps)
     for rank, (cost, peak, result) in enumerate(zip(costs, planned, results, strict=True)):
-        print(f"rank {rank}: {' '.join(f'{name} {value / 2**20:.2f}' for name, value in cost.items())} MiB a micro-batch")
-        print(f"  peak planned {peak / 2**20:.2f} MiB, measured {result['peak'] / 2**20:.2f} MiB, {result['peak'] / peak:.3f}x")
-        print("  beyond step 2: " + ", ".join(f"step {step}: {size} B" for step, size in result["marks"].items()))
+        print(
+            f"rank {rank}: {' '.join(f'{name} {value / 2**20:.2f}' for name, value in cost.items())} MiB a micro-batch"
+        )
+        print(
+            f"  peak planned {peak / 2**20:.2f} MiB, measured {result['peak'] / 2**20:.2f} MiB, {result['peak'] / peak:.3f}x"
+        )
+        print(
+            "  beyond step 2: "
+            + ", ".join(f"step {step}: {size} B" for step, size in result["marks"].items())
+        )
 
 
 if __name__ == "__main__":

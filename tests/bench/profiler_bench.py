@@ -3,10 +3,10 @@
 
     PYTHONPATH=build/release/python python tests/bench/profiler_bench.py [--steps 15] [--width 256]
 
-A 12-layer transformer on one thread. Each turn runs a bare step and the same step under each profiler, so that what else the
-machine does hits all of them alike. Processor time of the process is compared, not wall time: on a shared machine that is the
-part that is the profiler's. Starting and stopping a profiler and reading its results are not counted, on either side.
-(torch.profiler logs two lines a turn to standard error.)
+A 12-layer transformer on one thread. Each turn runs a bare step and the same step under each profiler, so
+that what else the machine does hits all of them alike. Processor time of the process is compared, not wall
+time: on a shared machine that is the part that is the profiler's. Starting and stopping a profiler and
+reading its results are not counted, on either side. (torch.profiler logs two lines a turn to standard error.)
 """
 
 from __future__ import annotations
@@ -49,7 +49,11 @@ def recorded(recorder: _profiler.OperatorRecorder):
 
 def torch_profiler() -> AbstractContextManager:
     return torch.profiler.profile(
-        activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True, profile_memory=True, acc_events=True)
+        activities=[torch.profiler.ProfilerActivity.CPU],
+        record_shapes=True,
+        profile_memory=True,
+        acc_events=True,
+    )
 
 
 def timed_step(model: nn.Module, inputs: torch.Tensor, around: AbstractContextManager) -> int:
@@ -60,7 +64,9 @@ def timed_step(model: nn.Module, inputs: torch.Tensor, around: AbstractContextMa
         return time.process_time_ns() - begin
 
 
-def compare(profilers: dict[str, Callable[[], AbstractContextManager]], steps: int, width: int) -> dict[str, list[int]]:
+def compare(
+    profilers: dict[str, Callable[[], AbstractContextManager]], steps: int, width: int
+) -> dict[str, list[int]]:
     model, inputs = transformer(width)
     times: dict[str, list[int]] = {name: [] for name in profilers}
     for turn in range(WARM_UP + steps):
@@ -77,18 +83,26 @@ def slowdown(times: list[int], bare: list[int]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--steps", type=int, default=15)
     parser.add_argument("--width", type=int, default=256)
     args = parser.parse_args()
     torch.set_num_threads(1)
     recorder = _profiler.OperatorRecorder()
-    profilers = {"bare": nullcontext, "ostinato": lambda: recorded(recorder), "torch.profiler": torch_profiler}
+    profilers = {
+        "bare": nullcontext,
+        "ostinato": lambda: recorded(recorder),
+        "torch.profiler": torch_profiler,
+    }
     times = compare(profilers, args.steps, args.width)
     calls = sum(row.calls for row in recorder.rows())
     print(f"{LAYERS} layers of width {args.width}, {calls} operators a step, {args.steps} turns")
     for name, samples in times.items():
-        print(f"{name:16} {statistics.median(samples) / 1e6:9.2f} ms {100 * slowdown(samples, times['bare']):+7.2f} %")
+        print(
+            f"{name:16} {statistics.median(samples) / 1e6:9.2f} ms {100 * slowdown(samples, times['bare']):+7.2f} %"
+        )
     ours, theirs = (slowdown(times[name], times["bare"]) for name in ("ostinato", "torch.profiler"))
     print(f"our slowdown / torch.profiler's: {ours / theirs:.2f}, {recorder.dropped} events dropped")
 

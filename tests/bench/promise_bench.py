@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `ostinato plan` promises beside what is measured: five models that compute, on two ranks with a core each.
+"""What `ostinato plan` promises beside what is measured: five models that compute, on two ranks with a core
+each.
 
     PYTHONPATH=build/release/python python tests/bench/promise_bench.py [gpt heavy-head mlp conv gru] [--micro-batches 16] [--steps 8]
 
-The rival is what the user runs before: DeepSpeed's 1F1B on the script's own partition ("uniform"). Each model goes through the commands
-that a user types (profile, plan, torchrun); trainings take turns, each in processes of its own. `chosen` is the plan; `two chunks` the best
-of plans with two stages a rank at most, where no layer moves: what more stages cost beside what the plan counts shows there.
-The machine must have two cores that do nothing else.
+The rival is what the user runs before: DeepSpeed's 1F1B on the script's own partition ("uniform"). Each model
+goes through the commands that a user types (profile, plan, torchrun); trainings take turns, each in processes
+of its own. `chosen` is the plan; `two chunks` the best of plans with two stages a rank at most, where no
+layer moves: what more stages cost beside what the plan counts shows there. The machine must have two cores
+that do nothing else.
 """
 
 from __future__ import annotations
@@ -50,7 +52,11 @@ class Block(nn.Module):
     def forward(self, x):
         rows, length, width = x.shape
         q, k, v = self.qkv(self.norms[0](x)).view(rows, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(rows, length, width)
+        mixed = (
+            functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+            .transpose(1, 2)
+            .reshape(rows, length, width)
+        )
         x = x + self.out(mixed)
         return x + self.down(functional.gelu(self.up(self.norms[1](x))))
 
@@ -118,10 +124,22 @@ def images(rows: int) -> Iterator:
 CONVOLUTIONS = [(3, 32, 1), (32, 32, 1), (32, 64, 2), (64, 64, 1), (64, 128, 2), (128, 128, 1)]
 HIDDEN = (2048, 512, 1024, 4096, 512, 512, 2048, 1024)
 MODELS = {  # [(layer, its arguments)], loss, data
-    "gpt": ([(Embedding, 512, 192, 128), *[(Block, 192, 4)] * 8, (Head, 192, 512)], next_word, lambda: text(512, 4, 128)),
-    "heavy-head": ([(Embedding, 8192, 128, 64), *[(Block, 128, 4)] * 6, (Head, 128, 8192)], next_word, lambda: text(8192, 4, 64)),
+    "gpt": (
+        [(Embedding, 512, 192, 128), *[(Block, 192, 4)] * 8, (Head, 192, 512)],
+        next_word,
+        lambda: text(512, 4, 128),
+    ),
+    "heavy-head": (
+        [(Embedding, 8192, 128, 64), *[(Block, 128, 4)] * 6, (Head, 128, 8192)],
+        next_word,
+        lambda: text(8192, 4, 64),
+    ),
     "mlp": ([(Mlp, 512, hidden) for hidden in HIDDEN], functional.mse_loss, lambda: vectors(64, 512)),
-    "conv": ([*((Residual, *sizes) for sizes in CONVOLUTIONS), (Classes, 128, 100)], functional.cross_entropy, lambda: images(4)),
+    "conv": (
+        [*((Residual, *sizes) for sizes in CONVOLUTIONS), (Classes, 128, 100)],
+        functional.cross_entropy,
+        lambda: images(4),
+    ),
     "gru": (
         [(Embedding, 512, 128, 64), *[(Recurrent, 128)] * 2, *[(Block, 128, 4)] * 5, (Head, 128, 512)],
         next_word,
@@ -147,7 +165,9 @@ def train(arguments: list[str]) -> None:
     deepspeed.init_distributed()
     layers, loss, data = MODELS[args.train]
     specs = [LayerSpec(*layer) for layer in layers]
-    model = PipelineModule(specs, num_stages=RANKS, loss_fn=loss, partition_method="uniform", activation_checkpoint_interval=0)
+    model = PipelineModule(
+        specs, num_stages=RANKS, loss_fn=loss, partition_method="uniform", activation_checkpoint_interval=0
+    )
     engine, *_ = deepspeed.initialize(args=args, model=model, model_parameters=list(model.parameters()))
     batches, seconds = data(), []
     for _ in range(WARM_UP + args.steps):
@@ -163,7 +183,9 @@ def train(arguments: list[str]) -> None:
 
 def command(*words) -> str:
     environment = {**os.environ, "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-m", *map(str, words)], env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", *map(str, words)], env=environment, capture_output=True, text=True
+    )
     if done.returncode:
         raise SystemExit(f"{' '.join(map(str, words))}:\n{done.stdout}{done.stderr}")
     return done.stdout
@@ -179,21 +201,55 @@ def compare(name: str, args, folder: Path) -> None:
     configs = {"1F1B": folder / "config.json"}
     configs["1F1B"].write_text(json.dumps(config))
     profile = folder / "profile.json"
-    command("ostinato", "profile", HERE, "--output", profile, "--", "--train", name, "--deepspeed_config", configs["1F1B"])
+    command(
+        "ostinato",
+        "profile",
+        HERE,
+        "--output",
+        profile,
+        "--",
+        "--train",
+        name,
+        "--deepspeed_config",
+        configs["1F1B"],
+    )
     planned = {}
     for tag, options in PLANS.items():
         files = [folder / f"{tag}.json", folder / f"{tag}.toml"]
         sizes = ["--devices", RANKS, "--micro-batches", args.micro_batches]
         planned[tag] = json.loads(
-            command("ostinato", "plan", profile, *sizes, *options, "--output", files[0], "--placement-output", files[1], "--json")
+            command(
+                "ostinato",
+                "plan",
+                profile,
+                *sizes,
+                *options,
+                "--output",
+                files[0],
+                "--placement-output",
+                files[1],
+                "--json",
+            )
         )
         configs[tag] = folder / f"{tag}.config.json"
-        configs[tag].write_text(json.dumps({**config, "ostinato": dict(zip(("plan", "placement"), map(str, files), strict=True))}))
+        configs[tag].write_text(
+            json.dumps({**config, "ostinato": dict(zip(("plan", "placement"), map(str, files), strict=True))})
+        )
     seconds: dict[str, list[float]] = {tag: [] for tag in configs}
     for _ in range(TURNS):
         for tag, file in configs.items():
             record = folder / "seconds.json"
-            words = ["torch.distributed.run", "--standalone", "--nproc-per-node", RANKS, HERE, "--train", name, "--steps", args.steps]
+            words = [
+                "torch.distributed.run",
+                "--standalone",
+                "--nproc-per-node",
+                RANKS,
+                HERE,
+                "--train",
+                name,
+                "--steps",
+                args.steps,
+            ]
             command(*words, "--record", record, "--deepspeed_config", file)
             seconds[tag] += json.loads(record.read_text())
     step = {tag: statistics.median(of_tag) for tag, of_tag in seconds.items()}
@@ -209,7 +265,9 @@ def compare(name: str, args, folder: Path) -> None:
 def main():
     if "--train" in sys.argv:
         return train(sys.argv[1:])
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("models", nargs="*", choices=[*MODELS, []], help="default: all")
     parser.add_argument("--micro-batches", type=int, default=16)
     parser.add_argument("--steps", type=int, default=8)

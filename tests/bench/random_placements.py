@@ -3,8 +3,9 @@
 
     text, micro_batches = random_placement(17)
 
-Every placement has 3 to 8 devices with their own static memory and room, links with a latency and on half of them a
-bandwidth, uneven times, and a workspace on every block; 8 to 16 micro-batches. The seed draws one of the forms of FORMS.
+Every placement has 3 to 8 devices with their own static memory and room, links with a latency and on half of
+them a bandwidth, uneven times, and a workspace on every block; 8 to 16 micro-batches. The seed draws one of
+the forms of FORMS.
 """
 
 import random
@@ -24,9 +25,17 @@ class Block:
 
     def toml(self) -> list[str]:
         after = ", ".join(f'{{ block = "{name}", bytes = {size} }}' for name, size in self.after)
-        return ["[[blocks]]", f'name = "{self.name}"', f'stage = "{self.stage}"', f'kind = "{self.kind}"',
-                f"devices = {self.devices}", f"time = {self.time}", f"memory = {self.memory}",
-                f"workspace = {self.workspace}", f"after = [{after}]"]
+        return [
+            "[[blocks]]",
+            f'name = "{self.name}"',
+            f'stage = "{self.stage}"',
+            f'kind = "{self.kind}"',
+            f"devices = {self.devices}",
+            f"time = {self.time}",
+            f"memory = {self.memory}",
+            f"workspace = {self.workspace}",
+            f"after = [{after}]",
+        ]
 
 
 class Stages:
@@ -43,15 +52,35 @@ class Stages:
         rng, stage = self.rng, f"s{len(self.forwards)}"
         memory = rng.choice([10, 10, 10, rng.randint(6, 14)]) if len(devices) == 1 else 0
         edges = [(self.forwards[a].name, rng.randint(0, 6)) for a in after]
-        self.forwards.append(Block(f"{stage}.F", stage, "forward", devices, rng.randint(5, 15) // shrink, memory,
-                                   rng.randint(0, 3), edges))
+        self.forwards.append(
+            Block(
+                f"{stage}.F",
+                stage,
+                "forward",
+                devices,
+                rng.randint(5, 15) // shrink,
+                memory,
+                rng.randint(0, 3),
+                edges,
+            )
+        )
         time = rng.randint(10, 30) // shrink
         kind = "backward_input" if self.split else "backward"
         backward = Block(f"{stage}.B", stage, kind, devices, time, -memory, rng.randint(0, 3))
         if self.split:
             backward.time, backward.memory = time // 2 + 1, 0
-            self.weights.append(Block(f"{stage}.W", stage, "backward_weight", devices, time // 2, -memory, 0,
-                                      [(backward.name, 0)]))
+            self.weights.append(
+                Block(
+                    f"{stage}.W",
+                    stage,
+                    "backward_weight",
+                    devices,
+                    time // 2,
+                    -memory,
+                    0,
+                    [(backward.name, 0)],
+                )
+            )
         self.backwards.append(backward)
         for a, (_, size) in zip(after, edges, strict=True):
             self.backwards[a].after.append((backward.name, size))
@@ -126,13 +155,22 @@ def random_placement(seed: int) -> tuple[str, int]:
     rng = random.Random(seed)
     devices = rng.randint(3, 8)
     form = rng.choice(FORMS)
-    return placement_text(rng, f"{form.__name__}-{seed}", form(rng, devices).blocks(), devices), rng.randint(8, 16)
+    return placement_text(rng, f"{form.__name__}-{seed}", form(rng, devices).blocks(), devices), rng.randint(
+        8, 16
+    )
 
 
 def placement_text(rng: random.Random, name: str, blocks: list[Block], devices: int) -> str:
     """Draws links and memory."""
-    lines = ['format = "ostinato-placement/1"', f'name = "{name}"', 'time_unit = "ns"', 'memory_unit = "B"',
-             "[link]", f"latency = {rng.randint(0, 3)}", f"bandwidth = {rng.choice([0, 2])}"]
+    lines = [
+        'format = "ostinato-placement/1"',
+        f'name = "{name}"',
+        'time_unit = "ns"',
+        'memory_unit = "B"',
+        "[link]",
+        f"latency = {rng.randint(0, 3)}",
+        f"bandwidth = {rng.choice([0, 2])}",
+    ]
     for a in rng.sample(range(devices), rng.randint(0, 2)):
         b = rng.choice([d for d in range(devices) if d != a])
         lines += ["[[links]]", f"from = {a}", f"to = {b}", f"latency = {rng.randint(2, 8)}", "bandwidth = 1"]

@@ -3,11 +3,12 @@
 
     python tests/bench/repetend_rivals.py --ostinato build/bindings/ostinato --devices 4 --limit 60
 
-A repetend holds every block once, of some micro-batch: an index and a start within the period per block, blocks on one device
-apart, inputs earlier or of an earlier micro-batch (arXiv 2311.15269, section 4). Tessel draws the indices one assignment after
-another, from few micro-batches in flight to many, and asks Z3 for the starts of each; "all at once" leaves the indices to Z3 as
-well. Prints the period and CPU milliseconds of both until the work of the busiest device is met, and those of the whole search
-(start of the process, plan of 16 micro-batches and its file). Asserts nothing. Needs z3-solver (PyPI).
+A repetend holds every block once, of some micro-batch: an index and a start within the period per block,
+blocks on one device apart, inputs earlier or of an earlier micro-batch (arXiv 2311.15269, section 4). Tessel
+draws the indices one assignment after another, from few micro-batches in flight to many, and asks Z3 for the
+starts of each; "all at once" leaves the indices to Z3 as well. Prints the period and CPU milliseconds of both
+until the work of the busiest device is met, and those of the whole search (start of the process, plan of 16
+micro-batches and its file). Asserts nothing. Needs z3-solver (PyPI).
 """
 
 import argparse
@@ -26,7 +27,10 @@ SHAPES = ("v", "x", "m", "nn", "k")
 
 
 def least_period(placement: dict) -> int:
-    return max(sum(b["time"] for b in placement["blocks"] if d in b["devices"]) for d in range(len(placement["devices"])))
+    return max(
+        sum(b["time"] for b in placement["blocks"] if d in b["devices"])
+        for d in range(len(placement["devices"]))
+    )
 
 
 def inputs(block: dict) -> list[str]:
@@ -34,7 +38,8 @@ def inputs(block: dict) -> list[str]:
 
 
 def model(placement: dict, period: int) -> tuple[z3.Solver, dict[str, z3.ArithRef]]:
-    """Satisfiable if and only if a repetend of one micro-batch with this period exists; and the index of each block."""
+    """Satisfiable if and only if a repetend of one micro-batch with this period exists; and the index of each
+    block."""
     blocks = {b["name"]: b for b in placement["blocks"]}
     solver = z3.Solver()
     start = {b: z3.Int(f"start.{b}") for b in blocks}
@@ -46,13 +51,18 @@ def model(placement: dict, period: int) -> tuple[z3.Solver, dict[str, z3.ArithRe
     for a, b in combinations(blocks, 2):
         if set(blocks[a]["devices"]) & set(blocks[b]["devices"]):
             apart, first, second = start[b] - start[a], blocks[a]["time"], blocks[b]["time"]
-            solver.add(z3.Or(z3.And(apart >= first, apart + second <= period),
-                             z3.And(-apart >= second, -apart + first <= period)))
+            solver.add(
+                z3.Or(
+                    z3.And(apart >= first, apart + second <= period),
+                    z3.And(-apart >= second, -apart + first <= period),
+                )
+            )
     return solver, index
 
 
 def assignments(placement: dict, most: int) -> Iterator[dict[str, int]]:
-    """Every way to give the blocks, inputs first, indices 0 .. most, `most` among them, none below its inputs' ones."""
+    """Every way to give the blocks, inputs first, indices 0 .. most, `most` among them, none below its
+    inputs' ones."""
     blocks = placement["blocks"]
 
     def extend(given: dict[str, int]) -> Iterator[dict[str, int]]:
@@ -100,7 +110,9 @@ def all_at_once(placement: dict, limit: float) -> tuple[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--ostinato", type=Path, required=True, help="the command-line program")
     parser.add_argument("--devices", type=int, default=4)
     parser.add_argument("--limit", type=float, default=60, help="seconds for Z3 on each shape")
@@ -108,16 +120,34 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for name in SHAPES:
             path = Path(folder) / f"{name}.toml"
-            draw = [options.ostinato, "placement", name, "--devices", str(options.devices), "--forward", "1", "--backward", "3",
-                    "--shard-forward", "1", "--shard-backward", "1", "--output", path]
+            draw = [
+                options.ostinato,
+                "placement",
+                name,
+                "--devices",
+                str(options.devices),
+                "--forward",
+                "1",
+                "--backward",
+                "3",
+                "--shard-forward",
+                "1",
+                "--shard-backward",
+                "1",
+                "--output",
+                path,
+            ]
             subprocess.run(draw, check=True, stdout=subprocess.DEVNULL)
             text = path.read_text()
             plan, seconds = search(options.ostinato, text, 16, Path(folder))
             placement = tomllib.loads(text)
             period, first = one_by_one(placement, options.limit)
             joint, second = all_at_once(placement, options.limit)
-            print(f"{name:3} ostinato, whole plan: makespan {plan['makespan']} ns, {1000 * seconds:.1f} ms; Z3, repetend only: "
-                  f"one by one period {period}, {1000 * first:.0f} ms; all at once {joint}, {1000 * second:.0f} ms", flush=True)
+            print(
+                f"{name:3} ostinato, whole plan: makespan {plan['makespan']} ns, {1000 * seconds:.1f} ms; Z3, repetend only: "
+                f"one by one period {period}, {1000 * first:.0f} ms; all at once {joint}, {1000 * second:.0f} ms",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The search beside CP-SAT (OR-Tools) on random uneven placements: whole schedules, one thread each, CPU time.
+"""The search beside CP-SAT (OR-Tools) on random uneven placements: whole schedules, one thread each, CPU
+time.
 
     python tests/bench/search_rivals.py --ostinato build/bindings/ostinato --cases 320 --results rivals.jsonl --limit 2
     python tests/bench/search_rivals.py --ostinato build/bindings/ostinato --cases 320 --results rivals.jsonl --limit 20
 
-Prints one line a case and a summary. Asserts nothing. What CP-SAT gave goes to `--results` case by case and is read from
-there later, so a run that was interrupted goes on where it stood, and one with a longer limit only tries again what was not
-proved. Needs ortools (PyPI). Cases: random_placements.py; model: cpsat_model.py.
+Prints one line a case and a summary. Asserts nothing. What CP-SAT gave goes to `--results` case by case and
+is read from there later, so a run that was interrupted goes on where it stood, and one with a longer limit
+only tries again what was not proved. Needs ortools (PyPI). Cases: random_placements.py; model:
+cpsat_model.py.
 """
 
 import argparse
@@ -26,7 +28,8 @@ from random_placements import random_placement
 
 @dataclass
 class Case:
-    """Makespans and bounds in ns; CPU seconds, ours with the start of the process and the writing of the plan."""
+    """Makespans and bounds in ns; CPU seconds, ours with the start of the process and the writing of the
+    plan."""
 
     name: str
     micro_batches: int
@@ -63,8 +66,13 @@ class Results:
         if row and (row["makespan"] == row["bound"] or row["limit"] >= limit):
             return row
         solved = cpsat_model.solve(tomllib.loads(text), micro_batches, limit, threads=1)
-        row = {"seed": seed, "limit": limit, "makespan": solved.makespan, "bound": solved.bound,
-               "seconds": round(solved.cpu_seconds, 4)}
+        row = {
+            "seed": seed,
+            "limit": limit,
+            "makespan": solved.makespan,
+            "bound": solved.bound,
+            "seconds": round(solved.cpu_seconds, 4),
+        }
         with self.path.open("a") as file:
             file.write(json.dumps(row) + "\n")
         self.rows[seed] = row
@@ -76,8 +84,24 @@ def search(binary: Path, text: str, micro_batches: int, folder: Path) -> tuple[d
     placement, plan = folder / "placement.toml", folder / "plan.json"
     placement.write_text(text)
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([binary, "search", placement, "--micro-batches", str(micro_batches), "--threads", "1",
-                    "--time-limit", "0", "--output", plan], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    subprocess.run(
+        [
+            binary,
+            "search",
+            placement,
+            "--micro-batches",
+            str(micro_batches),
+            "--threads",
+            "1",
+            "--time-limit",
+            "0",
+            "--output",
+            plan,
+        ],
+        check=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return json.loads(plan.read_text()), after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
@@ -86,19 +110,23 @@ def show(case: Case) -> str:
     rival = "proved" if case.proved else f"bound {case.rival_bound}"
     ours = "proved" if case.ours == case.our_bound else f"bound {case.our_bound}"
     mark = "  BEHIND" if case.behind else ""
-    return (f"{case.name:14} n={case.micro_batches:2}  ostinato {case.ours:5} ({ours}) {case.our_seconds:7.3f} s  "
-            f"CP-SAT {case.rival:5} ({rival}) {case.rival_seconds:7.3f} s  ratio {case.ratio:7.1f}{mark}")
+    return (
+        f"{case.name:14} n={case.micro_batches:2}  ostinato {case.ours:5} ({ours}) {case.our_seconds:7.3f} s  "
+        f"CP-SAT {case.rival:5} ({rival}) {case.rival_seconds:7.3f} s  ratio {case.ratio:7.1f}{mark}"
+    )
 
 
 def summary(cases: list[Case]) -> str:
     proved = [c for c in cases if c.proved]
     rest = [c for c in cases if not c.proved]
-    lines = [f"{len(cases)} cases; CP-SAT proves {len(proved)}, ostinato {sum(c.ours == c.our_bound for c in cases)}, "
-             f"ostinato alone {sum(c.ours == c.our_bound for c in rest)}",
-             f"of what CP-SAT proves, ostinato finds {sum(c.ours == c.rival for c in proved)} "
-             f"and proves {sum(c.ours == c.our_bound for c in proved)}",
-             f"of the others: ahead {sum(c.rival == -1 or c.ours < c.rival for c in rest)}, equal "
-             f"{sum(c.ours == c.rival for c in rest)}, behind {sum(c.behind for c in rest)}"]
+    lines = [
+        f"{len(cases)} cases; CP-SAT proves {len(proved)}, ostinato {sum(c.ours == c.our_bound for c in cases)}, "
+        f"ostinato alone {sum(c.ours == c.our_bound for c in rest)}",
+        f"of what CP-SAT proves, ostinato finds {sum(c.ours == c.rival for c in proved)} "
+        f"and proves {sum(c.ours == c.our_bound for c in proved)}",
+        f"of the others: ahead {sum(c.rival == -1 or c.ours < c.rival for c in rest)}, equal "
+        f"{sum(c.ours == c.rival for c in rest)}, behind {sum(c.behind for c in rest)}",
+    ]
     behind = sorted((c.ours / c.rival - 1, c.name) for c in cases if c.behind)
     lines += [f"behind: {name} by {100 * gap:.2f} %" for gap, name in reversed(behind)]
     for title, some in (("proved by CP-SAT", proved), ("all, its limit where it proves nothing", cases)):
@@ -106,19 +134,25 @@ def summary(cases: list[Case]) -> str:
         if len(ratios) < 2:
             continue
         tenth, median = statistics.quantiles(ratios, n=10)[0], statistics.median(ratios)
-        lines.append(f"CPU time of CP-SAT over ostinato, {title}: median {median:.1f}, lowest tenth {tenth:.1f}, least "
-                     f"{min(ratios):.2f}; slower in {sum(r < 1 for r in ratios)}")
+        lines.append(
+            f"CPU time of CP-SAT over ostinato, {title}: median {median:.1f}, lowest tenth {tenth:.1f}, least "
+            f"{min(ratios):.2f}; slower in {sum(r < 1 for r in ratios)}"
+        )
     forms = Counter(c.name.rsplit("-", 1)[0] for c in cases)
     for form, count in sorted(forms.items()):
         some = [c for c in cases if c.name.startswith(form + "-")]
-        lines.append(f"{form:10} {count:3} cases; proved by CP-SAT {sum(c.proved for c in some):3}, by ostinato "
-                     f"{sum(c.ours == c.our_bound for c in some):3}; behind {sum(c.behind for c in some)}; "
-                     f"median ratio {statistics.median(c.ratio for c in some):.1f}")
+        lines.append(
+            f"{form:10} {count:3} cases; proved by CP-SAT {sum(c.proved for c in some):3}, by ostinato "
+            f"{sum(c.ours == c.our_bound for c in some):3}; behind {sum(c.behind for c in some)}; "
+            f"median ratio {statistics.median(c.ratio for c in some):.1f}"
+        )
     return "\n".join(lines)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--ostinato", type=Path, required=True, help="the command-line program")
     parser.add_argument("--first", type=int, default=0, help="seed of the first case")
     parser.add_argument("--cases", type=int, default=20)
@@ -131,8 +165,18 @@ def main() -> None:
             text, n = random_placement(seed)
             rival = results.solve(seed, text, n, options.limit)
             plan, seconds = search(options.ostinato, text, n, Path(folder))
-            cases.append(Case(plan["placement"]["name"], n, plan["makespan"], plan["lower_bound"]["makespan"], seconds,
-                              rival["makespan"], rival["bound"], rival["seconds"]))
+            cases.append(
+                Case(
+                    plan["placement"]["name"],
+                    n,
+                    plan["makespan"],
+                    plan["lower_bound"]["makespan"],
+                    seconds,
+                    rival["makespan"],
+                    rival["bound"],
+                    rival["seconds"],
+                )
+            )
             print(show(cases[-1]), flush=True)
     print(summary(cases))
 

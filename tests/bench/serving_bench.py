@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests through a model of two branches that meet (K), emulated on 4 ranks: one alone, many in flight, and more than
-a plan has, without end. Stages of `ostinato partition --inference` against DeepSpeed's own eval_batch() on the best chain partition of
-the same layers, in turns.
+"""Requests through a model of two branches that meet (K), emulated on 4 ranks: one alone, many in flight, and
+more than a plan has, without end. Stages of `ostinato partition --inference` against DeepSpeed's own
+eval_batch() on the best chain partition of the same layers, in turns.
 
     PYTHONPATH=build/release/python python tests/bench/serving_bench.py [--unit 4] [--requests 8] [--many 64] [--rounds 5]
 
-`ostinato search` plans them; they run in ostinato.torch.Pipeline. A round ends when its last answer is there; ranks meet between rounds.
+`ostinato search` plans them; they run in ostinato.torch.Pipeline. A round ends when its last answer is there;
+ranks meet between rounds.
 """
 
 from __future__ import annotations
@@ -43,9 +44,20 @@ class Part(nn.Module):
         super().__init__()
         self.names = [NAMES[i] for i in indices]
         self.reads = {name: BRANCHES[name][2:] for name in self.names}
-        self.given = sorted({r for reads in self.reads.values() for r in reads} - set(self.names), key=[*INPUTS, *NAMES].index)
-        made = [layer(kind, unit * cost).build() for kind, cost, *_ in (BRANCHES[name] for name in self.names)]
-        cut = made if shard is None else [sharded(part, shard, last=name == NAMES[-1]) for part, name in zip(made, self.names, strict=True)]
+        self.given = sorted(
+            {r for reads in self.reads.values() for r in reads} - set(self.names), key=[*INPUTS, *NAMES].index
+        )
+        made = [
+            layer(kind, unit * cost).build() for kind, cost, *_ in (BRANCHES[name] for name in self.names)
+        ]
+        cut = (
+            made
+            if shard is None
+            else [
+                sharded(part, shard, last=name == NAMES[-1])
+                for part, name in zip(made, self.names, strict=True)
+            ]
+        )
         self.layers = nn.ModuleList(cut)
 
     def forward(self, *values):
@@ -72,7 +84,9 @@ def deepspeed_requests(parts: tuple[int, ...], unit: float, count: int) -> Calla
     return lambda: engine.eval_batch(data, **options)
 
 
-def serve(plan: str, parts: tuple[int, ...], unit: float, each: int, rounds: int, requests: list[dict]) -> list[list[float]]:
+def serve(
+    plan: str, parts: tuple[int, ...], unit: float, each: int, rounds: int, requests: list[dict]
+) -> list[list[float]]:
     """Seconds of each round but the first: DeepSpeed's and ours."""
     ways = [deepspeed_requests(parts, unit, len(requests)), *planned_requests(plan, unit, requests, each)]
     seconds: list[list[float]] = [[] for _ in ways]
@@ -99,7 +113,10 @@ def requests_for(placement: Path, count: int) -> list[dict]:
         if taken:
             takers.setdefault(stage["name"], []).extend(taken)
     requests = [next(stream) for _ in range(count)]
-    return [{stage: tuple(request[i] for i in sorted({*taken})) for stage, taken in takers.items()} for request in requests]
+    return [
+        {stage: tuple(request[i] for i in sorted({*taken})) for stage, taken in takers.items()}
+        for request in requests
+    ]
 
 
 def best_chain(forward: Sequence[float], requests: int) -> tuple[tuple[int, ...], float]:
@@ -109,7 +126,9 @@ def best_chain(forward: Sequence[float], requests: int) -> tuple[tuple[int, ...]
         stages = [sum(forward[a:b]) for a, b in itertools.pairwise(cuts)]
         return sum(stages) + (requests - 1) * max(stages)
 
-    every = [(0, *middle, len(forward)) for middle in itertools.combinations(range(1, len(forward)), RANKS - 1)]
+    every = [
+        (0, *middle, len(forward)) for middle in itertools.combinations(range(1, len(forward)), RANKS - 1)
+    ]
     best = min(every, key=seconds)
     return best, seconds(best)
 
@@ -127,15 +146,29 @@ def planned_seconds(plan: Path, placement: Path, load: Load) -> list[float]:
     from ostinato.torch.pipeline import lowered
 
     calls = json.loads(plan.read_text())["makespan"] * load.requests // load.each
-    return [calls / 1e9, lowered(plan, placement, load.requests).makespan / 1e9][: 1 + (load.requests > load.each)]
+    return [calls / 1e9, lowered(plan, placement, load.requests).makespan / 1e9][
+        : 1 + (load.requests > load.each)
+    ]
 
 
 def compare(world: World, folder: Path, load: Load, profiled: dict, args) -> None:
     placement, plan = (folder / str(load.requests) / name for name in ("placement.toml", "plan.json"))
     plan.parent.mkdir()
-    shape = ("--inference", "--devices", RANKS, "--stages", "graph", "--shard", "8:both,9:head", "--output", placement)
+    shape = (
+        "--inference",
+        "--devices",
+        RANKS,
+        "--stages",
+        "graph",
+        "--shard",
+        "8:both,9:head",
+        "--output",
+        placement,
+    )
     ostinato("partition", folder / "profile.json", *shape)
-    ostinato("search", placement, "--micro-batches", load.each, "--objective", load.objective, "--output", plan)
+    ostinato(
+        "search", placement, "--micro-batches", load.each, "--objective", load.objective, "--output", plan
+    )
     forward = [row["forward"]["median"] / 1e9 for row in profiled["layers"]]
     parts, chain = best_chain(forward, load.requests)
     requests = requests_for(placement, load.requests)
@@ -145,11 +178,16 @@ def compare(world: World, folder: Path, load: Load, profiled: dict, args) -> Non
     names = [f"DeepSpeed, chain {list(parts)}", f"ostinato, infer() of {load.each}", "ostinato, serve()"]
     print(f"\n{load.title}\n{'':44}{'planned':>11}{'measured':>11}{'to plan':>9}{'rival/it':>9}")
     for name, expected, seconds in zip(names, planned, measured, strict=False):
-        print(f"{name:44}{expected * 1e3:8.1f} ms{seconds * 1e3:8.1f} ms{seconds / expected:9.3f}{measured[0] / seconds:9.2f}", flush=True)
+        print(
+            f"{name:44}{expected * 1e3:8.1f} ms{seconds * 1e3:8.1f} ms{seconds / expected:9.3f}{measured[0] / seconds:9.2f}",
+            flush=True,
+        )
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--unit", type=float, default=4.0, help="milliseconds of a forward of cost 1")
     parser.add_argument("--requests", type=int, default=8, help="in flight, where there are many")
     parser.add_argument("--many", type=int, default=64, help="requests of a stream, a multiple of that")

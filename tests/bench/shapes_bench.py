@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models whose best placement is no chain, emulated on 4 ranks, from their measured profile to training: a GPT with a heavy vocabulary
-(M), an encoder and a decoder (NN), two branches that meet (K). Each against DeepSpeed's own 1F1B on the best of all chain partitions
-of the same model, in the same run.
+"""Models whose best placement is no chain, emulated on 4 ranks, from their measured profile to training: a
+GPT with a heavy vocabulary (M), an encoder and a decoder (NN), two branches that meet (K). Each against
+DeepSpeed's own 1F1B on the best of all chain partitions of the same model, in the same run.
 
     PYTHONPATH=build/release/python python tests/bench/shapes_bench.py [--model two-branches] [--unit 4] [--steps 3]
 
-Every model goes through the commands that a user types: ostinato profile, ostinato plan; then the plan is named in DeepSpeed's configuration.
+Every model goes through the commands that a user types: ostinato profile, ostinato plan; then the plan is
+named in DeepSpeed's configuration.
 """
 
 from __future__ import annotations
@@ -46,12 +47,16 @@ def compare(world: World, folder: Path, name: str, args) -> None:
     ]
     step = chosen.get("whole_step", chosen["makespan"]) / 1e9
     rows = rows_of(entries, [expected, step], world.run(trainings, name, unit, count, args.steps, entries))
-    print(f"\n{TITLES[name]}: costs {MODELS[name].costs}, unit {args.unit:g} ms, {count} micro-batches on {RANKS} ranks")
+    print(
+        f"\n{TITLES[name]}: costs {MODELS[name].costs}, unit {args.unit:g} ms, {count} micro-batches on {RANKS} ranks"
+    )
     show(rows, rows[0])
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", choices=TITLES, action="append", help="default: all")
     parser.add_argument("--unit", type=float, default=4.0, help="milliseconds of a forward of cost 1")
     parser.add_argument("--micro-batches", type=int, default=8)

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory between the halves of a split backward: our executor, torch.distributed.pipelining, and what must live.
+"""Memory between the halves of a split backward: our executor, torch.distributed.pipelining, and what must
+live.
 
     PYTHONPATH=build/release/python python tests/bench/split_backward_bench.py [--layers 6] [--width 128] [--length 64]
 
-A stage of transformer layers runs forward and the input half of its backward; then the bytes that live beyond those before the
-forward are counted by an allocator of our own. What must live: the input and the gradient of the output of every module with
-weights, each storage once, and LayerNorm's two figures a row. The gradient that goes back to the stage before counts for nobody.
+A stage of transformer layers runs forward and the input half of its backward; then the bytes that live beyond
+those before the forward are counted by an allocator of our own. What must live: the input and the gradient of
+the output of every module with weights, each storage once, and LayerNorm's two figures a row. The gradient
+that goes back to the stage before counts for nobody.
 """
 
 from __future__ import annotations
@@ -55,7 +57,9 @@ def must_live(stage: nn.Sequential, x: torch.Tensor) -> int:
         if isinstance(module, nn.LayerNorm):
             extra += 2 * 4 * inputs[0][..., 0].numel()
 
-    hooks = [m.register_forward_hook(watch) for m in stage.modules() if isinstance(m, nn.Linear | nn.LayerNorm)]
+    hooks = [
+        m.register_forward_hook(watch) for m in stage.modules() if isinstance(m, nn.Linear | nn.LayerNorm)
+    ]
     stage(x).sum().mul(0.5).backward()
     for hook in hooks:
         hook.remove()
@@ -102,7 +106,9 @@ def pipelining(stage: nn.Sequential, make_input) -> int:
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     for name, default in (("layers", 6), ("width", 128), ("heads", 4), ("length", 64), ("batch", 4)):
         parser.add_argument(f"--{name}", type=int, default=default)
     o = parser.parse_args()

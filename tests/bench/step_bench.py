@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A training step against its plan: DeepSpeed's engine with ostinato and without, on the same layers, ranks and order (1F1B).
+"""A training step against its plan: DeepSpeed's engine with ostinato and without, on the same layers, ranks
+and order (1F1B).
 
     PYTHONPATH=build/python python tests/bench/step_bench.py [--forward 10] [--backward 10] [--micro-batches 8] [--steps 8]
 
-Four ranks, one layer each. A layer computes for real, and then waits until its forward or backward has taken the given milliseconds. What
-PyTorch does around that wait (the loss, autograd, gradients of weights) takes 20 µs in a loop and half a millisecond after a sleep that has
-left the caches cold. So a block is measured first, as a profile would: alone in its process, by a plain loop without any engine; the plan is
-made from these times, and what a step takes beyond it is the engine's. Both engines live in the same processes and take
-turns with a third, the executor without DeepSpeed (forwards and backwards only): what it takes beyond the plan is ours. A step is cut into what the plan speaks of (forwards, backwards, transfers; from the common begin to the end of the last rank),
-DeepSpeed's work after it (reduction of gradients, optimizer), and the rest of train_batch (loss to all ranks, timers, ...).
+Four ranks, one layer each. A layer computes for real, and then waits until its forward or backward has taken
+the given milliseconds. What PyTorch does around that wait (the loss, autograd, gradients of weights) takes 20
+µs in a loop and half a millisecond after a sleep that has left the caches cold. So a block is measured first,
+as a profile would: alone in its process, by a plain loop without any engine; the plan is made from these
+times, and what a step takes beyond it is the engine's. Both engines live in the same processes and take turns
+with a third, the executor without DeepSpeed (forwards and backwards only): what it takes beyond the plan is
+ours. A step is cut into what the plan speaks of (forwards, backwards, transfers; from the common begin to the
+end of the last rank), DeepSpeed's work after it (reduction of gradients, optimizer), and the rest of
+train_batch (loss to all ranks, timers, ...).
 """
 
 from __future__ import annotations
@@ -119,7 +123,9 @@ def make_engine(forward_s: float, backward_s: float, micro_batches: int, plan: s
     }
     layers = [LayerSpec(Timed, forward_s, backward_s)] * RANKS
     with ostinato.deepspeed.enable(plan) if plan else nullcontext():
-        model = PipelineModule(layers, num_stages=RANKS, loss_fn=functional.mse_loss, partition_method="uniform")
+        model = PipelineModule(
+            layers, num_stages=RANKS, loss_fn=functional.mse_loss, partition_method="uniform"
+        )
         return deepspeed.initialize(model=model, model_parameters=list(model.parameters()), config=config)[0]
 
 
@@ -171,9 +177,15 @@ class Bare:
 
         def forward(m, inputs):
             output = layer(data[m][0] if inputs is None else inputs[0])
-            return functional.mse_loss(output, data[m][1]) / program.micro_batches if rank == RANKS - 1 else output
+            return (
+                functional.mse_loss(output, data[m][1]) / program.micro_batches
+                if rank == RANKS - 1
+                else output
+            )
 
-        self.executor = _plugin.Executor(program, rank, dist.new_group(list(range(RANKS))), list(range(RANKS)))
+        self.executor = _plugin.Executor(
+            program, rank, dist.new_group(list(range(RANKS))), list(range(RANKS))
+        )
         self.executor.set_stage(rank, forward)
 
     def step(self) -> dict:
@@ -184,7 +196,9 @@ class Bare:
         return dict(zip(PARTS, (whole, 0.0, 0.0, whole), strict=True)) | {"cpu": cpu}
 
 
-def train(forward_s: float, backward_s: float, micro_batches: int, steps: int, files: tuple[str, str]) -> dict[str, list[dict]]:
+def train(
+    forward_s: float, backward_s: float, micro_batches: int, steps: int, files: tuple[str, str]
+) -> dict[str, list[dict]]:
     """By engine, its steps but the first two. `files`: of the plan and its placement."""
     watches = {
         "executor": Bare(forward_s, backward_s, files),
@@ -205,7 +219,10 @@ def placement(times: list[tuple[float, float]]) -> str:
     text += "".join(f'[[stages]]\nname = "{r}"\nlayers = [{r}, {r + 1}]\n' for r in range(RANKS))
     for r in range(RANKS):
         before, after = [f"{r - 1}.F"] * (r > 0), [f"{r}.F"] + [f"{r + 1}.B"] * (r + 1 < RANKS)
-        for letter, kind, seconds, needs in (("F", "forward", times[r][0], before), ("B", "backward", times[r][1], after)):
+        for letter, kind, seconds, needs in (
+            ("F", "forward", times[r][0], before),
+            ("B", "backward", times[r][1], after),
+        ):
             text += f'[[blocks]]\nname = "{r}.{letter}"\nstage = "{r}"\nkind = "{kind}"\ndevices = [{r}]\n'
             text += f"time = {seconds:.9f}\nafter = {json.dumps(needs)}\n"
     return text
@@ -225,17 +242,23 @@ def plan_of(folder: Path, text: str, micro_batches: int) -> tuple[tuple[str, str
 def report(ranks: list[dict[str, list[dict]]], blocks: list[tuple[float, float]], makespan: float) -> None:
     alone = ", ".join(f"{forward * 1e3:.2f} + {backward * 1e3:.2f}" for forward, backward in blocks)
     print(f"forward + backward alone, by rank: {alone} ms")
-    print(f"planned from them {makespan * 1e3:.1f} ms; medians of {len(ranks[0]['ostinato'])} steps in turns, of each the rank that is done last")
+    print(
+        f"planned from them {makespan * 1e3:.1f} ms; medians of {len(ranks[0]['ostinato'])} steps in turns, of each the rank that is done last"
+    )
     columns = (*PARTS, "in the plan / planned", "step / planned", "cpu of 4 ranks")
     print(f"{'ms':12}" + "".join(f"{column:>{max(14, len(column) + 2)}}" for column in columns))
     medians = {}
     for name in ("executor", "ostinato", "DeepSpeed"):
         steps = list(zip(*(rank[name] for rank in ranks), strict=True))
-        last = [max(step, key=lambda rank: rank[PARTS[0]]) for step in steps]  # the others wait for it in what comes after
+        last = [
+            max(step, key=lambda rank: rank[PARTS[0]]) for step in steps
+        ]  # the others wait for it in what comes after
         medians[name] = {part: statistics.median(rank[part] for rank in last) for part in PARTS}
         cpu = statistics.median(sum(r["cpu"] for r in step) for step in steps)
         figures = "".join(f"{medians[name][part] * 1e3:14.2f}" for part in PARTS)
-        print(f"{name:12}{figures}{medians[name][PARTS[0]] / makespan:23.4f}{medians[name][PARTS[-1]] / makespan:16.4f}{cpu * 1e3:16.1f}")
+        print(
+            f"{name:12}{figures}{medians[name][PARTS[0]] / makespan:23.4f}{medians[name][PARTS[-1]] / makespan:16.4f}{cpu * 1e3:16.1f}"
+        )
     ours, theirs = medians["ostinato"], medians["DeepSpeed"]
     print(f"DeepSpeed's step takes {theirs['step'] / ours['step']:.4f} times as long, its part in the plan "
           f"{theirs['in the plan'] / ours['in the plan']:.4f} times")  # fmt: skip
@@ -244,7 +267,9 @@ def report(ranks: list[dict[str, list[dict]]], blocks: list[tuple[float, float]]
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--forward", type=float, default=10.0, help="milliseconds of a forward")
     parser.add_argument("--backward", type=float, default=10.0, help="milliseconds of a backward")
     parser.add_argument("--micro-batches", type=int, default=8)

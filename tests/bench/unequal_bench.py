@@ -3,11 +3,13 @@
 
     python tests/bench/unequal_bench.py [TRACE.json]
 
-TRACE: steps of 2 stages with times of every micro-batch in microseconds, made from ByteDance-Seed/StragglerAnalysis (8efcd7f,
-data/timeline-SE.json.gz): {"steps": {step: [{"forward": [stage][micro-batch], "backward": ...} by pipeline]}}. Without it only the
-generator runs. It is that of awslabs/optimizing-multitask-training-through-dynamic-pipelines (705cf38,
-scripts/simulation/schedule_under_dynamic_mb.py): 16 layers, a forward of 4 ms times the multiplier, a backward of twice that, transfers
-of 16 ms times the multiplier, no limit of memory. CITED has what their own code prints for it.
+TRACE: steps of 2 stages with times of every micro-batch in microseconds, made from
+ByteDance-Seed/StragglerAnalysis (8efcd7f, data/timeline-SE.json.gz): {"steps": {step: [{"forward":
+[stage][micro-batch], "backward": ...} by pipeline]}}. Without it only the generator runs. It is that of
+awslabs/optimizing-multitask-training-through-dynamic-pipelines (705cf38,
+scripts/simulation/schedule_under_dynamic_mb.py): 16 layers, a forward of 4 ms times the multiplier, a
+backward of twice that, transfers of 16 ms times the multiplier, no limit of memory. CITED has what their own
+code prints for it.
 """
 
 import json
@@ -22,21 +24,37 @@ import ostinato
 from ostinato.data import BalancedBatches
 
 # Stages, standard deviation: 1F1B and their cyclic schedule, ms.
-CITED = {(4, 0.1): (1403, 1018), (4, 0.8): (1973, 1433), (8, 0.1): (1272, 921), (8, 0.8): (1927, 1372), (16, 0.8): (2184, 1688)}
+CITED = {
+    (4, 0.1): (1403, 1018),
+    (4, 0.8): (1973, 1433),
+    (8, 0.1): (1272, 921),
+    (8, 0.8): (1927, 1372),
+    (16, 0.8): (2184, 1688),
+}
 MICRO_BATCHES = 16
 MS = 1_000_000
 
 
 def chain(stages: int, room: int | None, forward: int = 1, transfer: int = 0) -> ostinato.Placement:
-    """One stage a device; the first holds `room` micro-batches, each later one fewer, but one at least. Times in ns."""
-    lines = ['format = "ostinato-placement/1"', 'name = "chain"', 'time_unit = "ns"', 'memory_unit = "B"', "[link]", "bandwidth = 1"]
+    """One stage a device; the first holds `room` micro-batches, each later one fewer, but one at least. Times
+    in ns."""
+    lines = [
+        'format = "ostinato-placement/1"',
+        'name = "chain"',
+        'time_unit = "ns"',
+        'memory_unit = "B"',
+        "[link]",
+        "bandwidth = 1",
+    ]
     lines += ["[[devices]]\n" + (f"memory = {max(1, room - s)}" if room else "") for s in range(stages)]
     last = ""
     for name, s in [("F", s) for s in range(stages)] + [("B", s) for s in reversed(range(stages))]:
         kind, memory = ("forward", 1) if name == "F" else ("backward", -1)
         after = [f'{{ block = "{last}", bytes = {transfer} }}'] if last else []
         after += [f'"F{s}"'] if name == "B" and last != f"F{s}" else []
-        lines += [f'[[blocks]]\nname = "{name}{s}"\nstage = "s{s}"\nkind = "{kind}"\ndevices = [{s}]\nmemory = {memory}']
+        lines += [
+            f'[[blocks]]\nname = "{name}{s}"\nstage = "s{s}"\nkind = "{kind}"\ndevices = [{s}]\nmemory = {memory}'
+        ]
         lines += [f"time = {forward if name == 'F' else 2 * forward}"]
         lines += [f"after = [{', '.join(after)}]"]
         last = f"{name}{s}"
@@ -44,7 +62,13 @@ def chain(stages: int, room: int | None, forward: int = 1, transfer: int = 0) ->
 
 
 def batch(forward: list[int], backward: list[int]) -> dict:
-    return {"times": {f"{name}{s}": time for name, times in (("F", forward), ("B", backward)) for s, time in enumerate(times)}}
+    return {
+        "times": {
+            f"{name}{s}": time
+            for name, times in (("F", forward), ("B", backward))
+            for s, time in enumerate(times)
+        }
+    }
 
 
 def searched(placement: ostinato.Placement, sizes: list, took: list[float]) -> ostinato.Plan:
@@ -63,7 +87,10 @@ def usual(placement: ostinato.Placement, sizes: list) -> int:
 
 def pipelines(step: list[dict]) -> list[list[dict]]:
     columns = [(zip(*one["forward"], strict=True), zip(*one["backward"], strict=True)) for one in step]
-    return [[batch([1000 * t for t in f], [1000 * t for t in b]) for f, b in zip(*pair, strict=True)] for pair in columns]
+    return [
+        [batch([1000 * t for t in f], [1000 * t for t in b]) for f, b in zip(*pair, strict=True)]
+        for pair in columns
+    ]
 
 
 def work(one: dict) -> int:
@@ -71,7 +98,11 @@ def work(one: dict) -> int:
 
 
 def of_trace(steps: dict[str, list[dict]]) -> None:
-    sorts = {"given": lambda mine: mine, "rising": lambda mine: sorted(mine, key=work), "falling": lambda mine: sorted(mine, key=work)[::-1]}
+    sorts = {
+        "given": lambda mine: mine,
+        "rising": lambda mine: sorted(mine, key=work),
+        "falling": lambda mine: sorted(mine, key=work)[::-1],
+    }
     rows: dict[str, list[float]] = {}
 
     def row(name: str, values: list[int]) -> None:
@@ -93,21 +124,32 @@ def of_trace(steps: dict[str, list[dict]]) -> None:
     for name, values in rows.items():
         print(f"  {name:<32} {statistics.mean(values):9.1f}")
     for room, values in gaps.items():
-        print(f"  gap with room for {room}: mean {100 * statistics.mean(values):.3f} %, largest {100 * max(values):.2f} %")
-    print(f"  CPU time of a search: mean {1000 * statistics.mean(took):.1f} ms, p95 {1000 * sorted(took)[len(took) * 95 // 100]:.1f} ms")
+        print(
+            f"  gap with room for {room}: mean {100 * statistics.mean(values):.3f} %, largest {100 * max(values):.2f} %"
+        )
+    print(
+        f"  CPU time of a search: mean {1000 * statistics.mean(took):.1f} ms, p95 {1000 * sorted(took)[len(took) * 95 // 100]:.1f} ms"
+    )
 
 
 def balanced(mine: list[list[dict]], row, took: list[float]) -> None:
     """The micro-batches of all pipelines dealt out, as many each."""
     every = [one for pipeline in mine for one in pipeline]
-    times = {k: [(one["times"][f"F{s}"], one["times"][f"B{s}"]) for s in range(2)] for k, one in enumerate(every)}
-    dealer = BalancedBatches(range(len(every)), micro_batches=len(mine[0]), replicas=len(mine), times=lambda ids: times[ids[0]])
+    times = {
+        k: [(one["times"][f"F{s}"], one["times"][f"B{s}"]) for s in range(2)] for k, one in enumerate(every)
+    }
+    dealer = BalancedBatches(
+        range(len(every)), micro_batches=len(mine[0]), replicas=len(mine), times=lambda ids: times[ids[0]]
+    )
     deal = dealer.deal(range(len(every)))
     dealt = [[every[k] for batch in replica for k in batch] for replica in deal.batches]
     plans = [searched(chain(2, 3), one, took) for one in dealt]
     row("dealt over replicas, room for 3", [plan.makespan for plan in plans])
     row("bound of any dealing", [int(deal.bound)])
-    row("work of the busier stage alone", [max(sum(times[k][s][0] + times[k][s][1] for k in times) for s in range(2)) // len(mine)])
+    row(
+        "work of the busier stage alone",
+        [max(sum(times[k][s][0] + times[k][s][1] for k in times) for s in range(2)) // len(mine)],
+    )
 
 
 def multipliers(deviation: float) -> numpy.ndarray:
@@ -126,8 +168,10 @@ def of_generator() -> None:
         here = plan.facts["named"]["1f1b"]["makespan"]
         cited = CITED.get((stages, deviation), ("-", "-"))
         gap = 100 * (plan.makespan / plan.lower_bound - 1)
-        print(f"  {stages:6} {deviation:4} {cited[0]:>12} {cited[1]:>7} | {here / MS:9.1f} {plan.makespan / MS:6.1f} {plan.lower_bound / MS:7.1f} "
-              f"{gap:5.2f}% | {longer.makespan / MS:6.1f}")
+        print(
+            f"  {stages:6} {deviation:4} {cited[0]:>12} {cited[1]:>7} | {here / MS:9.1f} {plan.makespan / MS:6.1f} {plan.lower_bound / MS:7.1f} "
+            f"{gap:5.2f}% | {longer.makespan / MS:6.1f}"
+        )
 
 
 if __name__ == "__main__":

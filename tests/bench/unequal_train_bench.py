@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sequences of unequal length, on two ranks with a core each: DeepSpeed's own 1F1B with dynamic_shape, and a plan for every step, in turns
-in the same processes, on the same stages and the same data.
+"""Sequences of unequal length, on two ranks with a core each: DeepSpeed's own 1F1B with dynamic_shape, and a
+plan for every step, in turns in the same processes, on the same stages and the same data.
 
     PYTHONPATH=build/release/python python tests/bench/unequal_train_bench.py [--micro-batches 8] [--steps 50]
 
-A byte-level GPT reads the functions and classes of Python's standard library, one a micro-batch. `ostinato profile --sizes` measures it at
-several lengths, and DeepSpeed has the stages that are best for the mean of them. The ratio that the bounds allow is printed beside the
-measured one. The machine must have two cores that do nothing else; `chrt -r 1` keeps others off where it is permitted.
+A byte-level GPT reads the functions and classes of Python's standard library, one a micro-batch. `ostinato
+profile --sizes` measures it at several lengths, and DeepSpeed has the stages that are best for the mean of
+them. The ratio that the bounds allow is printed beside the measured one. The machine must have two cores that
+do nothing else; `chrt -r 1` keeps others off where it is permitted.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ LENGTHS = (64, 128, 256, 512, 1024)  # that are measured
 
 
 def functions(seed: int) -> list[bytes]:
-    """Functions and classes at the left margin of the standard library's modules, shuffled; long ones are cut."""
+    """Functions and classes at the left margin of the standard library's modules, shuffled; long ones are
+    cut."""
     found = []
     for path in sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py")):
         pieces = re.split(rb"(?m)^(?=def |class )", path.read_bytes())
@@ -63,7 +65,9 @@ def longest_first(seed: int):
 
 def example():
     """The GPT of examples/gpt; other examples have a `model`, too."""
-    spec = importlib.util.spec_from_file_location("gpt_model", HERE.parents[1] / "examples" / "gpt" / "model.py")
+    spec = importlib.util.spec_from_file_location(
+        "gpt_model", HERE.parents[1] / "examples" / "gpt" / "model.py"
+    )
     module = sys.modules.setdefault("gpt_model", importlib.util.module_from_spec(spec))
     spec.loader.exec_module(module)
     return module
@@ -84,6 +88,7 @@ def make_engine(parts: list[int] | None, count: int, section: dict | None):
     from deepspeed.pipe import PipelineModule
 
     gpt = example()
+
     class Cut(PipelineModule):
         def _partition_layers(self, method):
             if parts is None:
@@ -94,8 +99,12 @@ def make_engine(parts: list[int] | None, count: int, section: dict | None):
     torch.manual_seed(dist.get_rank())
     layers = gpt.layers(DEPTH, WIDTH, HEADS, LONGEST)
     with ostinato.deepspeed.enable(**section) if section else nullcontext():
-        module = Cut(layers, num_stages=RANKS, loss_fn=gpt.loss, activation_checkpoint_interval=0, dynamic_shape=True)
-        return deepspeed.initialize(model=module, model_parameters=list(module.parameters()), config=configuration(count))[0]
+        module = Cut(
+            layers, num_stages=RANKS, loss_fn=gpt.loss, activation_checkpoint_interval=0, dynamic_shape=True
+        )
+        return deepspeed.initialize(
+            model=module, model_parameters=list(module.parameters()), config=configuration(count)
+        )[0]
 
 
 def profiled_script(count: int) -> None:
@@ -107,7 +116,8 @@ def profiled_script(count: int) -> None:
 
 
 def trainings(parts: list[int], count: int, steps: int, sections: list[dict | None]) -> list[dict]:
-    """Of each section: losses, and seconds of each step but the first. They take turns, the first of a step another each time."""
+    """Of each section: losses, and seconds of each step but the first. They take turns, the first of a step
+    another each time."""
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[dist.get_rank() % len(cores)]})
     torch.set_num_threads(1)
@@ -138,7 +148,11 @@ def show(name: str, mine: dict, usual: dict) -> None:
         f"long (step by step {low:.3f} / {middle:.3f} / {high:.3f}, quartiles)"
     )
     if mine["planned"]:
-        of = {key: statistics.fmean(row[key] for row in mine["planned"]) / 1e6 for key in mine["planned"][0] if key != "plan_sha256"}
+        of = {
+            key: statistics.fmean(row[key] for row in mine["planned"]) / 1e6
+            for key in mine["planned"][0]
+            if key != "plan_sha256"
+        }
         planning = statistics.quantiles((row["planning"] / 1e6 for row in mine["planned"]), n=4)
         print(
             f"{'':>36}planned {of['makespan']:.1f} ms, bound {of['lower_bound']:.1f}, 1F1B {of['one_f_one_b']:.1f} (ratio planned "
@@ -146,11 +160,15 @@ def show(name: str, mine: dict, usual: dict) -> None:
             f"{of['planning']:.1f} ms, {of['planning'] / mean:.2%} of a step (quartiles {planning[0]:.1f} / {planning[1]:.1f} / {planning[2]:.1f})"
         )
     worst = max(abs(a - b) / abs(b) for a, b in zip(mine["losses"], usual["losses"], strict=True))
-    print(f"{'':>36}losses: {'equal bit for bit' if worst == 0 else f'within {worst:.1e}'} over {len(mine['losses'])} steps")
+    print(
+        f"{'':>36}losses: {'equal bit for bit' if worst == 0 else f'within {worst:.1e}'} over {len(mine['losses'])} steps"
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--micro-batches", type=int, default=8)
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--script", action="store_true", help=argparse.SUPPRESS)
@@ -164,13 +182,34 @@ def main() -> None:
         profile = Path(scratch) / "profile.json"
         lengths = ",".join(map(str, LENGTHS))
         options = ("--repeats", 5, "--warm-up", 1, "--output", profile, "--sizes", lengths)
-        ostinato("profile", Path(__file__).resolve(), *options, "--", "--script", "--micro-batches", args.micro_batches)
+        ostinato(
+            "profile",
+            Path(__file__).resolve(),
+            *options,
+            "--",
+            "--script",
+            "--micro-batches",
+            args.micro_batches,
+        )
         for row in (measured := json.loads(profile.read_text()))["sizes"]:
-            print(f"{row['size']:5d} bytes: {(sum(row['forward']) + sum(row['backward'])) / 1e6:7.2f} ms forward and backward")
+            print(
+                f"{row['size']:5d} bytes: {(sum(row['forward']) + sum(row['backward'])) / 1e6:7.2f} ms forward and backward"
+            )
         placement = Path(scratch) / "placement.toml"
-        ostinato("partition", profile, "--devices", RANKS, "--micro-batches", args.micro_batches, "--output", placement)
+        ostinato(
+            "partition",
+            profile,
+            "--devices",
+            RANKS,
+            "--micro-batches",
+            args.micro_batches,
+            "--output",
+            placement,
+        )
         parts = parts_of(placement)
-        print(f"stages begin at layers {parts[:-1]} of {len(measured['layers'])}; {args.micro_batches} micro-batches a step")
+        print(
+            f"stages begin at layers {parts[:-1]} of {len(measured['layers'])}; {args.micro_batches} micro-batches a step"
+        )
         ours = {"placement": str(placement), "profile": str(profile), "sizes": "tokens"}
         sections = [None, ours, ours | {"keep_order": True}]
         usual, free, kept = world.run(trainings, parts, args.micro_batches, args.steps, sections)[0]

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A vocabulary divided over all stages: steps measured on 8 A100, beside what their own passes predict and what a search finds.
+"""A vocabulary divided over all stages: steps measured on 8 A100, beside what their own passes predict and
+what a search finds.
 
     python tests/bench/vocabulary_bench.py ROWS.json [--time-limit SECONDS]
 
-ROWS: of sail-sg/VocabularyParallelism (6191c3bf, artifact/exp_one_host.csv; arXiv 2411.05288), a list of {"name", "m": micro-batches,
-"measured_ms", "F", "B": µs of each stage, "passes": µs of each stage for the head, the embedding's forward and backward, and a message}.
+ROWS: of sail-sg/VocabularyParallelism (6191c3bf, artifact/exp_one_host.csv; arXiv 2411.05288), a list of
+{"name", "m": micro-batches, "measured_ms", "F", "B": µs of each stage, "passes": µs of each stage for the
+head, the embedding's forward and backward, and a message}.
 
-Head and embedding lie on all devices. `interlaced` runs them in lockstep: each is one block on eight devices. `vocab` and `synctwice` do
-not: each device has a block of its own, all of which the next stage waits for. The order is that of the repository's schedules, told by
-counts: how many forwards and heads come before the part that repeats. A room of one per micro-batch in flight is what it holds.
+Head and embedding lie on all devices. `interlaced` runs them in lockstep: each is one block on eight devices.
+`vocab` and `synctwice` do not: each device has a block of its own, all of which the next stage waits for. The
+order is that of the repository's schedules, told by counts: how many forwards and heads come before the part
+that repeats. A room of one per micro-batch in flight is what it holds.
 """
 
 import argparse
@@ -41,12 +44,21 @@ class Row:
 
 
 def placement_of(row: Row) -> ostinato.Placement:
-    lines = ['format = "ostinato-placement/1"', f'name = "{row.name}"', 'time_unit = "us"', 'memory_unit = "B"']
+    lines = [
+        'format = "ostinato-placement/1"',
+        f'name = "{row.name}"',
+        'time_unit = "us"',
+        'memory_unit = "B"',
+    ]
     lines += [f"[link]\nlatency = {max(row.message)}"]
     lines += [f"[[devices]]\nmemory = {row.room(s)}" for s in row.stages]
 
-    def block(name: str, kind: str, devices: list[int], time: int, after: list[str], memory: int = 0) -> list[str]:
-        lines.append(f'[[blocks]]\nname = "{name}"\nstage = "{name[1:]}"\nkind = "{kind}"\ndevices = {devices}\ntime = {time}')
+    def block(
+        name: str, kind: str, devices: list[int], time: int, after: list[str], memory: int = 0
+    ) -> list[str]:
+        lines.append(
+            f'[[blocks]]\nname = "{name}"\nstage = "{name[1:]}"\nkind = "{kind}"\ndevices = {devices}\ntime = {time}'
+        )
         lines.append(f"memory = {memory}\nafter = {json.dumps(after)}")
         return [name]
 
@@ -66,7 +78,8 @@ def placement_of(row: Row) -> ostinato.Placement:
 
 
 def head_first(row: Row) -> list[bool]:
-    """Of each stage that does not run in lockstep: the head comes between backward and forward, not behind them."""
+    """Of each stage that does not run in lockstep: the head comes between backward and forward, not behind
+    them."""
     f, b = (sum(times) / len(times) for times in (row.forward, row.backward))
     first, at = [True], 0.0
     while len(first) < len(row.stages):
@@ -86,7 +99,12 @@ def kinds_of(row: Row, s: int) -> str:
         many = p * 3 // 2 - s
         waiting = max(0, p // 2 - (p - s - 1) // 2)
         start = "F" * many + "h" * (p - s) + "Bh" * waiting
-        return start + ("FBh" if s % 2 == p % 2 else "BFh") * (n - many) + "Bh" * (p // 2 - waiting) + "B" * (p - s)
+        return (
+            start
+            + ("FBh" if s % 2 == p % 2 else "BFh") * (n - many)
+            + "Bh" * (p // 2 - waiting)
+            + "B" * (p - s)
+        )
     first = head_first(row)
     heads = 0
     for r in range(p - 2, s - 1, -1):
@@ -98,7 +116,8 @@ def kinds_of(row: Row, s: int) -> str:
 
 
 def with_embeddings(row: Row, kinds: str, lag: int) -> str:
-    """e and g, the embedding's forward and backward: the first forwards at once, then one of each behind a head."""
+    """e and g, the embedding's forward and backward: the first forwards at once, then one of each behind a
+    head."""
     early = len(row.stages) + row.more + lag
     order, heads, e, g = ["e" * min(early, row.n)], 0, min(early, row.n), 0
     for kind in kinds:
@@ -116,7 +135,8 @@ def with_embeddings(row: Row, kinds: str, lag: int) -> str:
 
 
 class Run:
-    """The published order, each step as early as it allows. `starts` (ns, block, micro-batch) is empty where the order cannot run."""
+    """The published order, each step as early as it allows. `starts` (ns, block, micro-batch) is empty where
+    the order cannot run."""
 
     def __init__(self, row: Row, lag: int):
         self.row = row
@@ -219,9 +239,13 @@ def line_of(row: Row, time_limit: float) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("rows", type=Path)
-    parser.add_argument("--time-limit", type=float, default=0, help="seconds of each search; 0: none; below 0: no search")
+    parser.add_argument(
+        "--time-limit", type=float, default=0, help="seconds of each search; 0: none; below 0: no search"
+    )
     options = parser.parse_args()
-    print("method, vocabulary, words    measured published  error      found     bound     gap  ratio   (ms a step)")
+    print(
+        "method, vocabulary, words    measured published  error      found     bound     gap  ratio   (ms a step)"
+    )
     for row in json.loads(options.rows.read_text()):
         if any(map(any, row["passes"])):
             print(line_of(Row(row), options.time_limit), flush=True)

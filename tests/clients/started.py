@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts a script on two ranks as a launcher would, but from a process that has imported DeepSpeed: only a second start imports it again.
+"""Starts a script on two ranks as a launcher would, but from a process that has imported DeepSpeed: only a
+second start imports it again.
 
-    run = launched(script, ["--deepspeed_config", "ds.json"], folder, stdin="")
-    run.status, run.said, run.seconds
+run = launched(script, ["--deepspeed_config", "ds.json"], folder, stdin="")
+run.status, run.said, run.seconds
 """
 
 import atexit
@@ -27,11 +28,18 @@ class Run:
     seconds: float
 
 
-def launched(script: Path, arguments: list[str], folder: Path, stdin: str = "", environment: dict | None = None) -> Run:
+def launched(
+    script: Path, arguments: list[str], folder: Path, stdin: str = "", environment: dict | None = None
+) -> Run:
     """Both ranks print into one file, and run in the folder."""
     port, began = worlds.free_port(), time.time()
     (folder / "input").write_text(stdin)
-    ranks = [worlds.forked().Process(target=_rank, args=(rank, port, str(script), arguments, str(folder), environment or {})) for rank in range(2)]
+    ranks = [
+        worlds.forked().Process(
+            target=_rank, args=(rank, port, str(script), arguments, str(folder), environment or {})
+        )
+        for rank in range(2)
+    ]
     for process in ranks:
         process.start()
     limit = time.time() + TIMEOUT
@@ -47,7 +55,9 @@ def launched(script: Path, arguments: list[str], folder: Path, stdin: str = "", 
 
 
 def _rank(rank: int, port: int, script: str, arguments: list[str], folder: str, environment: dict) -> None:
-    os.environ |= worlds.environment(rank, 2, port) | {"GLOO_SOCKET_IFNAME": "lo", "TMPDIR": folder} | environment
+    os.environ |= (
+        worlds.environment(rank, 2, port) | {"GLOO_SOCKET_IFNAME": "lo", "TMPDIR": folder} | environment
+    )
     os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)
     os.chdir(folder)
     _redirect(folder)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scripts with trainers' habits (ways/), each in a run of DeepSpeed alone, under a plan that moves layers, and under "auto", which starts all
-ranks again: the same losses and weights, or a refusal before the second start with advice that works.
+"""Scripts with trainers' habits (ways/), each in a run of DeepSpeed alone, under a plan that moves layers,
+and under "auto", which starts all ranks again: the same losses and weights, or a refusal before the second
+start with advice that works.
 """
 
 import json
@@ -49,30 +50,60 @@ def plan(tmp_path_factory):
 
 @pytest.fixture
 def train(tmp_path):
-    """train("hooks", section, late=False, ...): runs a script; `late`: it reads the section after it has made its model. Scripts of one test
-    share the folder in which checkpoints lie.
+    """train("hooks", section, late=False, ...): runs a script; `late`: it reads the section after it has made
+    its model. Scripts of one test share the folder in which checkpoints lie.
     """
     runs = 0
 
-    def run(way: str, section: dict | None = None, late: bool = False, environment: dict | None = None, kind: str = "") -> Trained:
+    def run(
+        way: str,
+        section: dict | None = None,
+        late: bool = False,
+        environment: dict | None = None,
+        kind: str = "",
+    ) -> Trained:
         nonlocal runs
         runs += 1
         folder = tmp_path / str(runs)
         folder.mkdir()
-        configuration = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": BATCHES, "gradient_clipping": 1.0}
+        configuration = {
+            "train_micro_batch_size_per_gpu": 2,
+            "gradient_accumulation_steps": BATCHES,
+            "gradient_clipping": 1.0,
+        }
         configuration |= {} if way in OWN else {"optimizer": OPTIMIZER}
         configuration |= {} if section is None else {"ostinato": {"timeout_s": 60} | section}
         (folder / "ds.json").write_text(json.dumps(configuration))
-        given = ["--late" if late else "--deepspeed_config", str(folder / "ds.json"), "--results", str(folder / "result"), "--kind", kind]
-        return _read(launched(WAYS / f"{way}.py", [*given, "--folder", str(tmp_path / "kept")], folder, "yes\nno\n", environment), folder)
+        given = [
+            "--late" if late else "--deepspeed_config",
+            str(folder / "ds.json"),
+            "--results",
+            str(folder / "result"),
+            "--kind",
+            kind,
+        ]
+        return _read(
+            launched(
+                WAYS / f"{way}.py",
+                [*given, "--folder", str(tmp_path / "kept")],
+                folder,
+                "yes\nno\n",
+                environment,
+            ),
+            folder,
+        )
 
     return run
 
 
 def _read(run: Run, folder: Path) -> Trained:
-    found = [json.loads(file.read_text()) for rank in range(2) if (file := folder / f"result.{rank}").exists()]
+    found = [
+        json.loads(file.read_text()) for rank in range(2) if (file := folder / f"result.{rank}").exists()
+    ]
     weights = {name: digest for of_rank in found for name, digest in of_rank["weights"].items()}
-    return Trained(run, [of_rank["losses"] for of_rank in found], weights, [of_rank["more"] for of_rank in found])
+    return Trained(
+        run, [of_rank["losses"] for of_rank in found], weights, [of_rank["more"] for of_rank in found]
+    )
 
 
 def check(ours: Trained, plain: Trained) -> None:
@@ -89,8 +120,9 @@ def refused(ours: Trained) -> str:
 
 ALL = ("adapters", "borrowed", "dropout", "evaluates_first", "frozen", "hooks", "loader", "megatron", "own_optimizer", "subclass",
        "surroundings", "talks_to_last", "tied", "training_data", "two_engines", "wrapped_step")  # fmt: skip
-# Every day the one with most habits; those of the rest are tried one by one in test_strangers*.py, test_deepspeed_changed.py,
-# test_deepspeed_forward_state.py, test_deepspeed_engines.py and, what goes around a second start, test_again.py.
+# Every day the one with most habits; those of the rest are tried one by one in test_strangers*.py,
+# test_deepspeed_changed.py, test_deepspeed_forward_state.py, test_deepspeed_engines.py and, what goes around
+# a second start, test_again.py.
 EVERY_DAY = ("megatron",)
 
 
@@ -116,7 +148,9 @@ def test_fewer_steps_than_are_checked(train, plan):
     for way, section in (("one_step", plan | {"check": 3}), ("never_trains", AUTO)):
         ours = train(way, section)
         check(ours, train(way))
-        assert AGAIN not in ours.run.said and ours.run.said.count("no plan has run") == 1, ours.run.said[-3000:]
+        assert AGAIN not in ours.run.said and ours.run.said.count("no plan has run") == 1, ours.run.said[
+            -3000:
+        ]
 
 
 @pytest.mark.slow  # test_deepspeed_inference.py has what it trains and evaluates
@@ -141,13 +175,16 @@ def test_a_second_model_of_another_shape(train, plan):
     """A plan is for one of them; where "auto" has found it, the other one runs without."""
     plain, found = train("two_models"), train("two_models", AUTO)
     check(found, plain)
-    assert "this one runs under DeepSpeed's own schedule" in found.run.said and re.search(EQUAL, found.run.said)
+    assert "this one runs under DeepSpeed's own schedule" in found.run.said and re.search(
+        EQUAL, found.run.said
+    )
     assert "is for a model of 8 layers, and this PipelineModule has 6" in refused(train("two_models", plan))
 
 
 @pytest.mark.slow  # test_deepspeed_stopped.py names who is late, with the line
 def test_a_loader_that_waits_for_another_rank(train, plan):
-    """It relies on the order in which ranks read under 1F1B: who waits for nobody in the pipeline is named, with the line of the script."""
+    """It relies on the order in which ranks read under 1F1B: who waits for nobody in the pipeline is named,
+    with the line of the script."""
     assert train("sends").run.status == [0, 0]
     ours = train("sends", plan | {"timeout_s": 5})
     assert 0 not in ours.run.status and not ours.losses
@@ -168,7 +205,8 @@ def test_a_checkpoint_of_deepspeed_alone(train, plan):
 
 
 def test_an_engine_with_a_forward_pass_that_keeps_several_losses(train, plan):
-    """It runs once for all layers of a rank, so a plan with several stages a rank is refused, and a search makes none."""
+    """It runs once for all layers of a rank, so a plan with several stages a rank is refused, and a search
+    makes none."""
     plain, found = train("reports"), train("reports", AUTO)
     check(found, plain)
     assert re.search(EQUAL, found.run.said)
@@ -177,19 +215,27 @@ def test_an_engine_with_a_forward_pass_that_keeps_several_losses(train, plan):
 
 def test_what_a_border_makes_contiguous(train, plan):
     """It may round, which rank 0 says where nobody measures that it does not."""
-    plain, planned, checked = train("transposed"), train("transposed", plan), train("transposed", plan | {"check": 1})
+    plain, planned, checked = (
+        train("transposed"),
+        train("transposed", plan),
+        train("transposed", plan | {"check": 1}),
+    )
     check(planned, plain)
     check(checked, plain)
     assert "crosses from layer 5 to the next, or its gradient, is not contiguous" in planned.run.said
     assert re.search(EQUAL, checked.run.said) and "is not contiguous" not in checked.run.said
 
 
-@pytest.mark.parametrize("kind", everyday(["module", "environment", "iterator", "context", "logger"], "module"))
+@pytest.mark.parametrize(
+    "kind", everyday(["module", "environment", "iterator", "context", "logger"], "module")
+)
 def test_layers_that_share_state(train, plan, kind):
     """Against the contract: nothing says that losses are equal."""
     plain, ours = train("shares_state", kind=kind), train("shares_state", plan, kind=kind)
     assert ours.run.status == [0, 0] and ours.losses != plain.losses
-    assert "expected: the losses of 1F1B bit for bit" in ours.run.said and not re.search("ostinato: .*equal", ours.run.said)
+    assert "expected: the losses of 1F1B bit for bit" in ours.run.said and not re.search(
+        "ostinato: .*equal", ours.run.said
+    )
 
 
 @pytest.mark.slow  # test_placing.py stops such a run
@@ -207,19 +253,28 @@ SLOWER = "ostinato: this plan is slower than your run before"
 def test_a_slower_plan_is_given_up(train):
     """All ranks start a third time, under DeepSpeed's own schedule, and train what it trains."""
     plain, ours = train("slower"), train("slower", AUTO)
-    assert ours.run.status == [0, 0] and (ours.losses, ours.weights) == (plain.losses, plain.weights), ours.run.said[-3000:]
+    assert ours.run.status == [0, 0] and (ours.losses, ours.weights) == (plain.losses, plain.weights), (
+        ours.run.said[-3000:]
+    )
     assert [rank["starts"] for rank in ours.more] == [3, 3] and ours.run.said.count(SLOWER) == 2
-    assert re.search(r"ostinato: .*slower than .*; the run goes on under DeepSpeed's own schedule\n", ours.run.said)
+    assert re.search(
+        r"ostinato: .*slower than .*; the run goes on under DeepSpeed's own schedule\n", ours.run.said
+    )
 
 
 @pytest.mark.slow  # test_gained.py has what is decided
 @pytest.mark.parametrize(
     ("kind", "section", "why"),
-    [("saves", AUTO, "(it runs on, for a checkpoint was saved or loaded under it)"), ("", AUTO | {"fallback": False}, "turn it off or profile again\n")],
+    [
+        ("saves", AUTO, "(it runs on, for a checkpoint was saved or loaded under it)"),
+        ("", AUTO | {"fallback": False}, "turn it off or profile again\n"),
+    ],
 )
 def test_a_slower_plan_that_stays(train, kind, section, why):
     ours = train("slower", section, kind=kind)
-    assert ours.run.status == [0, 0] and [rank["starts"] for rank in ours.more] == [2, 2], ours.run.said[-3000:]
+    assert ours.run.status == [0, 0] and [rank["starts"] for rank in ours.more] == [2, 2], ours.run.said[
+        -3000:
+    ]
     assert ours.run.said.count(SLOWER) == 1 and why in ours.run.said
 
 
@@ -236,7 +291,8 @@ def losses_by_step(ours: Trained, folder: Path) -> dict[str, set[str]]:
 
 
 def test_a_plan_follows_its_run(train, tmp_path):
-    """Rank 1 becomes slow: a new plan is searched, and the run goes on with it from its next checkpoint, with the losses of 1F1B."""
+    """Rank 1 becomes slow: a new plan is searched, and the run goes on with it from its next checkpoint, with
+    the losses of 1F1B."""
     plain, ours = train("drifts", kind="plain"), train("drifts", ADAPT)
     said = ours.run.said
     assert ours.run.status == [0, 0] and [rank["starts"] for rank in ours.more] == [3, 3], said[-3000:]
@@ -250,4 +306,7 @@ def test_a_plan_follows_its_run(train, tmp_path):
 
 def test_a_script_that_does_not_resume_is_not_moved_without_a_word(train):
     ours = train("drifts", ADAPT, kind="forgets")
-    assert ours.run.status == [1, 1] and "the script begins with step 1: make it load its latest checkpoint" in ours.run.said, ours.run.said[-3000:]
+    assert (
+        ours.run.status == [1, 1]
+        and "the script begins with step 1: make it load its latest checkpoint" in ours.run.said
+    ), ours.run.said[-3000:]

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the GPU tests do not ask. Each question prints lines that start with "gpu-run:" (run.py); one that fails does not stop the others.
+"""What the GPU tests do not ask. Each question prints lines that start with "gpu-run:" (run.py); one that
+fails does not stop the others.
 
     python tests/gpu/extra.py OUT      # on the GPU; OSTINATO_GPU_TESTS=cpu tries the script itself where there is none
 
 QUESTIONS=35 asks some of them. Exit status 1: a question failed.
 
-1 kernels' time by CUPTI (ours) beside torch.profiler's, one process, one after the other, and ours again after it
-2 what a CUDA graph's replay looks like in a session
-3 the executor of one rank: a step beside a plain loop, its allocated memory over 200 steps, host time to issue a step
-4 lanes: does a copy on a lane run beside a matrix product (priority of streams)
-5 `ostinato profile` of examples/gpt as a user runs it, and DeepSpeed training a one-device plan of it
+1 kernels' time by CUPTI (ours) beside torch.profiler's, one process, one after the other, and ours again
+after it 2 what a CUDA graph's replay looks like in a session 3 the executor of one rank: a step beside a
+plain loop, its allocated memory over 200 steps, host time to issue a step 4 lanes: does a copy on a lane run
+beside a matrix product (priority of streams) 5 `ostinato profile` of examples/gpt as a user runs it, and
+DeepSpeed training a one-device plan of it
 """
 
 import json
@@ -43,7 +44,9 @@ def sync():
 
 def model(width=2048, layers=4):
     torch.manual_seed(0)
-    return nn.Sequential(*(nn.Sequential(nn.Linear(width, width), nn.GELU()) for _ in range(layers))).to(DEVICE)
+    return nn.Sequential(*(nn.Sequential(nn.Linear(width, width), nn.GELU()) for _ in range(layers))).to(
+        DEVICE
+    )
 
 
 def ours(run):
@@ -70,13 +73,17 @@ def question_1_torch_profiler():
         run()
     for turn in range(3):
         name, note, busy, state = ours(run)
-        say(f"1: session {turn}: {name} {note} {busy} ns, launches {state.seen}/{state.expected}, {state.reason or 'complete'}")
+        say(
+            f"1: session {turn}: {name} {note} {busy} ns, launches {state.seen}/{state.expected}, {state.reason or 'complete'}"
+        )
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
     with torch.profiler.profile(activities=activities) as prof:
         run()
         sync()
     kernels = [e for e in prof.events() if e.device_type == torch.autograd.DeviceType.CUDA]
-    say(f"1: torch.profiler: {round(1000 * sum(e.device_time_total if hasattr(e, 'device_time_total') else 0 for e in kernels))} ns in {len(kernels)} activities")
+    say(
+        f"1: torch.profiler: {round(1000 * sum(e.device_time_total if hasattr(e, 'device_time_total') else 0 for e in kernels))} ns in {len(kernels)} activities"
+    )
     name, note, busy, state = ours(run)  # does Kineto hold CUPTI now, and are our times still nanoseconds?
     say(f"1: after torch.profiler: {name} {note} {busy} ns, {state.reason or 'complete'}")
 
@@ -95,9 +102,13 @@ def question_2_graph():
         with torch.cuda.graph(graph):
             net(x)
         name, note, busy, state = ours(lambda: graph.replay())
-        say(f"2: replay of a graph: {name} {note} {busy} ns, launches {state.seen}/{state.expected}, out of range {state.out_of_range}, {state.reason or 'complete'}")
+        say(
+            f"2: replay of a graph: {name} {note} {busy} ns, launches {state.seen}/{state.expected}, out of range {state.out_of_range}, {state.reason or 'complete'}"
+        )
         name, note, busy, state = ours(lambda: net(x))
-        say(f"2: the same without: {name} {busy} ns, launches {state.seen}/{state.expected}, {state.reason or 'complete'}")
+        say(
+            f"2: the same without: {name} {busy} ns, launches {state.seen}/{state.expected}, {state.reason or 'complete'}"
+        )
 
 
 def question_3_executor():
@@ -115,6 +126,7 @@ def question_3_executor():
         def forward(m, inputs):
             out = stages[s](data[m] if inputs is None else inputs[0])
             return out.square().mean() / micro_batches if s == 3 else out
+
         return forward
 
     for s in range(4):
@@ -138,7 +150,9 @@ def question_3_executor():
 
     for run in (executor.run, plain):
         time_of(run, 5)
-    say(f"3: one rank, 4 stages, {micro_batches} micro-batches: executor {time_of(executor.run):.3f} ms, plain loop {time_of(plain):.3f} ms")
+    say(
+        f"3: one rank, 4 stages, {micro_batches} micro-batches: executor {time_of(executor.run):.3f} ms, plain loop {time_of(plain):.3f} ms"
+    )
     if GPU:
         before = torch.cuda.memory_allocated()
         for _ in range(200):
@@ -166,17 +180,25 @@ def question_4_lanes():
                 done.record()
             torch.cuda.synchronize()
             late.append(begin.elapsed_time(done))
-        say(f"4: 4 MiB kernel on a stream of priority {priority} beside matrix products: {statistics.median(late):.3f} ms")
+        say(
+            f"4: 4 MiB kernel on a stream of priority {priority} beside matrix products: {statistics.median(late):.3f} ms"
+        )
 
 
 def command(*words, env=None, seconds=170):
-    done = subprocess.run(words, capture_output=True, text=True, timeout=seconds, cwd=ROOT, env=os.environ | (env or {}))
+    done = subprocess.run(
+        words, capture_output=True, text=True, timeout=seconds, cwd=ROOT, env=os.environ | (env or {})
+    )
     return done.returncode, done.stdout, done.stderr
 
 
 def question_5_user():
     folder = Path(tempfile.mkdtemp())
-    section = {"plan": str(folder / "plan.json"), "placement": str(folder / "placement.toml"), "trace": str(folder / "trace")}
+    section = {
+        "plan": str(folder / "plan.json"),
+        "placement": str(folder / "placement.toml"),
+        "trace": str(folder / "trace"),
+    }
     config = json.loads((ROOT / "examples/gpt/ds_config.json").read_text())
     (folder / "bare.json").write_text(json.dumps(config))
     (folder / "planned.json").write_text(json.dumps(config | {"ostinato": section}))
@@ -206,7 +228,13 @@ if GPU and not torch.cuda.is_available():
     sys.exit(0)
 OUT.mkdir(parents=True, exist_ok=True)
 chosen, failed = os.environ.get("QUESTIONS", "12345"), 0
-for question in (question_1_torch_profiler, question_2_graph, question_3_executor, question_4_lanes, question_5_user):
+for question in (
+    question_1_torch_profiler,
+    question_2_graph,
+    question_3_executor,
+    question_4_lanes,
+    question_5_user,
+):
     if question.__name__.split("_")[1] not in chosen:
         continue
     begin = time.perf_counter()

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All tests that need a GPU, in one command, with what docs/gpu-runs.md keeps of a run printed as Markdown, ready to paste.
+"""All tests that need a GPU, in one command, with what docs/gpu-runs.md keeps of a run printed as Markdown,
+ready to paste.
 
     ninja -C build/release gpu          # or: python3 tests/gpu/run.py build/release
 
-Runs `cupti_tests` (the collector over the driver); where the build has torch, `plugin_tests` (the executor's streams); and where it has the Python
-package, tests/python/profiler/test_profile_gpu.py (operators of torch, from the model to the profile) and test_training_gpu.py (executor, Pipeline and
-DeepSpeed over NCCL, on as many GPUs as there are), and the questions of extra.py. Needs nothing beyond Python. A machine without a GPU skips all of it and says why. Exit status 1: a test failed.
+Runs `cupti_tests` (the collector over the driver); where the build has torch, `plugin_tests` (the executor's
+streams); and where it has the Python package, tests/python/profiler/test_profile_gpu.py (operators of torch,
+from the model to the profile) and test_training_gpu.py (executor, Pipeline and DeepSpeed over NCCL, on as
+many GPUs as there are), and the questions of extra.py. Needs nothing beyond Python. A machine without a GPU
+skips all of it and says why. Exit status 1: a test failed.
 """
 
 from __future__ import annotations
@@ -32,15 +35,25 @@ def first_line(*command: str) -> str:
 
 
 def machine(python: str) -> str:
-    gpus = first_line("nvidia-smi", "--query-gpu=count,name,driver_version,clocks.max.sm", "--format=csv,noheader")
-    torch = first_line(python, "-c", "import torch; print(f'torch {torch.__version__}, {torch.cuda.device_count()} GPUs seen')")
-    return ", ".join(filter(None, [f"GPUs, name, driver, clock: {gpus}" if gpus else "no nvidia-smi", torch or "no torch"]))
+    gpus = first_line(
+        "nvidia-smi", "--query-gpu=count,name,driver_version,clocks.max.sm", "--format=csv,noheader"
+    )
+    torch = first_line(
+        python,
+        "-c",
+        "import torch; print(f'torch {torch.__version__}, {torch.cuda.device_count()} GPUs seen')",
+    )
+    return ", ".join(
+        filter(None, [f"GPUs, name, driver, clock: {gpus}" if gpus else "no nvidia-smi", torch or "no torch"])
+    )
 
 
 def run(command: list[str], environment: dict[str, str]) -> tuple[int, str]:
     """Shows the output as it comes, and returns it."""
     lines = []
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT, env=environment) as started:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT, env=environment
+    ) as started:
         for line in started.stdout:
             print(line, end="", flush=True)
             lines.append(line)
@@ -51,7 +64,9 @@ def outcome_of_gtest(output: str) -> str:
     counts = {name: len(re.findall(rf"^\[ *{mark} *\] \S+\.\S+ \(", output, re.MULTILINE))
               for name, mark in (("passed", "OK"), ("failed", "FAILED"), ("skipped", "SKIPPED"))}  # fmt: skip
     reasons = sorted(set(re.findall(r": Skipped\n(.+)", output)))
-    return ", ".join(f"{count} {name}" for name, count in counts.items()) + "".join(f" ({reason})" for reason in reasons)
+    return ", ".join(f"{count} {name}" for name, count in counts.items()) + "".join(
+        f" ({reason})" for reason in reasons
+    )
 
 
 def outcome_of_pytest(output: str) -> str:
@@ -69,12 +84,26 @@ OUTCOMES = {"pytest": outcome_of_pytest, "questions": outcome_of_questions}
 
 
 def suites(build: Path, python: str) -> list[tuple[str, list[str], dict[str, str]]]:
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [str(build / "python"), os.environ.get("PYTHONPATH", "")]))}
-    found = [("cupti_tests", [str(build / "tests/profiler/cupti/cupti_tests"), "--gtest_filter=CuptiGpu.*"], environment)]
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(build / "python"), os.environ.get("PYTHONPATH", "")]))
+    }
+    found = [
+        (
+            "cupti_tests",
+            [str(build / "tests/profiler/cupti/cupti_tests"), "--gtest_filter=CuptiGpu.*"],
+            environment,
+        )
+    ]
     if (plugin := build / "tests/plugin_tests").exists():
         found.append(("plugin_tests", [str(plugin), "--gtest_filter=GpuExecutor.*"], environment))
     if next((build / "python" / "ostinato").glob("_profiler*"), None):
-        found.append(("pytest", [python, "-m", "pytest", "-q", "-s", "-rs", "-p", "no:cacheprovider", *PYTHON_TESTS], environment))
+        found.append(
+            (
+                "pytest",
+                [python, "-m", "pytest", "-q", "-s", "-rs", "-p", "no:cacheprovider", *PYTHON_TESTS],
+                environment,
+            )
+        )
         out = os.environ.get("OUT") or str(build / "gpu")
         found.append(("questions", [python, str(ROOT / "tests" / "gpu" / "extra.py"), out], environment))
     return found

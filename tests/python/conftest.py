@@ -24,8 +24,8 @@ def worlds(world2, world4):
 
 @pytest.fixture(scope="session")
 def stock():
-    """What DeepSpeed alone does: stock(world, options, function=train), once for all tests that differ in the placement only.
-    `arguments` of the function are no part of what is asked for: a folder to write to."""
+    """What DeepSpeed alone does: stock(world, options, function=train), once for all tests that differ in the
+    placement only. `arguments` of the function are no part of what is asked for: a folder to write to."""
     from support.training import train
 
     results = {}
@@ -41,7 +41,8 @@ def stock():
 
 @pytest.fixture(scope="session")
 def saved(tmp_path_factory):
-    """saved(world, options, save): (folder, results) of a training that writes a checkpoint, once for all tests that read it."""
+    """saved(world, options, save): (folder, results) of a training that writes a checkpoint, once for all
+    tests that read it."""
     results = {}
 
     def run(world, options, save):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the ranks of test_executor.py run, each in a process of its own over gloo; and the same on one process."""
+"""What the ranks of test_executor.py run, each in a process of its own over gloo; and the same on one
+process."""
 
 from __future__ import annotations
 
@@ -61,16 +62,23 @@ def reference(stages: int, micro_batches: int, steps: int, device: str = "cpu"):
 
 
 class Rank:
-    """The stages of one pipeline rank behind an executor. `looks`: each forward looks at its micro-batch's number and its loss, for which
-    the host waits for the device.
+    """The stages of one pipeline rank behind an executor. `looks`: each forward looks at its micro-batch's
+    number and its loss, for which the host waits for the device.
     """
 
     def __init__(self, program, rank: int, group, timeout_s: float = 120.0, looks: bool = True, **options):
         from ostinato import _plugin
 
         self.looks = looks
-        self.step, self.losses, self.program, self.device = 0, [], program, options.get("device", torch.device("cpu"))
-        self.executor = _plugin.Executor(program, rank, group, list(range(program.ranks)), timeout_s, **options)
+        self.step, self.losses, self.program, self.device = (
+            0,
+            [],
+            program,
+            options.get("device", torch.device("cpu")),
+        )
+        self.executor = _plugin.Executor(
+            program, rank, group, list(range(program.ranks)), timeout_s, **options
+        )
         self.modules = {}
         for s, stage in enumerate(program.stages):
             if rank in stage.ranks:
@@ -117,12 +125,15 @@ def links_of(program):
 
 
 def save(run: Rank, path: Path):
-    torch.save({
-        "losses": run.losses,
-        "weights": {s: m.state_dict() for s, m in run.modules.items()},
-        "records": run.executor.records(),
-        "peak_bytes": run.executor.peak_bytes,
-    }, path)
+    torch.save(
+        {
+            "losses": run.losses,
+            "weights": {s: m.state_dict() for s, m in run.modules.items()},
+            "records": run.executor.records(),
+            "peak_bytes": run.executor.peak_bytes,
+        },
+        path,
+    )
 
 
 def train_job(rank: int, world: int, folder: str, cases: dict, steps: int, shared_memory: bool):
@@ -132,7 +143,9 @@ def train_job(rank: int, world: int, folder: str, cases: dict, steps: int, share
     group = start(rank, world, folder)
     for number, (name, files) in enumerate(cases.items()):
         program = _plugin.lower(*files)
-        links = links_of(program) if number % 2 and not shared_memory else {}  # every other case, where nothing goes another way
+        links = (
+            links_of(program) if number % 2 and not shared_memory else {}
+        )  # every other case, where nothing goes another way
         run = Rank(program, rank, group, shared_memory=shared_memory, links=links)
         run.train(steps)
         save(run, Path(folder) / f"{name}.{rank}.pt")
@@ -176,13 +189,17 @@ def lost_job(rank: int, world: int, folder: str, files, shared_memory: bool):
     """Rank 0 ends without a word in the third forward of its second step; rank 1 leaves what it is told then."""
     from ostinato import _plugin
 
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the parent sends it to rank 1 when it sees the end of rank 0
+    signal.signal(
+        signal.SIGTERM, signal.SIG_IGN
+    )  # the parent sends it to rank 1 when it sees the end of rank 0
 
     group = start(rank, world, folder)
     run = Rank(_plugin.lower(*files), rank, group, shared_memory=shared_memory)
     if rank == 0:
         forward = run.forward_of(run.modules[0])
-        run.executor.set_stage(0, lambda m, inputs: os._exit(3) if (run.step, m) == (1, 2) else forward(m, inputs))
+        run.executor.set_stage(
+            0, lambda m, inputs: os._exit(3) if (run.step, m) == (1, 2) else forward(m, inputs)
+        )
         run.train(2)
     try:
         run.train(2)

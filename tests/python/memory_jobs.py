@@ -48,7 +48,13 @@ def profiled(training: Training, path: Path, seed: int = 7) -> None:
     from ostinato.profile import Job, profile_layers
 
     inputs, labels = next(training.batches(seed))
-    job = Job(layers=training.layers(), inputs=inputs, labels=labels, loss_fn=training.loss(), config=training.configuration())
+    job = Job(
+        layers=training.layers(),
+        inputs=inputs,
+        labels=labels,
+        loss_fn=training.loss(),
+        config=training.configuration(),
+    )
     job.repeats, job.warm_up, job.checkpoint_interval = 1, 0, training.checkpoint_interval
     profile = profile_layers(job)
     rows = profile.layers
@@ -87,9 +93,17 @@ def train(training: Training, plan: str, micro_batches: int = MICRO_BATCHES) -> 
     layers = training.layers()
     with ostinato.deepspeed.enable(plan):
         module = PipelineModule(
-            layers, num_stages=2, loss_fn=training.loss(), partition_method="uniform", activation_checkpoint_interval=training.checkpoint_interval
+            layers,
+            num_stages=2,
+            loss_fn=training.loss(),
+            partition_method="uniform",
+            activation_checkpoint_interval=training.checkpoint_interval,
         )
-        engine, *_ = deepspeed.initialize(model=module, model_parameters=list(module.parameters()), config=training.configuration(micro_batches))
+        engine, *_ = deepspeed.initialize(
+            model=module,
+            model_parameters=list(module.parameters()),
+            config=training.configuration(micro_batches),
+        )
     data, counted, run = training.batches(7), [], engine._ostinato.executor.run
 
     def noted():
@@ -98,7 +112,9 @@ def train(training: Training, plan: str, micro_batches: int = MICRO_BATCHES) -> 
         _profiler.reset_peak()
 
     engine._ostinato.executor = Watched(engine._ostinato.executor, noted)
-    elsewhere = before + sum(size for place, size in storages(layers).items() if place not in storages([engine.module]))
+    elsewhere = before + sum(
+        size for place, size in storages(layers).items() if place not in storages([engine.module])
+    )
     for _ in range(STEPS):
         peaks: list[int] = []
         start = _profiler.live_bytes()

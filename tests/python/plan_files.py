@@ -8,10 +8,18 @@ import json
 from pathlib import Path
 
 
-def write_chain(folder: Path, device_of: list[int], micro_batches: int, in_flight: int | None = None,
-                forward: int = 10, backward: int = 20, split: bool = False) -> tuple[str, str]:
-    """Stage s runs on device_of[s] and feeds stage s + 1. Backwards go first; at most `in_flight - s` micro-batches of
-    stage s are between forward and backward (1F1B for in_flight = stages). Returns the paths (plan, placement)."""
+def write_chain(
+    folder: Path,
+    device_of: list[int],
+    micro_batches: int,
+    in_flight: int | None = None,
+    forward: int = 10,
+    backward: int = 20,
+    split: bool = False,
+) -> tuple[str, str]:
+    """Stage s runs on device_of[s] and feeds stage s + 1. Backwards go first; at most `in_flight - s`
+    micro-batches of stage s are between forward and backward (1F1B for in_flight = stages). Returns the paths
+    (plan, placement)."""
     blocks = _blocks(device_of, forward, backward, split)
     schedule = _list_schedule(blocks, micro_batches, in_flight)
     folder.mkdir(parents=True, exist_ok=True)
@@ -27,27 +35,43 @@ def _blocks(device_of, forward, backward, split):
     last = len(device_of) - 1
     for s, device in enumerate(device_of):
         after = [f"{s - 1}.F"] if s > 0 else []
-        blocks.append(dict(name=f"{s}.F", stage=str(s), kind="forward", device=device, time=forward, after=after))
+        blocks.append(
+            dict(name=f"{s}.F", stage=str(s), kind="forward", device=device, time=forward, after=after)
+        )
     half = "I" if split else "B"
     for s in range(last, -1, -1):
         after = [f"{s}.F"] + ([f"{s + 1}.{half}"] if s < last else [])
         kind = "backward_input" if split else "backward"
-        blocks.append(dict(name=f"{s}.{half}", stage=str(s), kind=kind, device=device_of[s], time=backward,
-                           after=after))
+        blocks.append(
+            dict(name=f"{s}.{half}", stage=str(s), kind=kind, device=device_of[s], time=backward, after=after)
+        )
         if split:
-            blocks.append(dict(name=f"{s}.W", stage=str(s), kind="backward_weight", device=device_of[s], time=backward,
-                               after=[f"{s}.I"]))
+            blocks.append(
+                dict(
+                    name=f"{s}.W",
+                    stage=str(s),
+                    kind="backward_weight",
+                    device=device_of[s],
+                    time=backward,
+                    after=[f"{s}.I"],
+                )
+            )
     return blocks
 
 
 def _list_schedule(blocks, micro_batches, in_flight):
-    """{(block, micro-batch): start}: whenever a device is free, it starts the first ready step, backwards first."""
+    """{(block, micro-batch): start}: whenever a device is free, it starts the first ready step, backwards
+    first."""
     order = [b for b in blocks if b["kind"] != "forward"] + [b for b in blocks if b["kind"] == "forward"]
     start, end, free, now = {}, {}, {}, 0
 
     def ended(kind, stage):
-        return sum(end.get((b["name"], m), now + 1) <= now for b in blocks
-                   if b["stage"] == stage and b["kind"].startswith(kind) for m in range(micro_batches))
+        return sum(
+            end.get((b["name"], m), now + 1) <= now
+            for b in blocks
+            if b["stage"] == stage and b["kind"].startswith(kind)
+            for m in range(micro_batches)
+        )
 
     def admitted(b):
         if b["kind"] != "forward" or in_flight is None:
@@ -59,8 +83,12 @@ def _list_schedule(blocks, micro_batches, in_flight):
         assert now < 10**7, "the bound on what is in flight holds every step back"
         for device in {b["device"] for b in blocks}:
             ready = (
-                (b, m) for b in order if b["device"] == device and admitted(b) for m in range(micro_batches)
-                if (b["name"], m) not in start and all(end.get((a, m), now + 1) <= now for a in b["after"]))
+                (b, m)
+                for b in order
+                if b["device"] == device and admitted(b)
+                for m in range(micro_batches)
+                if (b["name"], m) not in start and all(end.get((a, m), now + 1) <= now for a in b["after"])
+            )
             step = next(ready, None) if free.get(device, 0) <= now else None
             if step:
                 b, m = step
@@ -75,8 +103,10 @@ def _placement_text(blocks, devices):
     text += "".join(f'\n[[devices]]\nname = "d{d}"\n' for d in range(devices))
     for b in blocks:
         after = ", ".join(f'"{a}"' for a in b["after"])
-        text += (f'\n[[blocks]]\nname = "{b["name"]}"\nstage = "{b["stage"]}"\nkind = "{b["kind"]}"\n'
-                 f'devices = [{b["device"]}]\ntime = {b["time"]}\nmemory = 0\nafter = [{after}]\n')
+        text += (
+            f'\n[[blocks]]\nname = "{b["name"]}"\nstage = "{b["stage"]}"\nkind = "{b["kind"]}"\n'
+            f"devices = [{b['device']}]\ntime = {b['time']}\nmemory = 0\nafter = [{after}]\n"
+        )
     return text
 
 
@@ -87,8 +117,8 @@ def _plan(blocks, schedule, micro_batches, placement, devices):
 
 
 def plan_json(name, placement, blocks, schedule, micro_batches, devices):
-    """What plan.json holds of a schedule without memory. `placement`: the bytes of its file; `blocks`: by name, how long and where each
-    runs; `schedule`: starts by block and micro-batch."""
+    """What plan.json holds of a schedule without memory. `placement`: the bytes of its file; `blocks`: by
+    name, how long and where each runs; `schedule`: starts by block and micro-batch."""
     ends = {step: at + blocks[step[0]][0] for step, at in schedule.items()}
     steps = sorted(schedule.items(), key=lambda s: (s[1], blocks[s[0][0]][1][0], *s[0]))
     on = [[step for step in schedule if d in blocks[step[0]][1]] for d in range(devices)]
@@ -98,7 +128,9 @@ def plan_json(name, placement, blocks, schedule, micro_batches, devices):
         "micro_batches": micro_batches,
         "objective": "makespan",
         "makespan": max(ends.values()),
-        "span": max((max(ends[s] for s in ran) - min(schedule[s] for s in ran) for ran in on if ran), default=0),
+        "span": max(
+            (max(ends[s] for s in ran) - min(schedule[s] for s in ran) for ran in on if ran), default=0
+        ),
         "steady_state": {"period": 0, "unroll": 1, "first": 0, "count": 0},
         "lower_bound": {"makespan": 0, "period": 0},
         "optimal": {"makespan": False, "period": False},

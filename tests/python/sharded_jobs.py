@@ -52,7 +52,10 @@ def embedding(padding_idx):
 def linear(gather: bool):
     """The largest error of outputs and gradients; all ranks must get the same bits."""
     torch.manual_seed(2)
-    whole, x = nn.Linear(WIDTH, VOCABULARY).double(), torch.randn(ROWS, WIDTH, dtype=torch.double, requires_grad=True)
+    whole, x = (
+        nn.Linear(WIDTH, VOCABULARY).double(),
+        torch.randn(ROWS, WIDTH, dtype=torch.double, requires_grad=True),
+    )
     gradient = torch.randn(ROWS, VOCABULARY, dtype=torch.double)
     part, same = parts.sharded(whole, shard(), last=not gather), x.detach().clone().requires_grad_()
     expected = whole(x)
@@ -61,7 +64,9 @@ def linear(gather: bool):
     found.backward(gradient)
     assert all(torch.equal(same.grad, other) for other in rank_of(same.grad))
     pairs = [(found, expected), (same.grad, x.grad)]
-    pairs += [(p.grad, shard().cut(w.grad, 0)) for p, w in zip(part.parameters(), whole.parameters(), strict=True)]
+    pairs += [
+        (p.grad, shard().cut(w.grad, 0)) for p, w in zip(part.parameters(), whole.parameters(), strict=True)
+    ]
     return max((a - b).abs().max().item() for a, b in pairs)
 
 
@@ -70,8 +75,12 @@ LOSSES = {
     "flat": lambda logits, targets: functional.cross_entropy(
         logits.view(-1, logits.size(-1)), targets.view(-1), ignore_index=3, reduction="sum"
     ),
-    "channels": lambda logits, targets: functional.cross_entropy(logits.transpose(1, 2), targets, label_smoothing=0.1),
-    "module": lambda logits, targets: nn.CrossEntropyLoss(reduction="none")(logits.permute(0, 2, 1), targets).sum(),
+    "channels": lambda logits, targets: functional.cross_entropy(
+        logits.transpose(1, 2), targets, label_smoothing=0.1
+    ),
+    "module": lambda logits, targets: nn.CrossEntropyLoss(reduction="none")(
+        logits.permute(0, 2, 1), targets
+    ).sum(),
     "shifted": lambda logits, targets: functional.cross_entropy(
         logits[..., :-1, :].flatten(0, 1).float(), targets[:, 1:].reshape(-1)
     ),
@@ -94,12 +103,15 @@ def loss(name: str):
     (3 * found).backward()
     assert found.shape == expected.shape and found.dtype == expected.dtype
     pairs = [(found, expected), (same.grad, x.grad)]
-    pairs += [(p.grad, shard().cut(w.grad, 0)) for p, w in zip(part.parameters(), whole.parameters(), strict=True)]
+    pairs += [
+        (p.grad, shard().cut(w.grad, 0)) for p, w in zip(part.parameters(), whole.parameters(), strict=True)
+    ]
     return max(((a - b).abs().max() / b.abs().max()).item() for a, b in pairs)
 
 
 class Experts(nn.Module):
-    """A layer of a user, with the protocol: two matrices cut along different dimensions, a scale that is whole."""
+    """A layer of a user, with the protocol: two matrices cut along different dimensions, a scale that is
+    whole."""
 
     def __init__(self, width=WIDTH):
         super().__init__()

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The documents: links lead somewhere, lines are short, commands have the options that are shown, and sections are right.
+"""The documents: links lead somewhere, lines are short, commands have the options that are shown, and
+sections are right.
 
 What the tutorial shows runs in test_tutorial.py.
 """
@@ -26,7 +27,11 @@ def pages() -> list[Path]:
     listed = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
     if listed.returncode:
         pytest.skip("no git, or no checkout: the pages cannot be listed")
-    return [path for word in listed.stdout.split() if not word.startswith("third_party/") and (path := ROOT / word).is_file()]
+    return [
+        path
+        for word in listed.stdout.split()
+        if not word.startswith("third_party/") and (path := ROOT / word).is_file()
+    ]
 
 
 def blocks(text: str) -> list[tuple[str, str]]:
@@ -74,7 +79,9 @@ def test_a_broken_link_is_found(tmp_path):
     good = "other.md other.md#a-name-with-more other.md#twice-1 #here https://nowhere"
     bad = "others.md other.md#a-name other.md#no-heading #there"
     page = tmp_path / "page.md"
-    page.write_text("# Here\n" + "".join(f"[x]({link})\n" for link in f"{good} {bad}".split()) + "`[x](code)`\n")
+    page.write_text(
+        "# Here\n" + "".join(f"[x]({link})\n" for link in f"{good} {bad}".split()) + "`[x](code)`\n"
+    )
     assert broken(page) == bad.split()
 
 
@@ -117,7 +124,9 @@ def test_commands_have_the_options_that_are_shown():
 
 
 def help_of(*words: str) -> str:
-    asked = subprocess.run([sys.executable, "-m", "ostinato", *words, "--help"], capture_output=True, text=True, timeout=120)
+    asked = subprocess.run(
+        [sys.executable, "-m", "ostinato", *words, "--help"], capture_output=True, text=True, timeout=120
+    )
     assert asked.returncode == 0, asked.stderr
     return asked.stdout
 
@@ -140,7 +149,11 @@ def test_the_reference_has_every_key_of_the_section():
 
 
 def test_the_files_that_are_shown_load():
-    shown = [content for kind, content in blocks((ROOT / "docs" / "formats.md").read_text()) if kind == "toml" and content.startswith("format")]
+    shown = [
+        content
+        for kind, content in blocks((ROOT / "docs" / "formats.md").read_text())
+        if kind == "toml" and content.startswith("format")
+    ]
     placement, sizes = shown
     assert len(Placement.from_text(placement).devices) == 2
     assert len(tomllib.loads(sizes)["micro_batches"]) == 3  # no reader of sizes alone is in the API

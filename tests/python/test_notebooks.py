@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The notebooks in examples/notebooks: every cell runs, prints what is stored with it, and draws the plans that it ends with."""
+"""The notebooks in examples/notebooks: every cell runs, prints what is stored with it, and draws the plans
+that it ends with."""
 
 import ast
 import contextlib
@@ -43,5 +44,9 @@ def test_cells_print_what_is_stored(path, tmp_path):
 
 
 def test_all_are_there():
-    assert {path.stem for path in NOTEBOOKS} == {"compare_schedules", "from_a_profile_to_a_plan", "search_a_placement"}
+    assert {path.stem for path in NOTEBOOKS} == {
+        "compare_schedules",
+        "from_a_profile_to_a_plan",
+        "search_a_placement",
+    }
     assert os.path.getsize(FOLDER / "gpt.profile.json") > 0

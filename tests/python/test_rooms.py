@@ -27,12 +27,15 @@ def reach(rooms: dict[str, list[str]], room: str, seen: frozenset[str] = frozens
 @cache
 def includes() -> Arrows:
     files = [file for top in TOP for kind in ("*.h", "*.cpp") for file in (ROOT / top).rglob(kind)]
-    return [(str(file.relative_to(ROOT)), made) for file in files for made in INCLUDE.findall(file.read_text())]
+    return [
+        (str(file.relative_to(ROOT)), made) for file in files for made in INCLUDE.findall(file.read_text())
+    ]
 
 
 @cache
 def modules() -> dict[str, Path]:
-    """Our own by full name: ostinato.a.b is a/b.py, or a/b/__init__.py, in the folder python of one of the root folders."""
+    """Our own by full name: ostinato.a.b is a/b.py, or a/b/__init__.py, in the folder python of one of the
+    root folders."""
     found = {}
     for top in TOP:
         folder = ROOT / top / "python"
@@ -73,7 +76,11 @@ def is_module(name: str) -> bool:
 
 @cache
 def imports() -> Arrows:
-    return [(name, other) for name, file in modules().items() for other in imported(file.read_text(), package_of(name))]
+    return [
+        (name, other)
+        for name, file in modules().items()
+        for other in imported(file.read_text(), package_of(name))
+    ]
 
 
 def room_of_module(name: str) -> str:
@@ -125,7 +132,9 @@ def test_includes_are_those_of_the_rooms():
 
 
 def test_imports_are_those_of_the_rooms():
-    wrong = [f"{a} imports {b}" for a, b in imports() if room_of_module(b) not in reach(PYTHON, room_of_module(a))]
+    wrong = [
+        f"{a} imports {b}" for a, b in imports() if room_of_module(b) not in reach(PYTHON, room_of_module(a))
+    ]
     assert not wrong, "not in docs/rooms.toml:\n" + "\n".join(wrong)
     assert len(imports()) > 100  # and they were read
 
@@ -135,12 +144,15 @@ def test_no_headers_include_each_other():
 
 
 def test_no_python_files_import_each_other():
-    """Wherever in a file the import stands: one that waits until it is called hides a circle, and does not break it."""
+    """Wherever in a file the import stands: one that waits until it is called hides a circle, and does not
+    break it."""
     assert not (found := circle(imports())), found
 
 
 def top_of_module(name: str) -> str:
-    return name.removeprefix("ostinato._") if is_built(name) else str(modules()[name].relative_to(ROOT).parts[0])
+    return (
+        name.removeprefix("ostinato._") if is_built(name) else str(modules()[name].relative_to(ROOT).parts[0])
+    )
 
 
 def test_root_folders_know_lower_ones_only():
@@ -156,7 +168,9 @@ def test_every_python_file_is_in_the_package():
 
 def test_rooms_within_rooms():
     assert room_of_module("ostinato.profile.model.chain") == "ostinato.profile.model"
-    assert room_of_module("ostinato.profile.command") == room_of_module("ostinato.profile") == "ostinato.profile"
+    assert (
+        room_of_module("ostinato.profile.command") == room_of_module("ostinato.profile") == "ostinato.profile"
+    )
     assert room_of_module("ostinato.profile.errors") == "ostinato.profile.errors"
     assert room_of_module("ostinato._search") == "ostinato._search"
     assert "ostinato.profile.model.chain" in dict(imports()) and "ostinato.cli" in dict(imports())
@@ -165,7 +179,13 @@ def test_rooms_within_rooms():
 def test_imports_are_read_by_full_names():
     text = "from . import chain\nfrom ..errors import ProfileError\ndef late():\n    from ostinato import _profiler, core\nimport os, ostinato.files"
     found = sorted(imported(text, "ostinato.profile.model"))
-    assert found == ["ostinato._profiler", "ostinato.core", "ostinato.files", "ostinato.profile.errors", "ostinato.profile.model.chain"]
+    assert found == [
+        "ostinato._profiler",
+        "ostinato.core",
+        "ostinato.files",
+        "ostinato.profile.errors",
+        "ostinato.profile.model.chain",
+    ]
 
 
 def test_a_circle_is_found():

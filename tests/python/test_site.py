@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The documents as a site (mkdocs.yml): it builds without a warning, has every page, and a link that leads nowhere fails it."""
+"""The documents as a site (mkdocs.yml): it builds without a warning, has every page, and a link that leads
+nowhere fails it."""
 
 import os
 import re
@@ -17,8 +18,20 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def build(root: Path, into: Path) -> subprocess.CompletedProcess:
-    words = [sys.executable, "-m", "mkdocs", "build", "--strict", "--config-file", root / "mkdocs.yml", "--site-dir", into]
-    return subprocess.run(words, capture_output=True, text=True, timeout=300, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"})
+    words = [
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "build",
+        "--strict",
+        "--config-file",
+        root / "mkdocs.yml",
+        "--site-dir",
+        into,
+    ]
+    return subprocess.run(
+        words, capture_output=True, text=True, timeout=300, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -54,14 +67,22 @@ def test_readme_is_the_first_page_with_its_picture_and_links(site):
 
 
 def test_nothing_is_fetched_from_elsewhere(site):
-    fetched = [link for path in site.rglob("*.html") for link in re.findall(r"""(?:src|href)=["']?(https?://[^"' >]+\.(?:js|css|woff2?))""", path.read_text())]
+    fetched = [
+        link
+        for path in site.rglob("*.html")
+        for link in re.findall(
+            r"""(?:src|href)=["']?(https?://[^"' >]+\.(?:js|css|woff2?))""", path.read_text()
+        )
+    ]
     assert fetched == []
 
 
 def test_code_and_lists_are_shown_as_such(site):
     assert "```" not in "".join(path.read_text() for path in site.rglob("*.html"))
     begins = re.compile(r"<p>[^<]*(?:<[^>]*>[^<]*)*?\n- ")
-    assert [str(path.relative_to(site)) for path in site.rglob("*.html") if begins.search(path.read_text())] == []
+    assert [
+        str(path.relative_to(site)) for path in site.rglob("*.html") if begins.search(path.read_text())
+    ] == []
 
 
 def test_the_api_has_every_public_name(site):
@@ -69,7 +90,11 @@ def test_the_api_has_every_public_name(site):
     assert [name for name in ostinato.__all__ if f'id="{name.lower()}"' not in text] == []
 
 
-BROKEN = [("nowhere.md", "nowhere.md"), ("tutorial.md#nowhere", "nowhere"), ("../nowhere.toml", "nowhere.toml")]
+BROKEN = [
+    ("nowhere.md", "nowhere.md"),
+    ("tutorial.md#nowhere", "nowhere"),
+    ("../nowhere.toml", "nowhere.toml"),
+]
 
 
 @pytest.mark.parametrize(("link", "words"), everyday(BROKEN, BROKEN[1]))

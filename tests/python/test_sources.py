@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sources themselves: C++ is formatted and its examples are whole, and what is included comes from packages that script/setup
-installs."""
+"""The sources themselves: C++ is formatted and its examples are whole, and what is included comes from
+packages that script/setup installs."""
 
 import os
 import re
@@ -14,16 +14,30 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 # The build tree that ostinato is imported from; script/test's, where it is installed.
-BUILD = next((b for b in (Path(ostinato.__file__).parents[2], ROOT / "build/release") if (b / "build.ninja").exists()), None)
+BUILD = next(
+    (b for b in (Path(ostinato.__file__).parents[2], ROOT / "build/release") if (b / "build.ninja").exists()),
+    None,
+)
 
 
 def sources(*endings: str) -> list[Path]:
     """Our own, as git knows them."""
-    words = ["git", "ls-files", "--cached", "--others", "--exclude-standard", *(f"*{ending}" for ending in endings)]
+    words = [
+        "git",
+        "ls-files",
+        "--cached",
+        "--others",
+        "--exclude-standard",
+        *(f"*{ending}" for ending in endings),
+    ]
     listed = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
     if listed.returncode:
         pytest.skip("no git, or no checkout: the sources cannot be listed")
-    return [path for word in listed.stdout.split() if not word.startswith("third_party/") and (path := ROOT / word).is_file()]
+    return [
+        path
+        for word in listed.stdout.split()
+        if not word.startswith("third_party/") and (path := ROOT / word).is_file()
+    ]
 
 
 def test_every_file_in_cpp_is_formatted():
@@ -31,13 +45,33 @@ def test_every_file_in_cpp_is_formatted():
         pytest.skip("no clang-format")
     files = sources(".h", ".cpp")
     halves = [files[::2], files[1::2]]  # one a core
-    running = [subprocess.Popen(["clang-format", "--dry-run", "-Werror", *half], stderr=subprocess.PIPE, text=True) for half in halves]
+    running = [
+        subprocess.Popen(["clang-format", "--dry-run", "-Werror", *half], stderr=subprocess.PIPE, text=True)
+        for half in halves
+    ]
     assert "".join(process.communicate()[1] for process in running) == ""
 
 
 def test_every_file_names_its_license():
-    files = sources(".h", ".cpp", ".py", ".pyi", ".cmake", "CMakeLists.txt", "script/setup", "script/test", "script/demo", "script/zoo", "script/wheels", "script/site")
-    without = [path.relative_to(ROOT) for path in files if "SPDX-License-Identifier: Apache-2.0\n" not in path.read_text()[:100]]
+    files = sources(
+        ".h",
+        ".cpp",
+        ".py",
+        ".pyi",
+        ".cmake",
+        "CMakeLists.txt",
+        "script/setup",
+        "script/test",
+        "script/demo",
+        "script/zoo",
+        "script/wheels",
+        "script/site",
+    )
+    without = [
+        path.relative_to(ROOT)
+        for path in files
+        if "SPDX-License-Identifier: Apache-2.0\n" not in path.read_text()[:100]
+    ]
     assert without == [] and len(files) > 500
 
 
@@ -47,14 +81,30 @@ def test_python_has_no_findings():
     assert found.returncode == 0, found.stdout + found.stderr
 
 
+def test_every_file_in_python_is_formatted():
+    words = [sys.executable, "-m", "ruff", "format", "--check", "."]
+    found = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+    assert found.returncode == 0, found.stdout + found.stderr
+
+
 def test_the_types_hold(tmp_path):
-    """mypy: strict on what a user's own type checker reads, and the bodies of all else; DeepSpeed's types are those of upstream.py."""
+    """mypy: strict on what a user's own type checker reads, and the bodies of all else; DeepSpeed's types are
+    those of upstream.py."""
     package = tmp_path / "ostinato"
     package.mkdir()
     for path in ROOT.glob("*/python/*"):
         if path.name != "__pycache__" and not path.is_relative_to(ROOT / "tests"):
             (package / path.name).symlink_to(path)
-    words = [sys.executable, "-m", "mypy", "--config-file", str(ROOT / "pyproject.toml"), "--follow-imports=silent", "-p", "ostinato"]
+    words = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--config-file",
+        str(ROOT / "pyproject.toml"),
+        "--follow-imports=silent",
+        "-p",
+        "ostinato",
+    ]
     environment = {**os.environ, "MYPYPATH": str(tmp_path), "MYPY_CACHE_DIR": str(tmp_path / "cache")}
     found = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert found.returncode == 0, found.stdout + found.stderr
@@ -86,7 +136,8 @@ def test_what_is_slow_names_the_tests_that_hold_its_promise():
 
 
 def test_examples_in_comments_keep_to_the_columns():
-    """Lines that begin with three spaces are examples, which clang-format neither breaks nor joins (.clang-format)."""
+    """Lines that begin with three spaces are examples, which clang-format neither breaks nor joins
+    (.clang-format)."""
     width = int(re.search(r"ColumnLimit: (\d+)", (ROOT / ".clang-format").read_text())[1])
     long = [
         f"{path.relative_to(ROOT)}:{number}: {len(line)} columns"
@@ -104,7 +155,11 @@ def packages_of_setup() -> list[str]:
 
 def with_dependencies(packages: list[str]) -> set[str]:
     """As dpkg knows them of what is installed; of alternatives all."""
-    shown = subprocess.run(["dpkg-query", "-W", "-f", "${Package}\t${Provides}\t${Pre-Depends},${Depends}\n"], capture_output=True, text=True)
+    shown = subprocess.run(
+        ["dpkg-query", "-W", "-f", "${Package}\t${Provides}\t${Pre-Depends},${Depends}\n"],
+        capture_output=True,
+        text=True,
+    )
     needs, providers = {}, {}
     for package, provides, depends in (line.split("\t") for line in shown.stdout.splitlines()):
         needs[package] = set(re.findall(r"(?:^|[,|])\s*([a-z0-9][a-z0-9+.-]*)", depends))
@@ -134,6 +189,11 @@ def test_every_system_header_comes_with_what_setup_installs():
     assert headers, "the build tree has compiled nothing"
     known = with_dependencies(packages_of_setup())
     owned = subprocess.run(["dpkg-query", "-S", *headers], capture_output=True, text=True).stdout
-    owners = {path: package.split(":")[0] for package, path in re.findall(r"^([^,\n]+?)(?:, .*)?: (/.*)$", owned, re.MULTILINE)}
-    foreign = {header: owners.get(header, "no package") for header in headers if owners.get(header) not in known}
+    owners = {
+        path: package.split(":")[0]
+        for package, path in re.findall(r"^([^,\n]+?)(?:, .*)?: (/.*)$", owned, re.MULTILINE)
+    }
+    foreign = {
+        header: owners.get(header, "no package") for header in headers if owners.get(header) not in known
+    }
     assert foreign == {}, "headers of packages that script/setup does not install"

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """docs/tutorial.md as somebody types it: every command in order, and what it prints.
 
-A block that opens with ```sh runs, one with ```sh skip does not. A block ```text is part of what the block before it printed: numbers
-and layouts may be others, "..." stands for anything, and lines may be broken. A block ```text shown is not compared.
+A block that opens with ```sh runs, one with ```sh skip does not. A block ```text is part of what the block
+before it printed: numbers and layouts may be others, "..." stands for anything, and lines may be broken. A
+block ```text shown is not compared.
 """
 
 import os
@@ -26,7 +27,8 @@ def words(text: str) -> str:
 
 
 def missing(shown: str, printed: str) -> str:
-    """The first part of `shown`, between two "...", that does not stand in `printed` behind the one before it; "" where all do."""
+    """The first part of `shown`, between two "...", that does not stand in `printed` behind the one before
+    it; "" where all do."""
     rest = words(printed)
     for part in filter(None, map(words, shown.split("..."))):
         if part not in rest:
@@ -45,10 +47,20 @@ def run(scripts: list[str], folder: Path) -> list[str]:
     command.chmod(0o755)
     package = Path(ostinato.__file__).absolute().parents[1]
     path = os.pathsep.join([str(folder / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]])
-    environment = {**os.environ, "PATH": path, "PYTHONPATH": f"{package}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    environment = {
+        **os.environ,
+        "PATH": path,
+        "PYTHONPATH": f"{package}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+    }
     whole = "set -euo pipefail\n" + "".join(f"echo {MARK}\n{script}\n" for script in scripts)
     ran = subprocess.run(
-        ["bash", "-c", whole], cwd=folder, env=environment, text=True, timeout=900, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        ["bash", "-c", whole],
+        cwd=folder,
+        env=environment,
+        text=True,
+        timeout=900,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
     )
     assert ran.returncode == 0, ran.stdout
     return ran.stdout.split(MARK)[1:]
@@ -64,7 +76,11 @@ def test_what_is_shown_must_stand_there():
 
 @pytest.mark.slow  # test_demo.py and test_show_page.py have what it types; script/test --docs runs it as well
 def test_the_tutorial_runs_as_it_is_shown(tmp_path):
-    listed = [(kind, text) for kind, text in blocks((ROOT / "docs" / "tutorial.md").read_text()) if kind in ("sh", "text")]
+    listed = [
+        (kind, text)
+        for kind, text in blocks((ROOT / "docs" / "tutorial.md").read_text())
+        if kind in ("sh", "text")
+    ]
     printed = iter(run([text for kind, text in listed if kind == "sh"], tmp_path))
     last, compared = "", 0
     for kind, text in listed:

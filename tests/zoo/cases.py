@@ -32,8 +32,8 @@ TELLING = {
     "convolutions, channels_last": ("split",),
     "views": ("uneven",),
 }
-# On four ranks DeepSpeed alone stops: a view is sent ("input tensor has to be contiguous"), or a rank has nothing to train ("optimizer got
-# an empty parameter list").
+# On four ranks DeepSpeed alone stops: a view is sent ("input tensor has to be contiguous"), or a rank has
+# nothing to train ("optimizer got an empty parameter list").
 ALONE_ON_TWO = ("Whisper", "T5", "T5, dropout", "views", "frozen front", "frozen front, by the script")
 
 
@@ -42,7 +42,9 @@ def cases(everything: bool) -> list[tuple[str, str]]:
     if everything:
         return [(model, name) for model in MODELS for name in PLACEMENTS if possible(model, name)]
     more = {model: (name,) for model, name in zip(REAL, cycle(ALSO), strict=False)}
-    return [(model, name) for model in MODELS for name in (EVERYONE, *TELLING.get(model, more.get(model, ())))]
+    return [
+        (model, name) for model in MODELS for name in (EVERYONE, *TELLING.get(model, more.get(model, ())))
+    ]
 
 
 def every_day(model: str, placement: str) -> bool:
@@ -50,6 +52,7 @@ def every_day(model: str, placement: str) -> bool:
 
 
 def possible(model: str, placement: str) -> bool:
-    """A placement that shards is for models whose ends can be cut; and DeepSpeed alone must be able to train what it is compared with."""
+    """A placement that shards is for models whose ends can be cut; and DeepSpeed alone must be able to train
+    what it is compared with."""
     alone = PLACEMENTS[placement].ranks == 2 or model not in ALONE_ON_TWO
     return alone and (MODELS[model].shardable or not PLACEMENTS[placement].shards)

@@ -22,22 +22,33 @@ PRELOADED = ["transformers.models." + name for name in (
     "resnet.modeling_resnet", "t5.modeling_t5", "vit.modeling_vit", "whisper.modeling_whisper",
 )]  # fmt: skip
 support_worlds.LOADED.extend(PRELOADED)  # ranks are forked from a process that has them
-# Seconds of a training; trainings of a world, which then starts anew: that takes a second, and each training leaves 20 threads of gloo's,
-# which wake up for ever and slow the next one down by 0.01 s.
+# Seconds of a training; trainings of a world, which then starts anew: that takes a second, and each training
+# leaves 20 threads of gloo's, which wake up for ever and slow the next one down by 0.01 s.
 LIMIT, RUNS = 90, 12
 
 
 def pytest_addoption(parser):
-    parser.addoption("--all", action="store_true", help="every model of the zoo under every placement, and many drawn models")
+    parser.addoption(
+        "--all",
+        action="store_true",
+        help="every model of the zoo under every placement, and many drawn models",
+    )
     parser.addoption("--examples", type=int, help="so many drawn models")
-    parser.addoption("--so-far", metavar="FILE", help="verdicts of earlier runs, which this run's are added to")
-    parser.addoption("--table", metavar="FILE", help="write the table of verdicts into FILE, e.g. docs/zoo.md")
+    parser.addoption(
+        "--so-far", metavar="FILE", help="verdicts of earlier runs, which this run's are added to"
+    )
+    parser.addoption(
+        "--table", metavar="FILE", help="write the table of verdicts into FILE, e.g. docs/zoo.md"
+    )
 
 
 def pytest_generate_tests(metafunc):
     """Model and placement: the telling ones, or all of them."""
     if "case" in metafunc.fixturenames:
-        given = [pytest.param(case, marks=() if every_day(*case) else pytest.mark.slow) for case in cases(metafunc.config.getoption("--all"))]
+        given = [
+            pytest.param(case, marks=() if every_day(*case) else pytest.mark.slow)
+            for case in cases(metafunc.config.getoption("--all"))
+        ]
         metafunc.parametrize("case", given, ids=lambda case: f"{case[0]} × {case[1]}")
 
 

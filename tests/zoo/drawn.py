@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models that hypothesis draws: lists of layers, each of which does a few of the things that ordinary training code does."""
+"""Models that hypothesis draws: lists of layers, each of which does a few of the things that ordinary
+training code does."""
 
 import random
 from dataclasses import dataclass
@@ -14,7 +15,18 @@ from torch.utils.checkpoint import checkpoint
 from .hazards import CLASSES, WIDTH, cross_entropy, parameters, scripts, spec, vectors
 from .model import Model
 
-PARTS = ("batchnorm", "dropout", "buffer", "python", "hook", "checkpoint", "weight_norm", "autocast", "inner", "chance")
+PARTS = (
+    "batchnorm",
+    "dropout",
+    "buffer",
+    "python",
+    "hook",
+    "checkpoint",
+    "weight_norm",
+    "autocast",
+    "inner",
+    "chance",
+)
 ENDS = ("view", "in_place", "pair", "integers", "single", "plain")
 BETWEEN = {
     "dropout off": scripts.drop_nothing,
@@ -22,7 +34,9 @@ BETWEEN = {
     "hooks of gradients": scripts.scale_gradients,
     "hooks of forwards": scripts.halve_outputs,
     "frozen biases": parameters.freeze_biases,
-    "frozen front": lambda model: [p.requires_grad_(False) for name, p in model.named_parameters() if name.startswith("0.")],
+    "frozen front": lambda model: [
+        p.requires_grad_(False) for name, p in model.named_parameters() if name.startswith("0.")
+    ],
     "weights": scripts.start_again,
     "attributes": lambda model: [setattr(m, "factor", 0.7) for m in model.modules() if isinstance(m, Drawn)],
 }
@@ -30,7 +44,8 @@ BETWEEN = {
 
 @dataclass(frozen=True)
 class Layer:
-    """`parts` of PARTS inside of it; `end` of ENDS: what it hands on; `tied`: it is one of those that share a weight."""
+    """`parts` of PARTS inside of it; `end` of ENDS: what it hands on; `tied`: it is one of those that share a
+    weight."""
 
     parts: tuple[str, ...] = ()
     end: str = "plain"
@@ -68,7 +83,9 @@ def change(names: tuple[str, ...], model) -> None:
 def layers(recipe: Recipe) -> list:
     from deepspeed.pipe import TiedLayerSpec
 
-    made = [TiedLayerSpec("drawn", Drawn, layer) if layer.tied else spec(Drawn, layer) for layer in recipe.layers]
+    made = [
+        TiedLayerSpec("drawn", Drawn, layer) if layer.tied else spec(Drawn, layer) for layer in recipe.layers
+    ]
     return [*made, spec(DrawnHead)]
 
 
@@ -79,7 +96,9 @@ class Drawn(nn.Module):
         super().__init__()
         self.layer, self.factor, self.calls = layer, 1.0, 0
         self.mix = nn.Linear(WIDTH, WIDTH, bias=not layer.tied)
-        self.weight = self.mix.weight  # all that tied layers share: DeepSpeed does not keep more of them equal
+        self.weight = (
+            self.mix.weight
+        )  # all that tied layers share: DeepSpeed does not keep more of them equal
         self.norm = nn.BatchNorm1d(WIDTH) if "batchnorm" in layer.parts else nn.Identity()
         self.drop = nn.Dropout(0.2) if "dropout" in layer.parts else nn.Identity()
         if "buffer" in layer.parts:
@@ -93,7 +112,11 @@ class Drawn(nn.Module):
 
     def forward(self, given):
         x, rest = (given[0], given[1:]) if isinstance(given, tuple) else (given, ())
-        inside = partial(checkpoint, self.inside, use_reentrant=False) if "checkpoint" in self.layer.parts else self.inside
+        inside = (
+            partial(checkpoint, self.inside, use_reentrant=False)
+            if "checkpoint" in self.layer.parts
+            else self.inside
+        )
         return self.handed_on(x + self.factor * inside(x), x, rest)
 
     def inside(self, x):
@@ -147,7 +170,8 @@ def drawn_layers(draw) -> Layer:
 
 @st.composite
 def recipes(draw) -> Recipe:
-    """Six to nine layers with the head; each half of them has something to train, without which DeepSpeed alone does not start."""
+    """Six to nine layers with the head; each half of them has something to train, without which DeepSpeed
+    alone does not start."""
     made = draw(st.lists(drawn_layers(), min_size=5, max_size=8))
     for trained in (1, -1):
         made[trained] = Layer(made[trained].parts, made[trained].end)

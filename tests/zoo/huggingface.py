@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hugging Face's models as lists of layers: their own blocks, with what a block needs beside the hidden state riding along.
+"""Hugging Face's models as lists of layers: their own blocks, with what a block needs beside the hidden state
+riding along.
 
-Tiny configurations, no weights from anywhere. Adapters are what a user writes to put such a model into a PipelineModule: rotary
-embeddings are computed where they are used, because DeepSpeed expects a gradient for every floating-point tensor that it sends.
+Tiny configurations, no weights from anywhere. Adapters are what a user writes to put such a model into a
+PipelineModule: rotary embeddings are computed where they are used, because DeepSpeed expects a gradient for
+every floating-point tensor that it sends.
 """
 
 import torch
@@ -25,7 +27,12 @@ from .hazards import cross_entropy, spec
 from .model import Model
 
 VOCABULARY, WIDTH, HEADS, BLOCKS, BATCH, LENGTH, CLASSES = 48, 16, 2, 6, 2, 8, 5
-SIZES = {"vocab_size": VOCABULARY, "hidden_size": WIDTH, "num_hidden_layers": BLOCKS, "num_attention_heads": HEADS}
+SIZES = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": WIDTH,
+    "num_hidden_layers": BLOCKS,
+    "num_attention_heads": HEADS,
+}
 HUGGING_FACE: dict[str, Model] = {}
 
 
@@ -125,21 +132,34 @@ class Decoder(nn.Module):
 
     def forward(self, given):
         hidden, positions = given
-        return self.layer(hidden, position_embeddings=self.rotary(hidden, positions), position_ids=positions), positions
+        return self.layer(
+            hidden, position_embeddings=self.rotary(hidden, positions), position_ids=positions
+        ), positions
 
 
 def decoders(kind, config) -> list:
-    return [spec(Embedding, config), *(spec(Decoder, kind, config, i) for i in range(BLOCKS)), spec(Head, LlamaRMSNorm)]
+    return [
+        spec(Embedding, config),
+        *(spec(Decoder, kind, config, i) for i in range(BLOCKS)),
+        spec(Head, LlamaRMSNorm),
+    ]
 
 
 @model("LLaMA")
 def _llama():
-    return decoders(LlamaDecoderLayer, configured(LlamaConfig, **SIZES, intermediate_size=32, num_key_value_heads=1))
+    return decoders(
+        LlamaDecoderLayer, configured(LlamaConfig, **SIZES, intermediate_size=32, num_key_value_heads=1)
+    )
 
 
 @model("Mixtral")
 def _mixtral():
-    sizes = {"intermediate_size": 16, "num_key_value_heads": 1, "num_local_experts": 4, "num_experts_per_tok": 2}
+    sizes = {
+        "intermediate_size": 16,
+        "num_key_value_heads": 1,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+    }
     return decoders(MixtralDecoderLayer, configured(MixtralConfig, **SIZES, **sizes))
 
 
@@ -175,7 +195,11 @@ class BertBlock(BertLayer):
 
 def bert(**dropout) -> list:
     config = configured(BertConfig, **SIZES, intermediate_size=32, max_position_embeddings=LENGTH, **dropout)
-    return [spec(BertFront, config), *(spec(BertBlock, config) for _ in range(BLOCKS)), spec(Head, nn.LayerNorm)]
+    return [
+        spec(BertFront, config),
+        *(spec(BertBlock, config) for _ in range(BLOCKS)),
+        spec(Head, nn.LayerNorm),
+    ]
 
 
 model("BERT", batch=masked)(lambda: bert(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0))
@@ -186,7 +210,9 @@ model("BERT, dropout, seed_layers", batch=masked, pipeline={"seed_layers": True}
 
 
 def pictures(generator):
-    return torch.randn(BATCH, 3, 16, 16, generator=generator), torch.randint(CLASSES, (BATCH,), generator=generator)
+    return torch.randn(BATCH, 3, 16, 16, generator=generator), torch.randint(
+        CLASSES, (BATCH,), generator=generator
+    )
 
 
 class Classifier(Head):
@@ -215,9 +241,13 @@ class Pooled(nn.Module):
 
 @model("ResNet", batch=pictures)
 def _resnet():
-    config = ResNetConfig(embedding_size=8, hidden_sizes=[8, 8, 16, 16, 16, 16], depths=[1] * 6, layer_type="basic")
+    config = ResNetConfig(
+        embedding_size=8, hidden_sizes=[8, 8, 16, 16, 16, 16], depths=[1] * 6, layer_type="basic"
+    )
     widths = [config.embedding_size, *config.hidden_sizes]
-    stages = (spec(ResNetStage, config, widths[i], widths[i + 1], stride=1 + i % 2, depth=1) for i in range(6))
+    stages = (
+        spec(ResNetStage, config, widths[i], widths[i + 1], stride=1 + i % 2, depth=1) for i in range(6)
+    )
     return [spec(ResNetEmbeddings, config), *stages, spec(Pooled, widths[-1])]
 
 
@@ -267,9 +297,17 @@ class SpeechDecoder(WhisperDecoderLayer):
 
 @model("Whisper", batch=speech)
 def _whisper():
-    sizes = {"encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "encoder_attention_heads": HEADS, "decoder_attention_heads": HEADS}
+    sizes = {
+        "encoder_ffn_dim": 32,
+        "decoder_ffn_dim": 32,
+        "encoder_attention_heads": HEADS,
+        "decoder_attention_heads": HEADS,
+    }
     config = configured(WhisperConfig, vocab_size=VOCABULARY, num_mel_bins=4, d_model=WIDTH, **sizes)
-    encoder, decoder = (spec(SpeechEncoder, config) for _ in range(3)), (spec(SpeechDecoder, config, i) for i in range(3))
+    encoder, decoder = (
+        (spec(SpeechEncoder, config) for _ in range(3)),
+        (spec(SpeechDecoder, config, i) for i in range(3)),
+    )
     return [spec(SpeechFront, config), *encoder, spec(TextFront, config), *decoder, spec(Head, nn.LayerNorm)]
 
 
@@ -290,7 +328,8 @@ class T5Front(nn.Module):
 
 
 class T5Encoder(nn.Module):
-    """(hidden, tokens[, bias]) -> (hidden, tokens, bias): the first makes the relative positions' bias for all, a learnt one."""
+    """(hidden, tokens[, bias]) -> (hidden, tokens, bias): the first makes the relative positions' bias for
+    all, a learnt one."""
 
     def __init__(self, config, first):
         super().__init__()
@@ -321,7 +360,10 @@ class T5Decoder(T5Encoder):
         hidden, encoded, *bias = given
         mask = torch.full((hidden.size(1), hidden.size(1)), torch.finfo(hidden.dtype).min).triu(1)[None, None]
         hidden, bias, _ = self.block(
-            hidden, attention_mask=None if bias else mask, position_bias=bias[0] if bias else None, encoder_hidden_states=encoded
+            hidden,
+            attention_mask=None if bias else mask,
+            position_bias=bias[0] if bias else None,
+            encoder_hidden_states=encoded,
         )
         return hidden, encoded, bias
 
@@ -330,7 +372,10 @@ def t5(rate: float) -> list:
     sizes = {"d_model": WIDTH, "d_kv": 8, "d_ff": 32, "num_layers": 3, "num_heads": HEADS}
     encoder = configured(T5Config, vocab_size=VOCABULARY, **sizes, dropout_rate=rate)
     decoder = configured(T5Config, vocab_size=VOCABULARY, **sizes, dropout_rate=rate, is_decoder=True)
-    blocks = [spec(T5Encoder, encoder, i == 0) for i in range(3)], [spec(T5Decoder, decoder, i == 0) for i in range(3)]
+    blocks = (
+        [spec(T5Encoder, encoder, i == 0) for i in range(3)],
+        [spec(T5Decoder, decoder, i == 0) for i in range(3)],
+    )
     return [spec(T5Front, encoder), *blocks[0], spec(T5Middle, decoder), *blocks[1], spec(Head, T5LayerNorm)]
 
 

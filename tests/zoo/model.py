@@ -9,11 +9,14 @@ import torch
 
 @dataclass(frozen=True)
 class Model:
-    """`layers` makes the list that a script gives to PipelineModule; `batch` one micro-batch, (inputs, labels), from a generator.
+    """`layers` makes the list that a script gives to PipelineModule; `batch` one micro-batch, (inputs,
+    labels), from a generator.
 
-    `between`: what a script does to its PipelineModule before deepspeed.initialize(); `after`: to the engine after it. `pipeline`: other arguments of PipelineModule.
-    `config`: other keys of the DeepSpeed configuration. `kind`: PipelineModule, or the script's own class of it.
-    `more_layers`: those that `kind` adds. `shardable`: its first and last layer can be cut over ranks. `optimizer`: its name for DeepSpeed, or a function of the model.
+    `between`: what a script does to its PipelineModule before deepspeed.initialize(); `after`: to the engine
+    after it. `pipeline`: other arguments of PipelineModule. `config`: other keys of the DeepSpeed
+    configuration. `kind`: PipelineModule, or the script's own class of it. `more_layers`: those that `kind`
+    adds. `shardable`: its first and last layer can be cut over ranks. `optimizer`: its name for DeepSpeed, or
+    a function of the model.
     """
 
     name: str

@@ -18,7 +18,8 @@ TIMEOUT_S = 30  # of a rank that waits for another one; longer, and the process 
 
 @dataclass(frozen=True)
 class Placement:
-    """`section(model, folder)`; files go into `folder`. `ranks`: so many processes. `shards`: for models that can be cut only."""
+    """`section(model, folder)`; files go into `folder`. `ranks`: so many processes. `shards`: for models that
+    can be cut only."""
 
     name: str
     section: Callable[[Model, Path], dict]
@@ -33,21 +34,35 @@ def cuts(layers: int, stages: int) -> tuple[int, ...]:
     return tuple(size * stage + min(stage, more) for stage in range(1, stages))
 
 
-def _searched(text: str, layers: int, folder: Path, method: str = "auto", micro_batches: int = MICRO_BATCHES) -> dict:
+def _searched(
+    text: str, layers: int, folder: Path, method: str = "auto", micro_batches: int = MICRO_BATCHES
+) -> dict:
     plan = make_plan(folder, Layout("unused", (), ()), layers, micro_batches, method=method, text=text)
     return {"plan": str(plan), "timeout_s": TIMEOUT_S}
 
 
-def planned(bounds: tuple, ranks: tuple, folder: Path, name="drawn", split=False, recompute=False, method="auto") -> dict:
+def planned(
+    bounds: tuple, ranks: tuple, folder: Path, name="drawn", split=False, recompute=False, method="auto"
+) -> dict:
     """Stages one after the other: stage i holds the layers from bounds[i] to bounds[i + 1] on ranks[i]."""
     stages = [
-        Stage(f"s{i}", bounds[i], bounds[i + 1], rank if isinstance(rank, tuple) else (rank,), (f"s{i - 1}",) if i else ())
+        Stage(
+            f"s{i}",
+            bounds[i],
+            bounds[i + 1],
+            rank if isinstance(rank, tuple) else (rank,),
+            (f"s{i - 1}",) if i else (),
+        )
         for i, rank in enumerate(ranks)
     ]
-    return _searched(placement_text(name, stages, split=split, recompute=recompute), bounds[-1], folder, method)
+    return _searched(
+        placement_text(name, stages, split=split, recompute=recompute), bounds[-1], folder, method
+    )
 
 
-def chain(name: str, ranks: tuple, where=None, split=False, recompute=False, method="auto", **more) -> Placement:
+def chain(
+    name: str, ranks: tuple, where=None, split=False, recompute=False, method="auto", **more
+) -> Placement:
     """Stages one after the other on `ranks`; `where(layers, stages)` cuts."""
 
     def section(model: Model, folder: Path) -> dict:
@@ -89,7 +104,10 @@ def _profiled(model: Model, folder: Path) -> dict:
     """What a user does: `ostinato profile` on the script, and the profile in the section."""
     script, profile = folder / "train.py", folder / "profile.json"
     script.write_text(SCRIPT.format(path=sys.path, name=model.name))
-    run_alone(profile_script, ["--world-size", "2", "--repeats", "3", "--warm-up", "1", "--output", str(profile), str(script)])
+    run_alone(
+        profile_script,
+        ["--world-size", "2", "--repeats", "3", "--warm-up", "1", "--output", str(profile), str(script)],
+    )
     return {"profile": str(profile), "search": {"time_limit": 2}, "timeout_s": TIMEOUT_S}
 
 

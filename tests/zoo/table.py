@@ -41,27 +41,45 @@ def write_table(path: Path, verdicts: dict[str, dict[str, Verdict]]) -> None:
     names = [name for name in PLACEMENTS if any(name in row for row in verdicts.values())]
     everything = cases(everything=True)
     missing = sum(name not in verdicts.get(model, {}) for model, name in everything)
-    text = [HEAD.format(whole=f"of {len(everything)} pairs {missing} have not run." if missing else "every pair has run.")]
+    text = [
+        HEAD.format(
+            whole=f"of {len(everything)} pairs {missing} have not run." if missing else "every pair has run."
+        )
+    ]
     for title, models in (("Models", REAL), ("Hazards", [m for m in MODELS if m not in REAL])):
         models = [m for m in models if m in verdicts]
         text += ["", f"## {title}", "", f"| | {' | '.join(names)} |", "| --- |" + " --- |" * len(names)]
-        text += [f"| {m} | " + " | ".join(_kind(verdicts[m].get(name)) for name in names) + " |" for m in models]
+        text += [
+            f"| {m} | " + " | ".join(_kind(verdicts[m].get(name)) for name in names) + " |" for m in models
+        ]
     text += ["", "## Why", ""]
     for why, pairs in sorted(_reasons(verdicts).items(), key=lambda item: (-len(item[1]), item[0])):
         where = f"({len(pairs)}: {'; '.join(pairs[:3])}{', ...' if len(pairs) > 3 else ''})"
-        text += wrap(f"{why} {where}", COLUMNS, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False)
+        text += wrap(
+            f"{why} {where}", COLUMNS, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False
+        )
     path.write_text("\n".join(text) + "\n")
 
 
 def read_verdicts(path: Path) -> dict[str, dict[str, Verdict]]:
     """Those of models and placements that still exist, if the file does."""
     kept = json.loads(path.read_text()) if path.exists() else {}
-    rows = {model: {name: Verdict(*verdict) for name, verdict in row.items() if name in PLACEMENTS} for model, row in kept.items()}
+    rows = {
+        model: {name: Verdict(*verdict) for name, verdict in row.items() if name in PLACEMENTS}
+        for model, row in kept.items()
+    }
     return {model: row for model, row in rows.items() if model in MODELS}
 
 
 def keep_verdicts(path: Path, verdicts: dict[str, dict[str, Verdict]]) -> None:
-    path.write_text(json.dumps({model: {name: astuple(verdict) for name, verdict in row.items()} for model, row in verdicts.items()}))
+    path.write_text(
+        json.dumps(
+            {
+                model: {name: astuple(verdict) for name, verdict in row.items()}
+                for model, row in verdicts.items()
+            }
+        )
+    )
 
 
 def _kind(verdict: Verdict | None) -> str:

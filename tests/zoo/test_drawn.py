@@ -18,18 +18,31 @@ EXAMPLES, MANY = 12, 2000
 
 @st.composite
 def placements(draw, count: int) -> dict:
-    """Arguments of planned(): 2 to 5 stages of `count` layers on 2 ranks, in any order, with split backwards or recomputation."""
+    """Arguments of planned(): 2 to 5 stages of `count` layers on 2 ranks, in any order, with split backwards
+    or recomputation."""
     inner = draw(st.sets(st.integers(1, count - 1), min_size=1, max_size=min(4, count - 1)))
-    ranks = draw(st.lists(st.integers(0, 1), min_size=len(inner) + 1, max_size=len(inner) + 1).filter(lambda r: len(set(r)) == 2))
+    ranks = draw(
+        st.lists(st.integers(0, 1), min_size=len(inner) + 1, max_size=len(inner) + 1).filter(
+            lambda r: len(set(r)) == 2
+        )
+    )
     split, recompute = draw(st.sampled_from([(False, False), (True, False), (False, True)]))
-    return {"bounds": (0, *sorted(inner), count), "ranks": tuple(ranks), "split": split, "recompute": recompute}
+    return {
+        "bounds": (0, *sorted(inner), count),
+        "ranks": tuple(ranks),
+        "split": split,
+        "recompute": recompute,
+    }
 
 
 def possible(drawn) -> bool:
-    """No checkpointing takes layers that ask autograd for a gradient, neither a plan's, nor DeepSpeed's, nor a layer's own: hazards.autograd.Inner has them."""
+    """No checkpointing takes layers that ask autograd for a gradient, neither a plan's, nor DeepSpeed's, nor
+    a layer's own: hazards.autograd.Inner has them."""
     recipe, placement = drawn
     checkpointed = recipe.checkpointed or placement["recompute"]
-    return not any("inner" in layer.parts and (checkpointed or "checkpoint" in layer.parts) for layer in recipe.layers)
+    return not any(
+        "inner" in layer.parts and (checkpointed or "checkpoint" in layer.parts) for layer in recipe.layers
+    )
 
 
 def trained(recipe: Recipe, section: dict | None):
@@ -47,10 +60,23 @@ def test_drawn_models(world, request):
     examples = request.config.getoption("--examples") or (MANY if everything else EXAMPLES)
     seen: dict[str, int] = {}
 
-    phases = [Phase.generate, Phase.shrink] if everything else [Phase.generate]  # what fails is printed, and is small
+    phases = (
+        [Phase.generate, Phase.shrink] if everything else [Phase.generate]
+    )  # what fails is printed, and is small
 
-    @settings(max_examples=examples, deadline=None, derandomize=not everything, database=None, phases=phases, suppress_health_check=list(HealthCheck))
-    @given(recipes().flatmap(lambda recipe: st.tuples(st.just(recipe), placements(len(recipe.layers) + 1))).filter(possible))
+    @settings(
+        max_examples=examples,
+        deadline=None,
+        derandomize=not everything,
+        database=None,
+        phases=phases,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(
+        recipes()
+        .flatmap(lambda recipe: st.tuples(st.just(recipe), placements(len(recipe.layers) + 1)))
+        .filter(possible)
+    )
     def holds(drawn):
         recipe, placement = drawn
         try:
@@ -72,4 +98,6 @@ def test_drawn_models(world, request):
         holds()
     finally:
         print(seen)
-    assert seen.get("not trained by DeepSpeed", 0) <= examples // 10 and seen.get("equal", 0) >= examples // 4, seen
+    assert (
+        seen.get("not trained by DeepSpeed", 0) <= examples // 10 and seen.get("equal", 0) >= examples // 4
+    ), seen

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each model of the zoo under each placement: equal to DeepSpeed's 1F1B, or different as rank 0 announced, or refused by name."""
+"""Each model of the zoo under each placement: equal to DeepSpeed's 1F1B, or different as rank 0 announced, or
+refused by name."""
 
 from .catalogue import MODELS
 from .placements import PLACEMENTS

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What runs on every rank of a World: a model of the zoo under DeepSpeed alone, or under an "ostinato" section."""
+"""What runs on every rank of a World: a model of the zoo under DeepSpeed alone, or under an "ostinato"
+section."""
 
 import gc
 import io
@@ -70,7 +71,9 @@ def _train(outcome: Outcome, model: Model, section, optimizer, steps: int) -> No
             data = model.batches(7) if reads else None
         outcome.losses.append(engine.train_batch(data).item())
     outcome.where = "eval_batch()"
-    outcome.evaluation = engine.eval_batch(model.batches(99) if engine.is_first_stage() or engine.is_last_stage() else None).item()
+    outcome.evaluation = engine.eval_batch(
+        model.batches(99) if engine.is_first_stage() or engine.is_last_stage() else None
+    ).item()
     outcome.where = "the comparison"
     replica = engine.grid.data_parallel_id
     held = [*engine.module.named_parameters(), *engine.module.named_buffers()]
@@ -120,7 +123,8 @@ def configuration(model: Model, section: dict | None, optimizer) -> dict:
 
 
 def _without_its_groups(function, *args):
-    """Calls it, and ends the process groups that it made and that nobody keeps: their threads wake up for ever."""
+    """Calls it, and ends the process groups that it made and that nobody keeps: their threads wake up for
+    ever."""
     from deepspeed.utils import groups
 
     if not gc.get_freeze_count():  # what was imported: no cycle of an engine's
@@ -130,7 +134,11 @@ def _without_its_groups(function, *args):
     try:
         return function(*args)
     finally:
-        kept = {id(held) for value in vars(groups).values() for held in (value.values() if isinstance(value, dict) else [value])}
+        kept = {
+            id(held)
+            for value in vars(groups).values()
+            for held in (value.values() if isinstance(value, dict) else [value])
+        }
         for group in [group for group in world.pg_map if group not in before and id(group) not in kept]:
             dist.destroy_process_group(group)
         gc.collect()  # engines hold theirs in cycles

@@ -11,13 +11,19 @@ from .trainings import START, STEP, Outcome
 
 EQUAL, ROUNDING, OTHER, REFUSED, WRONG = "equal", "rounding", "differs", "refused", "WRONG"
 DRAWN, CONTRACT = "draw random numbers", "breaks the contract: a layer writes to more than its buffers"
-OTHERWISE = (DRAWN, "random numbers than for the first", "so what is averaged there, and evaluations with it, differ")
+OTHERWISE = (
+    DRAWN,
+    "random numbers than for the first",
+    "so what is averaged there, and evaluations with it, differ",
+)
 EXPECTED = "ostinato: expected: the losses of 1F1B "  # rank 0 says it of every plan
 ROUNDED = "the losses of 1F1B up to rounding"  # before step 1, or after it
 ROOM = 1e-3  # of losses under "rounding", relative to the loss; or the step to the next number, where weights are bf16
 ROOM_OF_WEIGHTS = 0.06  # relative to the largest of a tensor, or to 1: Adam's 3 steps of 0.01 up, or down, where a gradient is all rounding
 NEAR = 0.5  # of losses under "differs", relative to the loss
-NAMES = re.compile(r'"[^"]+"|\blayers? \d|\b\w+_\w+\b|\b\w+\(\)|\b[A-Z]\w*[a-z]\w*[A-Z]\w*')  # "a key", layer 3, a_name, a_call(), AClass
+NAMES = re.compile(
+    r'"[^"]+"|\blayers? \d|\b\w+_\w+\b|\b\w+\(\)|\b[A-Z]\w*[a-z]\w*[A-Z]\w*'
+)  # "a key", layer 3, a_name, a_call(), AClass
 
 
 @dataclass(frozen=True)
@@ -41,17 +47,22 @@ def judge(stock: list[Outcome], ours: list[Outcome], keeps_contract: bool = True
     differing = _differing(stock, ours)
     if not differing:
         return Verdict(EQUAL)
-    if drawn := [line for outcome in ours for line in outcome.said if any(words in line for words in OTHERWISE)]:
+    if drawn := [
+        line for outcome in ours for line in outcome.said if any(words in line for words in OTHERWISE)
+    ]:
         return _other(stock, ours, re.sub(r"^ostinato: (rank \d+: )?", "", drawn[0]))
     far = _far(stock, ours)
     if not far:
-        rounding = [line for line in ours[0].said if ROUNDED in line] or lines  # what no design tells, docs/deepspeed.md lists
+        rounding = [
+            line for line in ours[0].said if ROUNDED in line
+        ] or lines  # what no design tells, docs/deepspeed.md lists
         return Verdict(ROUNDING, rounding[-1].removeprefix("ostinato: "))
     return Verdict(WRONG, f"{differing}; {far}") if keeps_contract else _other(stock, ours, CONTRACT)
 
 
 def _refusal(ours: list[Outcome]) -> Verdict:
-    """By name and before any weight has changed, on every rank. Where one refuses in a step, its process ends: the others may wait here."""
+    """By name and before any weight has changed, on every rank. Where one refuses in a step, its process
+    ends: the others may wait here."""
     named = [o for o in ours if o.refusal and not _waited(o) and NAMES.search(o.failed.split(": ", 1)[1])]
     if not named:
         first = next((o for o in ours if o.failed and not _waited(o)), next(o for o in ours if o.failed))
@@ -96,7 +107,9 @@ def _far(stock: list[Outcome], ours: list[Outcome], room: float = ROOM, weights:
     room = max([room, *(torch.finfo(kind).eps for kind in kinds.values() if kind.is_floating_point)])
     for theirs, mine in zip(stock, ours, strict=True):
         figures = zip([*theirs.losses, theirs.evaluation], [*mine.losses, mine.evaluation], strict=True)
-        if far := [(a, b) for a, b in figures if not math.isfinite(b) or abs(a - b) > room * max(1.0, abs(a))]:
+        if far := [
+            (a, b) for a, b in figures if not math.isfinite(b) or abs(a - b) > room * max(1.0, abs(a))
+        ]:
             return f"a loss is {far[0][1]} where 1F1B's is {far[0][0]}"
         if weights and mine.apart:
             return mine.apart

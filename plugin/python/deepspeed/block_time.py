@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a block costs beside its layers: the engine's own code, and sending what it made. What a step costs beside its blocks: the
-loss's way to all ranks, and DeepSpeed's own code around the optimizer.
+"""What a block costs beside its layers: the engine's own code, and sending what it made. What a step costs
+beside its blocks: the loss's way to all ranks, and DeepSpeed's own code around the optimizer.
 
     python -m ostinato.deepspeed.block_time RANK RANKS FOLDER BYTES TOUCHED     # one rank; leaves FOLDER/RANK.json
 
-Every rank trains a chain of layers that hardly compute, under a plan that gives it several stages, with messages of BYTES. A block's
-cost is from its start until what it made has been sent, less what its layer takes by itself. Layers read TOUCHED bytes, so that the
-engine finds the caches as cold as real ones leave them: its code takes half as long again then. `ostinato profile` starts it
+Every rank trains a chain of layers that hardly compute, under a plan that gives it several stages, with
+messages of BYTES. A block's cost is from its start until what it made has been sent, less what its layer
+takes by itself. Layers read TOUCHED bytes, so that the engine finds the caches as cold as real ones leave
+them: its code takes half as long again then. `ostinato profile` starts it
 (ostinato/profile/machine/block_time.py), for a profile's `rank`.
 """
 
@@ -31,7 +32,10 @@ class Scaled(nn.Module):
     """Does next to nothing in a forward and a backward, but for the memory that it reads."""
 
     memory = torch.empty(0)  # that all of them read
-    spent: dict[str, list[int]] = {"F": [], "B": []}  # ns that they took for it: of forwards, and of backwards
+    spent: dict[str, list[int]] = {
+        "F": [],
+        "B": [],
+    }  # ns that they took for it: of forwards, and of backwards
 
     def __init__(self):
         super().__init__()
@@ -79,20 +83,30 @@ def alone(values: torch.Tensor) -> dict[str, int]:
     return {kind: int(statistics.median(of_kind)) for kind, of_kind in times.items()}
 
 
-def costs(instructions: list, records: list[tuple[int, int, int]], spent: dict[str, list[int]]) -> Iterator[tuple[Any, int]]:
-    """(block, nanoseconds) of each that sends: to the start of the instruction after it has sent. `spent`: of all blocks, what they took for
-    memory.
+def costs(
+    instructions: list, records: list[tuple[int, int, int]], spent: dict[str, list[int]]
+) -> Iterator[tuple[Any, int]]:
+    """(block, nanoseconds) of each that sends: to the start of the instruction after it has sent. `spent`: of
+    all blocks, what they took for memory.
     """
     took = {kind: iter(times) for kind, times in spent.items()}
-    beside = [next(took[instructions[block].action]) if instructions[block].action in took else 0 for block, _, _ in records]
-    for (block, start, _), (sending, _, _), (_, after, _), memory in zip(records, records[1:], records[2:], beside, strict=False):
-        if instructions[block].action in took and instructions[sending].action == f"SEND_{instructions[block].action}":
+    beside = [
+        next(took[instructions[block].action]) if instructions[block].action in took else 0
+        for block, _, _ in records
+    ]
+    for (block, start, _), (sending, _, _), (_, after, _), memory in zip(
+        records, records[1:], records[2:], beside, strict=False
+    ):
+        if (
+            instructions[block].action in took
+            and instructions[sending].action == f"SEND_{instructions[block].action}"
+        ):
             yield instructions[block], after - start - memory
 
 
 def measured(folder: Path, ranks: int, size: int) -> dict[str, int]:
-    """Nanoseconds of a forward ("F") and of a backward block ("B"), of the engine's own code around a batch that is read ("read"; 0 where
-    none is), and of a "step": medians over the steps. All ranks must call it.
+    """Nanoseconds of a forward ("F") and of a backward block ("B"), of the engine's own code around a batch
+    that is read ("read"; 0 where none is), and of a "step": medians over the steps. All ranks must call it.
     """
     import deepspeed
     import ostinato.deepspeed
@@ -135,7 +149,10 @@ def measured(folder: Path, ranks: int, size: int) -> dict[str, int]:
     own = alone(values)
     usual = {kind: int(statistics.median(times)) for kind, times in found.items() if times}
     blocks = {kind: max(0, usual[kind] - own[kind]) for kind in ("F", "B")}
-    return blocks | {"read": max(0, usual.get("read", 0) - usual["F"]), "step": int(statistics.median(beside))}
+    return blocks | {
+        "read": max(0, usual.get("read", 0) - usual["F"]),
+        "step": int(statistics.median(beside)),
+    }
 
 
 def main() -> None:
@@ -154,7 +171,9 @@ def main() -> None:
 
     operators["deepspeed_shm_comm"] = False  # else it is compiled, for a minute
     torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo", f"file://{args.folder / 'store'}", rank=args.rank, world_size=args.ranks)
+    torch.distributed.init_process_group(
+        "gloo", f"file://{args.folder / 'store'}", rank=args.rank, world_size=args.ranks
+    )
     deepspeed.init_distributed("gloo")
     result = measured(args.folder, args.ranks, args.bytes)
     (args.folder / f"{args.rank}.json").write_text(json.dumps(result))

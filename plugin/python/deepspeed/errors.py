@@ -11,8 +11,10 @@ class OstinatoError(Error, RuntimeError):
 class Unsupported(OstinatoError):
     """This DeepSpeed, this build or a feature of this run cannot be combined with a plan.
 
-    With `"require": false` the run then goes on under DeepSpeed's own 1F1B, and says so; every other OstinatoError stops.
+    With `"require": false` the run then goes on under DeepSpeed's own 1F1B, and says so; every other
+    OstinatoError stops.
     """
+
 
 # A PipelineModule that an engine has, or had.
 ANEW = (

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models with branches as a PipelineModule: layers that say what they read, and what flows between their stages.
+"""Models with branches as a PipelineModule: layers that say what they read, and what flows between their
+stages.
 
     layers = graph(
         {
@@ -12,9 +13,9 @@
     )
     model = PipelineModule(layers, num_stages=4, loss_fn=loss)
 
-Each layer returns one tensor, the last one what the loss takes. DeepSpeed alone runs the layers one after the other and hands what is still needed on from
-each to the next, in a tuple. Under a plan whose stages are not a chain (K: branches that meet, skip edges) a stage gets what
-the stages that feed it make, and nothing else.
+Each layer returns one tensor, the last one what the loss takes. DeepSpeed alone runs the layers one after the
+other and hands what is still needed on from each to the next, in a tuple. Under a plan whose stages are not a
+chain (K: branches that meet, skip edges) a stage gets what the stages that feed it make, and nothing else.
 """
 
 from collections.abc import Callable, Mapping
@@ -66,11 +67,13 @@ class Wired:
 
 
 class Node(Wired, nn.Module):
-    """A layer, or the first of tied ones. `forward_fn(module, *values)`: runs it in another way than its forward(), as in
-    TiedLayerSpec.
+    """A layer, or the first of tied ones. `forward_fn(module, *values)`: runs it in another way than its
+    forward(), as in TiedLayerSpec.
     """
 
-    def __init__(self, layer, name: str, reads: tuple[str, ...], wires: Wires, forward_fn: Callable | None = None):
+    def __init__(
+        self, layer, name: str, reads: tuple[str, ...], wires: Wires, forward_fn: Callable | None = None
+    ):
         super().__init__()
         self.layer = layer.build() if isinstance(layer, LayerSpec) else layer
         self.forward_fn = forward_fn
@@ -97,7 +100,8 @@ class Node(Wired, nn.Module):
 
 
 class Again(Wired):
-    """A later one of tied layers: a TiedLayerSpec's forward_fn, which gets the Node of the first one, or another rank's like it."""
+    """A later one of tied layers: a TiedLayerSpec's forward_fn, which gets the Node of the first one, or
+    another rank's like it."""
 
     def __init__(self, name: str, reads: tuple[str, ...], wires: Wires, forward_fn: Callable | None):
         self.forward_fn = forward_fn
@@ -116,11 +120,18 @@ class NodeSpec(LayerSpec):
 
 
 class TiedNodeSpec(TiedLayerSpec):
-    """The same for a tied layer. Every rank builds the Node of the `first` that is tied (None: this one), which is what DeepSpeed
-    writes into checkpoints; the others are run through it.
+    """The same for a tied layer. Every rank builds the Node of the `first` that is tied (None: this one),
+    which is what DeepSpeed writes into checkpoints; the others are run through it.
     """
 
-    def __init__(self, layer: TiedLayerSpec, name: str, reads: tuple[str, ...], wires: Wires, first: "TiedNodeSpec | None"):
+    def __init__(
+        self,
+        layer: TiedLayerSpec,
+        name: str,
+        reads: tuple[str, ...],
+        wires: Wires,
+        first: "TiedNodeSpec | None",
+    ):
         own, weights = layer.forward_fn, [f"layer.{attribute}" for attribute in layer.tied_weight_attr]
         plain = LayerSpec(layer.typename, *layer.module_args, **layer.module_kwargs)
         built = first.module_args if first else (plain, name, reads, wires, own)
@@ -135,19 +146,23 @@ def wired(function) -> Wired | None:
 
 
 def graph(layers: Mapping[str, tuple], inputs: tuple[str, ...]) -> list[LayerSpec]:
-    """Layers for a PipelineModule, in the order of `layers`. Raises OstinatoError for a name that is not there yet, or twice,
-    and for a layer whose output nobody reads.
+    """Layers for a PipelineModule, in the order of `layers`. Raises OstinatoError for a name that is not
+    there yet, or twice, and for a layer whose output nobody reads.
     """
     known = list(inputs)
     for name, (_, *reads) in layers.items():
         if name in known:
             raise OstinatoError(f'graph(): the name "{name}" is taken by an input')
         if unknown := [r for r in reads if r not in known]:
-            raise OstinatoError(f'graph(): layer "{name}" reads "{unknown[0]}", which no input or earlier layer is called')
+            raise OstinatoError(
+                f'graph(): layer "{name}" reads "{unknown[0]}", which no input or earlier layer is called'
+            )
         if not reads:
             raise OstinatoError(f'graph(): layer "{name}" reads nothing')
         known.append(name)
-    wires = wires_of([tuple(reads) for _, *reads in layers.values()], list(layers), tuple(inputs), (known[-1],))
+    wires = wires_of(
+        [tuple(reads) for _, *reads in layers.values()], list(layers), tuple(inputs), (known[-1],)
+    )
     for name, wire in zip(layers, wires, strict=True):
         if name not in wire.kept:
             raise OstinatoError(f'graph(): nobody reads layer "{name}"')
@@ -163,8 +178,11 @@ def graph(layers: Mapping[str, tuple], inputs: tuple[str, ...]) -> list[LayerSpe
     return specs
 
 
-def wires_of(reads: list[tuple[str, ...]], names: list[str], given: tuple[str, ...], results: tuple[str, ...]) -> list[Wires]:
-    """For layers that run one after the other on what is `given`, and whose `results` are needed after them. O(layers^2)."""
+def wires_of(
+    reads: list[tuple[str, ...]], names: list[str], given: tuple[str, ...], results: tuple[str, ...]
+) -> list[Wires]:
+    """For layers that run one after the other on what is `given`, and whose `results` are needed after them.
+    O(layers^2)."""
     wires, live = [], given
     for index, name in enumerate(names):
         needed = {r for later in reads[index + 1 :] for r in later} | set(results)
@@ -200,7 +218,9 @@ def stage_wires(specs: list[LayerSpec], stages: list) -> dict[int, StageWires]:
     results = {}
     for stage in stages:
         outside = {r for i, spec in enumerate(specs) if i not in stage.layers for r in spec.reads}
-        results[stage.index] = tuple(name for name in made[stage.index] if name in outside) or (made[stage.index][-1],)
+        results[stage.index] = tuple(name for name in made[stage.index] if name in outside) or (
+            made[stage.index][-1],
+        )
     wires = {}
     for stage in stages:
         own = [specs[i] for i in stage.layers]

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wraps DeepSpeed's PipelineModule and engines so that they heed the "ostinato" section. Imports little but the standard library: a run
-without the section pays for a dictionary look-up when its model and its engine are made, and is otherwise as if ostinato were not there, but
-for optimizer state of other layers than its ranks hold (checkpoint), which it does not load.
+"""Wraps DeepSpeed's PipelineModule and engines so that they heed the "ostinato" section. Imports little but
+the standard library: a run without the section pays for a dictionary look-up when its model and its engine
+are made, and is otherwise as if ostinato were not there, but for optimizer state of other layers than its
+ranks hold (checkpoint), which it does not load.
 
-When a PipelineModule is made, the section is known by enable(), by the environment variable, or by --deepspeed_config in the arguments:
-its layers are then made where the plan has them (placing). When the engine is made, by its configuration.
+When a PipelineModule is made, the section is known by enable(), by the environment variable, or by
+--deepspeed_config in the arguments: its layers are then made where the plan has them (placing). When the
+engine is made, by its configuration.
 """
 
 import functools
@@ -43,8 +45,8 @@ def disable() -> None:
 
 
 def section_of(configuration: dict) -> dict | None:
-    """The section of a DeepSpeed configuration, or None. Raises OstinatoError for a key that only looks like it, for the section at
-    another place, and for null: whoever wrote these wants a plan to run.
+    """The section of a DeepSpeed configuration, or None. Raises OstinatoError for a key that only looks like
+    it, for the section at another place, and for null: whoever wrote these wants a plan to run.
     """
     for key, value in configuration.items():
         if key not in (SECTION, OFF):
@@ -52,9 +54,13 @@ def section_of(configuration: dict) -> dict | None:
     if SECTION not in configuration:
         return _enabled or _of_environment()[0]
     if _enabled is not None:
-        raise OstinatoError(f'a plan is given twice: by ostinato.deepspeed.enable() and by the "{SECTION}" section')
+        raise OstinatoError(
+            f'a plan is given twice: by ostinato.deepspeed.enable() and by the "{SECTION}" section'
+        )
     if configuration[SECTION] is None:
-        raise OstinatoError(f'"{SECTION}" is null: give it a "plan", or leave the key out, or call it "{OFF}", to train without one')
+        raise OstinatoError(
+            f'"{SECTION}" is null: give it a "plan", or leave the key out, or call it "{OFF}", to train without one'
+        )
     return configuration[SECTION]
 
 
@@ -76,7 +82,9 @@ def _of_first() -> dict | None:
     from ostinato.ranks.again import left_by_first
 
     folder = left_by_first()
-    return json.loads((folder / LEFT).read_text()) if folder is not None and (folder / LEFT).is_file() else None
+    return (
+        json.loads((folder / LEFT).read_text()) if folder is not None and (folder / LEFT).is_file() else None
+    )
 
 
 def _of_environment() -> Known:
@@ -86,10 +94,14 @@ def _of_environment() -> Known:
     if given.startswith("{"):
         return _section_in(given, VARIABLE), None
     if not os.path.isfile(given):
-        raise OstinatoError(f"{VARIABLE}={given}: no such file; it names a plan.json, or a ds_config.json with the section, or is the section as JSON")
+        raise OstinatoError(
+            f"{VARIABLE}={given}: no such file; it names a plan.json, or a ds_config.json with the section, or is the section as JSON"
+        )
     with open(given) as file:
         made = _section_in(file.read(), given)
-    return ({"plan": os.path.abspath(given)} if "ostinato-plan" in str((made or {}).get("format")) else made), os.path.abspath(given)
+    return (
+        {"plan": os.path.abspath(given)} if "ostinato-plan" in str((made or {}).get("format")) else made
+    ), os.path.abspath(given)
 
 
 def _of_arguments(arguments: list[str]) -> Known:
@@ -124,9 +136,13 @@ def _refuse_strays(key, value, inside: tuple[str, ...]) -> None:
     """What looks like the section's name, at any depth."""
     where = "".join(f' in "{name}"' for name in reversed(inside))
     if inside and key == SECTION:
-        raise OstinatoError(f'the DeepSpeed configuration has the "{SECTION}" section{where}: it belongs to the top level')
+        raise OstinatoError(
+            f'the DeepSpeed configuration has the "{SECTION}" section{where}: it belongs to the top level'
+        )
     if _resembles(str(key).lower()):
-        raise OstinatoError(f'the DeepSpeed configuration has a key "{key}"{where}: did you mean "{SECTION}"? ("{OFF}" keeps a section without using it)')
+        raise OstinatoError(
+            f'the DeepSpeed configuration has a key "{key}"{where}: did you mean "{SECTION}"? ("{OFF}" keeps a section without using it)'
+        )
     for entry in value if isinstance(value, list | tuple) else [value]:
         for name, below in entry.items() if isinstance(entry, dict) else ():
             _refuse_strays(name, below, (*inside, str(key)))
@@ -199,18 +215,38 @@ def _spoken(read):
 
 
 def _refuse_placed(model) -> None:
-    """DeepSpeed alone would run the layers of a placement in the order of the ranks, and hang or give other numbers."""
+    """DeepSpeed alone would run the layers of a placement in the order of the ranks, and hang or give other
+    numbers."""
     if not getattr(model, "placed_in_order", True):
         _speak_last()
         raise OstinatoError(PLACED)
 
 
 def _checked_load(original):
-    """DeepSpeed alone would meet sealed optimizer state when it has loaded the weights: here ranks say before that whose state it is."""
+    """DeepSpeed alone would meet sealed optimizer state when it has loaded the weights: here ranks say before
+    that whose state it is."""
 
     @functools.wraps(original)
-    def load(engine, load_dir, tag=None, load_module_strict=True, load_optimizer_states=True, load_lr_scheduler_states=True, load_module_only=False, *args, **kwargs):
-        given = load_dir, tag, load_module_strict, load_optimizer_states, load_lr_scheduler_states, load_module_only, *args
+    def load(
+        engine,
+        load_dir,
+        tag=None,
+        load_module_strict=True,
+        load_optimizer_states=True,
+        load_lr_scheduler_states=True,
+        load_module_only=False,
+        *args,
+        **kwargs,
+    ):
+        given = (
+            load_dir,
+            tag,
+            load_module_strict,
+            load_optimizer_states,
+            load_lr_scheduler_states,
+            load_module_only,
+            *args,
+        )
         if "_ostinato" not in vars(engine):  # those see to it themselves
             from .save import checkpoint
 
@@ -229,7 +265,9 @@ def _plain_init(original, pipeline):
     def init(engine, *args, **kwargs):
         if not isinstance(engine, pipeline) and _section_given(kwargs) is not None:
             _speak_last()
-            raise OstinatoError(f'the "{SECTION}" section needs a deepspeed.pipe.PipelineModule; this model is none')
+            raise OstinatoError(
+                f'the "{SECTION}" section needs a deepspeed.pipe.PipelineModule; this model is none'
+            )
         return original(engine, *args, **kwargs)
 
     return init
@@ -254,7 +292,8 @@ def _file_of(kwargs: dict) -> str | None:
 
 
 def _remember_files() -> None:
-    """deepspeed.initialize() hands the engine a dictionary only; relative paths in it are meant from its file."""
+    """deepspeed.initialize() hands the engine a dictionary only; relative paths in it are meant from its
+    file."""
     from deepspeed.runtime.tensor_parallel import init_utils
 
     original = init_utils.load_ds_config

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models of Hugging Face's transformers as layers of DeepSpeed's PipelineModule, with the model's own numbers.
+"""Models of Hugging Face's transformers as layers of DeepSpeed's PipelineModule, with the model's own
+numbers.
 
     import ostinato.hf as hf
 
@@ -18,13 +19,16 @@ __all__ = ["Refused", "layers", "loss", "save"]
 
 
 def layers(source, inputs=None, *, change=None, kind=None, dtype=None, untried=False) -> list:
-    """LayerSpecs of a model: a transformers model in memory, also within peft's PeftModel, a configuration, or the folder of a checkpoint.
+    """LayerSpecs of a model: a transformers model in memory, also within peft's PeftModel, a configuration,
+    or the folder of a checkpoint.
 
-    `inputs`: what a batch holds beside labels, in order, by the names of the model's forward: `("input_ids",)` unless you say otherwise
-    (`("pixel_values",)` of a model of pictures). Integers and booleans, pictures apart. `change`: is given what a layer has of the
-    model when that layer is built, and may freeze parts or put adapters in, in place; the rest of the model is not there. `kind`: the
-    class, where a configuration does not name it. `dtype`: of the weights, unless as the checkpoint has them. `untried`: for models
-    that were not compared with their own losses. Raises Refused for what would train to other numbers.
+    `inputs`: what a batch holds beside labels, in order, by the names of the model's forward:
+    `("input_ids",)` unless you say otherwise (`("pixel_values",)` of a model of pictures). Integers and
+    booleans, pictures apart. `change`: is given what a layer has of the model when that layer is built, and
+    may freeze parts or put adapters in, in place; the rest of the model is not there. `kind`: the class,
+    where a configuration does not name it. `dtype`: of the weights, unless as the checkpoint has them.
+    `untried`: for models that were not compared with their own losses. Raises Refused for what would train to
+    other numbers.
     """
     from .make import make_layers
 
@@ -39,11 +43,13 @@ def loss(source, kind=None):
 
 
 def save(engine, folder, learned=False) -> None:
-    """Writes the weights of an engine, or of its PipelineModule, as a checkpoint that from_pretrained() reads.
+    """Writes the weights of an engine, or of its PipelineModule, as a checkpoint that from_pretrained()
+    reads.
 
-    Every rank must call it and write to the same folder. `learned`: only what learns (adapters), by the model's own names, into
-    learned.safetensors; of a PeftModel as its save_pretrained(). Raises Refused, on every rank, where the layers hold other tensors than
-    the model has and `learned` is not asked for. A tokenizer is not the model's: save it beside.
+    Every rank must call it and write to the same folder. `learned`: only what learns (adapters), by the
+    model's own names, into learned.safetensors; of a PeftModel as its save_pretrained(). Raises Refused, on
+    every rank, where the layers hold other tensors than the model has and `learned` is not asked for. A
+    tokenizer is not the model's: save it beside.
     """
     from .saving import save_learned, save_model
 

@@ -16,7 +16,8 @@ import torch
 from .errors import Refused
 from .outline import HUNG
 
-# By `peft_type`. Compared with the model that has them (tests/python/hf/test_hf_peft.py); others run with layers(..., untried=True).
+# By `peft_type`. Compared with the model that has them (tests/python/hf/test_hf_peft.py); others run with
+# layers(..., untried=True).
 TRIED = (
     "C3A", "FOURIERFT", "HRA", "IA3", "LN_TUNING", "LOHA", "LOKR", "LORA", "MISS", "OFT", "RANDLORA", "ROAD", "SHIRA", "TRAINABLE_TOKENS",
     "VERA",
@@ -36,7 +37,9 @@ def unwrapped(given) -> tuple[Any, Any]:
         return given, None
     for module in (given, given.base_model):
         if hung := next((kind for kind in HUNG if vars(module).get(kind)), None):
-            raise Refused(f"a script has set {hung.strip('_')} on {type(module).__name__}, which no layer runs: set them on the embedding, blocks or head")
+            raise Refused(
+                f"a script has set {hung.strip('_')} on {type(module).__name__}, which no layer runs: set them on the embedding, blocks or head"
+            )
     return given.get_base_model(), given
 
 
@@ -45,11 +48,17 @@ def check_adapters(given, untried: bool) -> None:
     for name, config in (getattr(given, "peft_config", None) or {}).items():
         kind = getattr(config.peft_type, "value", config.peft_type)
         if config.is_prompt_learning:
-            raise Refused(f'adapter "{name}": {kind} puts tokens of its own before every batch, which no layer of a pipeline does')
+            raise Refused(
+                f'adapter "{name}": {kind} puts tokens of its own before every batch, which no layer of a pipeline does'
+            )
         if kind in AROUND:
-            raise Refused(f'adapter "{name}": {kind} {AROUND[kind]}, which no layer of a pipeline can: {", ".join(TRIED)} can be trained')
+            raise Refused(
+                f'adapter "{name}": {kind} {AROUND[kind]}, which no layer of a pipeline can: {", ".join(TRIED)} can be trained'
+            )
         if getattr(config, "alora_invocation_tokens", None) is not None:
-            raise Refused(f'adapter "{name}": alora_invocation_tokens are looked for in every batch by peft, not by layers: leave them out')
+            raise Refused(
+                f'adapter "{name}": alora_invocation_tokens are looked for in every batch by peft, not by layers: leave them out'
+            )
         if kind not in TRIED and not untried:
             raise Refused(
                 f'adapter "{name}": {kind} was not tried: compare its losses with the model\'s own once, then call layers(..., untried=True). Tried '
@@ -63,12 +72,19 @@ def is_put_aside(name: str) -> bool:
 
 
 def names_saved(wrapped, shapes: dict[str, tuple[int, ...]]) -> set[str]:
-    """Of tensors by the model's own names, those that PeftModel.save_pretrained() writes. Raises Refused where it writes what it computes."""
+    """Of tensors by the model's own names, those that PeftModel.save_pretrained() writes. Raises Refused
+    where it writes what it computes."""
     from peft import get_peft_model_state_dict
 
     given = {PREFIX + name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
     names = {id(value): name.removeprefix(PREFIX) for name, value in given.items()}
-    found = [value for adapter in wrapped.peft_config for value in get_peft_model_state_dict(wrapped, given, adapter).values()]
+    found = [
+        value
+        for adapter in wrapped.peft_config
+        for value in get_peft_model_state_dict(wrapped, given, adapter).values()
+    ]
     if any(id(value) not in names for value in found):
-        raise Refused("save(): peft computes what it saves of these adapters, which are on several ranks: save the engine's checkpoint")
+        raise Refused(
+            "save(): peft computes what it saves of these adapters, which are on several ranks: save the engine's checkpoint"
+        )
     return {names[id(value)] for value in found}

@@ -5,8 +5,9 @@
     with at_stubs(call):                     # a Stub asks `call` what to return
         model(input_ids=...)
 
-So masks, positions, rotary tables and whatever else a model's forward makes for its blocks is made by the model's own code, in each
-layer of the pipeline that needs it. What a stub stands for is never computed, and its weights are not there.
+So masks, positions, rotary tables and whatever else a model's forward makes for its blocks is made by the
+model's own code, in each layer of the pipeline that needs it. What a stub stands for is never computed, and
+its weights are not there.
 """
 
 import contextlib
@@ -28,7 +29,8 @@ class Reached(Exception):
 
 
 class Stub(nn.Module):
-    """Stands in a model's tree where a module was. `role`: "before", "block", "head" or "after"; `index`: of a block."""
+    """Stands in a model's tree where a module was. `role`: "before", "block", "head" or "after"; `index`: of
+    a block."""
 
     def __init__(self, role: str, index: int = 0):
         super().__init__()
@@ -37,7 +39,11 @@ class Stub(nn.Module):
 
     def in_place_of(self, module: nn.Module) -> "Stub":
         """Answers as the module did to whom asks for plain attributes, or for the type of its weights."""
-        taken = {name: value for name, value in vars(module).items() if isinstance(value, PLAIN) and name not in vars(self)}
+        taken = {
+            name: value
+            for name, value in vars(module).items()
+            if isinstance(value, PLAIN) and name not in vars(self)
+        }
         vars(self).update(taken)
         self.tensors = tuple(name for name, p in module._parameters.items() if p is not None)
         for name, child in module.named_children():
@@ -89,7 +95,11 @@ def hidden_of(args: tuple, kwargs: dict) -> tuple[torch.Tensor, tuple, dict]:
     """The hidden state that a model gives a block, and the rest of what it gives it."""
     if args:
         return args[0], args[1:], kwargs
-    return kwargs["hidden_states"], (), {name: value for name, value in kwargs.items() if name != "hidden_states"}
+    return (
+        kwargs["hidden_states"],
+        (),
+        {name: value for name, value in kwargs.items() if name != "hidden_states"},
+    )
 
 
 def carve(model: nn.Module, stubs: dict[str, Stub]) -> None:
@@ -104,7 +114,11 @@ def carve(model: nn.Module, stubs: dict[str, Stub]) -> None:
 def drop(model: nn.Module, keeps: Callable[[str], bool]) -> None:
     """Sets the parameters that `keeps` refuses to None."""
     for where, module in model.named_modules():
-        for name in (n for n, p in module._parameters.items() if p is not None and not keeps(f"{where}.{n}".lstrip("."))):
+        for name in (
+            n
+            for n, p in module._parameters.items()
+            if p is not None and not keeps(f"{where}.{n}".lstrip("."))
+        ):
             module._parameters[name] = None
 
 
@@ -116,8 +130,11 @@ def _submodule(model: nn.Module, name: str) -> nn.Module | None:
     return None if isinstance(found, Stub) else found
 
 
-def shallow(module: nn.Module, name: str = "", leave: Callable[[str], bool] = lambda name: False) -> nn.Module:
-    """Other modules with the same tensors, attributes and hooks; those that `leave` names are the same objects."""
+def shallow(
+    module: nn.Module, name: str = "", leave: Callable[[str], bool] = lambda name: False
+) -> nn.Module:
+    """Other modules with the same tensors, attributes and hooks; those that `leave` names are the same
+    objects."""
     made = copy.copy(module)
     for table in ("_parameters", "_buffers", "_modules"):
         made.__dict__[table] = module.__dict__[table].copy()

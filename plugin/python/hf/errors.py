@@ -5,4 +5,5 @@ from ostinato.errors import Error
 
 
 class Refused(Error, ValueError):
-    """A model, a configuration or a batch that would train to other numbers in a pipeline. `str()` says which, and what would do."""
+    """A model, a configuration or a batch that would train to other numbers in a pipeline. `str()` says
+    which, and what would do."""

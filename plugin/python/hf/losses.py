@@ -11,17 +11,23 @@ from .routers import RouterLoss, wanted
 
 
 class Loss:
-    """loss(logits, labels): as `model(..., labels=labels).loss`. Causal models shift the labels themselves, -100 is left out.
+    """loss(logits, labels): as `model(..., labels=labels).loss`. Causal models shift the labels themselves,
+    -100 is left out.
 
-    Labels may be (labels, count): the sum over the labels is then divided by `count`, as the model does with `num_items_in_batch`. Give
-    the step's number of labels divided by its micro-batches, because DeepSpeed takes the mean over these.
+    Labels may be (labels, count): the sum over the labels is then divided by `count`, as the model does with
+    `num_items_in_batch`. Give the step's number of labels divided by its micro-batches, because DeepSpeed
+    takes the mean over these.
     """
 
     def __init__(self, kind: type, config):
         from transformers.loss.loss_utils import LOSS_MAPPING
 
         self.config = copy.deepcopy(config)
-        self.name = next(name for name in ("ForMaskedLM", "ForImageClassification", "ForCausalLM") if _sounds(kind.__name__, name))
+        self.name = next(
+            name
+            for name in ("ForMaskedLM", "ForImageClassification", "ForCausalLM")
+            if _sounds(kind.__name__, name)
+        )
         self._function: Any = LOSS_MAPPING[self.name]
         self._routers = RouterLoss(kind, self.config) if wanted(self.config) else None
 
@@ -32,7 +38,11 @@ class Loss:
         return loss if self._routers is None else loss + self._routers(beside)
 
     def _of_words(self, logits: torch.Tensor, labels) -> torch.Tensor:
-        labels, more = (labels[0], {"num_items_in_batch": labels[1]}) if isinstance(labels, tuple | list) else (labels, {})
+        labels, more = (
+            (labels[0], {"num_items_in_batch": labels[1]})
+            if isinstance(labels, tuple | list)
+            else (labels, {})
+        )
         if self.name == "ForImageClassification":
             return self._function(labels, logits, self.config, **more)
         if self.name == "ForCausalLM":

@@ -30,7 +30,11 @@ def make_layers(given, inputs, change, kind, dtype, untried: bool) -> list:
         return [LayerSpec(Words, source, inputs), *chain, LayerSpec(Logits, source, inputs)]
     tied = ["embed.weight", "bias"] if source.outline.bias else ["embed.weight"]
     first = TiedLayerSpec("words", Words, source, inputs, tied_weight_attr=tied)
-    return [first, *chain, TiedLayerSpec("words", Words, source, inputs, forward_fn=as_head, tied_weight_attr=tied)]
+    return [
+        first,
+        *chain,
+        TiedLayerSpec("words", Words, source, inputs, forward_fn=as_head, tied_weight_attr=tied),
+    ]
 
 
 def _frozen(kind, source: Source, inputs: tuple[str, ...]) -> bool:
@@ -50,7 +54,11 @@ def make_loss(given, kind) -> Loss:
 
 def _say(source: Source, inputs: tuple[str, ...]) -> None:
     """What differs from a plain call of the model."""
-    if "position_ids" in inputs and getattr(source.config, "use_cache", False) and os.environ.get("RANK", "0") == "0":
+    if (
+        "position_ids" in inputs
+        and getattr(source.config, "use_cache", False)
+        and os.environ.get("RANK", "0") == "0"
+    ):
         print(
             f"ostinato: {source}: positions that restart within a row keep their sequences apart, as under use_cache=False, with which a "
             "pipeline trains",

@@ -4,9 +4,10 @@
     Front → Block … Block → Tail                         # tokens → hidden → … → hidden → logits
     Words → Front → Block … Block → Tail → Words         # where embedding and head share a weight (Words is tied)
 
-From layer to layer go the hidden state and what the model was given beside pictures: (hidden, input_ids, attention_mask, ...). Each
-layer runs the forward of the whole model with stubs in the place of what other layers hold. So it makes the same masks and tables
-as the model does, and makes them anew: that costs a block what one mask costs, and nothing is sent.
+From layer to layer go the hidden state and what the model was given beside pictures: (hidden, input_ids,
+attention_mask, ...). Each layer runs the forward of the whole model with stubs in the place of what other
+layers hold. So it makes the same masks and tables as the model does, and makes them anew: that costs a block
+what one mask costs, and nothing is sent.
 """
 
 import inspect
@@ -49,9 +50,13 @@ class Part(nn.Module):
         return self.model.state_dict(keep_vars=True)
 
     def _apply(self, fn, recurse: bool = True):
-        """Tables that are no weights (rotary frequencies) go to the device of the others and keep their type, as from_pretrained() keeps
-        it: in half precision positions would be rounded."""
-        tables = [(m, name, m._buffers[name]) for m in self.modules() for name in m._non_persistent_buffers_set & m._buffers.keys()]
+        """Tables that are no weights (rotary frequencies) go to the device of the others and keep their type,
+        as from_pretrained() keeps it: in half precision positions would be rounded."""
+        tables = [
+            (m, name, m._buffers[name])
+            for m in self.modules()
+            for name in m._non_persistent_buffers_set & m._buffers.keys()
+        ]
         super()._apply(fn, recurse)
         for module, name, table in tables:
             if table is not None and (now := module._buffers[name]) is not None and table.is_floating_point():
@@ -65,7 +70,9 @@ class Part(nn.Module):
     def unpacked(self, state: State) -> tuple[torch.Tensor, tuple[torch.Tensor, ...], dict]:
         """(hidden, what rides along, the model's arguments) of a state between layers."""
         hidden, *rides = state if isinstance(state, tuple) else (state,)
-        values = dict(zip(self.rides, rides[: len(self.rides)] if self.routed else rides, strict=True))  # behind them: what routers made
+        values = dict(
+            zip(self.rides, rides[: len(self.rides)] if self.routed else rides, strict=True)
+        )  # behind them: what routers made
         if self.main not in values:
             values[self.main] = hidden.new_zeros(0)
         return hidden, tuple(rides), values
@@ -74,18 +81,23 @@ class Part(nn.Module):
         """(what the batch holds, what rides along, the model's arguments) of a batch."""
         given = state if isinstance(state, tuple | list) else (state,)
         if len(given) != len(self.inputs):
-            raise Refused(f"a batch holds {counted(len(given), 'input')}, and layers() was told {len(self.inputs)}: {', '.join(self.inputs)}")
+            raise Refused(
+                f"a batch holds {counted(len(given), 'input')}, and layers() was told {len(self.inputs)}: {', '.join(self.inputs)}"
+            )
         values = dict(zip(self.inputs, given, strict=True))
         for name in self.rides:
             if values[name].is_floating_point():
-                raise Refused(f'"{name}" is {values[name].dtype}: give integers or booleans (DeepSpeed sends back a gradient for every float)')
+                raise Refused(
+                    f'"{name}" is {values[name].dtype}: give integers or booleans (DeepSpeed sends back a gradient for every float)'
+                )
         return tuple(given), tuple(values[name] for name in self.rides), values
-
 
     def scored(self, logits: torch.Tensor, rides: tuple, values: dict) -> State:
         """What the loss is given."""
         mask = values.get("attention_mask")
-        return (logits, *rides[len(self.rides) :], *([] if mask is None else [mask])) if self.routed else logits
+        return (
+            (logits, *rides[len(self.rides) :], *([] if mask is None else [mask])) if self.routed else logits
+        )
 
 
 def _given(hidden: torch.Tensor, rides: tuple) -> State:
@@ -104,9 +116,13 @@ class Words(nn.Module):
         stubs = {name: Stub("inner") for name in _beside(source, "", names)}
         whole = source.carved(stubs, lambda name: name in names)
         self.embed = whole.get_submodule(outline.words)
-        self.names = {"embed.weight": f"{outline.words}.weight"} | ({"bias": outline.bias} if outline.bias else {})
+        self.names = {"embed.weight": f"{outline.words}.weight"} | (
+            {"bias": outline.bias} if outline.bias else {}
+        )
         holder, _, last = outline.bias.rpartition(".")
-        self.register_parameter("bias", whole.get_submodule(holder)._parameters[last] if outline.bias else None)
+        self.register_parameter(
+            "bias", whole.get_submodule(holder)._parameters[last] if outline.bias else None
+        )
         self.head = Head(source, inputs)
 
     def named_weights(self) -> dict[str, torch.Tensor]:
@@ -133,7 +149,8 @@ class Logits(Words):
 
 
 class _Beside(torch.autograd.Function):
-    """The first of two; the second gets a gradient of zeros, because DeepSpeed adds up those of all tied weights on every rank."""
+    """The first of two; the second gets a gradient of zeros, because DeepSpeed adds up those of all tied
+    weights on every rank."""
 
     @staticmethod
     def forward(context, made, beside):
@@ -150,8 +167,14 @@ class Front(Part):
 
     def __init__(self, source: Source, inputs: Sequence[str]):
         outline = source.outline
-        stubs = _stubs(source, block=True, after=True) | ({outline.words: Stub("words")} if outline.words else {})
-        super().__init__(source, inputs, source.carved(stubs, lambda name: any(inside(name, part) for part in outline.before)))
+        stubs = _stubs(source, block=True, after=True) | (
+            {outline.words: Stub("words")} if outline.words else {}
+        )
+        super().__init__(
+            source,
+            inputs,
+            source.carved(stubs, lambda name: any(inside(name, part) for part in outline.before)),
+        )
         self.tied = bool(outline.words)
 
     def forward(self, state: State) -> State:
@@ -162,14 +185,17 @@ class Front(Part):
             if stub.role == "block":
                 raise Reached(hidden_of(args, kwargs)[0])
             if not words:
-                raise Refused(f"{type(self.model).__name__} embeds twice, and its embedding is tied to its head: set tie_word_embeddings=False")
+                raise Refused(
+                    f"{type(self.model).__name__} embeds twice, and its embedding is tied to its head: set tie_word_embeddings=False"
+                )
             return words.pop()
 
         return _given(self.ran(at, values, words[0] if words else _any_float(self)), rides)
 
 
 class Block(Part):
-    """One of the blocks, with the masks and tables that the model's forward makes for it: (hidden, ...) -> (hidden, ...)."""
+    """One of the blocks, with the masks and tables that the model's forward makes for it: (hidden, ...) ->
+    (hidden, ...)."""
 
     def __init__(self, source: Source, inputs: Sequence[str], index: int):
         outline = source.outline
@@ -183,7 +209,10 @@ class Block(Part):
         self.block, self.blocks, self.index = block, outline.blocks, index
 
     def named_weights(self) -> dict[str, torch.Tensor]:
-        return {f"{self.blocks}.{self.index}.{name}": value for name, value in self.block.state_dict(keep_vars=True).items()}
+        return {
+            f"{self.blocks}.{self.index}.{name}": value
+            for name, value in self.block.state_dict(keep_vars=True).items()
+        }
 
     def train(self, mode: bool = True):
         """What is not this layer's draws no random numbers."""
@@ -208,18 +237,25 @@ class Block(Part):
 
         made = self.ran(at, values, hidden)
         if not isinstance(made, torch.Tensor):
-            raise Refused(f"{type(self.block).__name__} returns a {type(made).__name__}, and a block of a pipeline hands on one tensor")
+            raise Refused(
+                f"{type(self.block).__name__} returns a {type(made).__name__}, and a block of a pipeline hands on one tensor"
+            )
         return _given(made, (*rides, *beside))
 
 
 class Tail(Part):
-    """What runs after the blocks: (hidden, ...) -> logits; where the head is tied, (hidden, ...) -> (what the head is given, ...)."""
+    """What runs after the blocks: (hidden, ...) -> logits; where the head is tied, (hidden, ...) -> (what the
+    head is given, ...)."""
 
     def __init__(self, source: Source, inputs: Sequence[str]):
         outline = source.outline
-        stubs = _stubs(source, before=True, block=True) | ({outline.head: Stub("head")} if outline.head else {})
+        stubs = _stubs(source, before=True, block=True) | (
+            {outline.head: Stub("head")} if outline.head else {}
+        )
         after, shared = outline.after, outline.shared
-        model = source.carved(stubs, lambda name: name not in shared and any(inside(name, part) for part in after))
+        model = source.carved(
+            stubs, lambda name: name not in shared and any(inside(name, part) for part in after)
+        )
         super().__init__(source, inputs, model)
         self.last, self.own = outline.count - 1, outline.after
 
@@ -243,14 +279,17 @@ class Tail(Part):
 
 
 class Head(Part):
-    """What the model's forward does around its head, without any weight or table: tied layers may share nothing else."""
+    """What the model's forward does around its head, without any weight or table: tied layers may share
+    nothing else."""
 
     def __init__(self, source: Source, inputs: Sequence[str]):
         outline = source.outline
         stubs = {name: Stub("inner") for name in source.tables} | _stubs(source, before=True, block=True)
         for part in outline.after:
             stubs |= {name: Stub("after") for name in _beside(source, part, (outline.head,))}
-        super().__init__(source, inputs, source.carved(stubs | {outline.head: Stub("head")}, lambda name: False))
+        super().__init__(
+            source, inputs, source.carved(stubs | {outline.head: Stub("head")}, lambda name: False)
+        )
 
     def train(self, mode: bool = True):
         return super().train(False)
@@ -277,7 +316,11 @@ def _beside(source: Source, part: str, kept: Collection[str]) -> list[str]:
         return []
     if part and not any(inside(name, part) for name in kept):
         return [part]
-    return [found for child in source.children[part] for found in _beside(source, f"{part}.{child}".lstrip("."), kept)]
+    return [
+        found
+        for child in source.children[part]
+        for found in _beside(source, f"{part}.{child}".lstrip("."), kept)
+    ]
 
 
 def _any_float(module: nn.Module) -> torch.Tensor:

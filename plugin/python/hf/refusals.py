@@ -25,14 +25,18 @@ def check_config(config, kind: type) -> None:
     """Raises Refused for the first."""
     name = kind.__name__
     if not name.endswith(LOSSES):
-        raise Refused(f"{name}: the loss of this class is not known here; {', '.join('...' + end for end in LOSSES)} are")
+        raise Refused(
+            f"{name}: the loss of this class is not known here; {', '.join('...' + end for end in LOSSES)} are"
+        )
     if wanted(config):
         check_routers(kind)
     for key in ("output_attentions", "output_hidden_states"):
         if getattr(config, key, False):
             raise Refused(f"{name}: {key}=True asks for what layers on other ranks have: set it to False")
     if getattr(config, "add_cross_attention", False):
-        raise Refused(f"{name}: add_cross_attention=True reads another model's output in every block, which is not sent: set it to False")
+        raise Refused(
+            f"{name}: add_cross_attention=True reads another model's output in every block, which is not sent: set it to False"
+        )
     if getattr(config, "quantization_config", None) is not None:
         raise Refused(f"{name}: quantized weights (quantization_config) are not read layer by layer")
 
@@ -50,5 +54,12 @@ def check_inputs(inputs: tuple[str, ...], model_type: str, main: str, parameters
     if main not in inputs:
         raise Refused(f'inputs={inputs}: "{main}" must be one of them')
     for name in inputs:
-        if name not in parameters or name in ("labels", "inputs_embeds", "past_key_values", "use_cache", "logits_to_keep", "return_dict"):
+        if name not in parameters or name in (
+            "labels",
+            "inputs_embeds",
+            "past_key_values",
+            "use_cache",
+            "logits_to_keep",
+            "return_dict",
+        ):
             raise Refused(f'inputs={inputs}: "{name}" is not what a batch of {model_type} can hold here')

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loss of a model's routers (`output_router_logits=True`): it reads the logits of every block's router, so they travel with the hidden
-state, one tensor for each block that has experts, and the last layer hands them to the loss.
+"""The loss of a model's routers (`output_router_logits=True`): it reads the logits of every block's router,
+so they travel with the hidden state, one tensor for each block that has experts, and the last layer hands
+them to the loss.
 """
 
 import sys
@@ -30,7 +31,8 @@ def check_routers(kind: type) -> None:
 
 
 def _recorder(kind: type) -> Any:
-    """What transformers itself records routers by: `target_class`, and the `index` of the logits in what it returns."""
+    """What transformers itself records routers by: `target_class`, and the `index` of the logits in what it
+    returns."""
     found = (getattr(kind, "_can_record_outputs", None) or {}).get("router_logits")
     return found if hasattr(found, "target_class") else None
 
@@ -43,7 +45,11 @@ def noted(block: nn.Module, kind: type) -> Iterator[list[torch.Tensor]]:
     def note(_module: nn.Module, _inputs: tuple, made: tuple) -> None:
         logits.append(made[recorder.index])
 
-    handles = [module.register_forward_hook(note) for module in block.modules() if isinstance(module, recorder.target_class)]
+    handles = [
+        module.register_forward_hook(note)
+        for module in block.modules()
+        if isinstance(module, recorder.target_class)
+    ]
     try:
         yield logits
     finally:
@@ -56,7 +62,11 @@ class RouterLoss:
 
     def __init__(self, kind: type, config):
         self._balance = getattr(sys.modules[kind.__module__], BALANCE)
-        self._experts, self._chosen, self._weight = config.num_experts, config.num_experts_per_tok, config.router_aux_loss_coef
+        self._experts, self._chosen, self._weight = (
+            config.num_experts,
+            config.num_experts_per_tok,
+            config.router_aux_loss_coef,
+        )
 
     def __call__(self, beside: list[torch.Tensor]) -> torch.Tensor:
         """`beside`: what comes with the logits: the routers' logits, and the mask of a batch that has one."""

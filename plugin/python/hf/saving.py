@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Weights of a pipeline as a checkpoint in the model's own format, without any rank ever holding all of them.
 
-Each rank writes the layers that it has into a file of its own; rank 0 adds the index and config.json. Where several ranks have the same
-tensor (a tied embedding, replicas, two directions), the lowest of them writes it.
+Each rank writes the layers that it has into a file of its own; rank 0 adds the index and config.json. Where
+several ranks have the same tensor (a tied embedding, replicas, two directions), the lowest of them writes it.
 """
 
 import copy
@@ -31,7 +31,9 @@ def save_model(engine, folder) -> None:
     own = {name: value.detach().cpu() for name, value in mine.items() if first[name] == dist.get_rank()}
     path = Path(folder)
     if any(_everyones((path / WHOLE).exists())):
-        raise Refused(f"save(): {path / WHOLE} is there, and would be read in the place of what is written: take another folder")
+        raise Refused(
+            f"save(): {path / WHOLE} is there, and would be read in the place of what is written: take another folder"
+        )
     path.mkdir(parents=True, exist_ok=True)
     written = _everyones(_write(source, own, path))
     if dist.get_rank() == 0:
@@ -40,7 +42,8 @@ def save_model(engine, folder) -> None:
 
 
 def save_learned(engine, folder) -> None:
-    """What requires gradients, gathered on rank 0: it is small, or save_model() is for it. All ranks must call it."""
+    """What requires gradients, gathered on rank 0: it is small, or save_model() is for it. All ranks must
+    call it."""
     from safetensors.torch import save_file
 
     module = getattr(engine, "module", engine)
@@ -54,23 +57,34 @@ def save_learned(engine, folder) -> None:
 
 
 def _save_adapters(wrapped, mine: dict[str, torch.Tensor], folder) -> None:
-    """As PeftModel.save_pretrained() does. Raises Refused, on every rank, where something learns that peft would not save."""
-    kept = {name: value for name, value in mine.items() if value.requires_grad or not adapters.is_put_aside(name)}
+    """As PeftModel.save_pretrained() does. Raises Refused, on every rank, where something learns that peft
+    would not save."""
+    kept = {
+        name: value for name, value in mine.items() if value.requires_grad or not adapters.is_put_aside(name)
+    }
     of_all: dict[str, tuple] = {}
     for held in _everyones({name: (tuple(value.shape), value.requires_grad) for name, value in kept.items()}):
         of_all |= held
     wanted = adapters.names_saved(wrapped, {name: shape for name, (shape, _) in of_all.items()})
     if lost := sorted(name for name, (_, learns) in of_all.items() if learns and name not in wanted):
-        raise Refused(f'save(): "{lost[0]}" ({len(lost)} such) learns and is in no adapter, so peft would not save it: name it in modules_to_save')
+        raise Refused(
+            f'save(): "{lost[0]}" ({len(lost)} such) learns and is in no adapter, so peft would not save it: name it in modules_to_save'
+        )
     if (made := _on_rank_0({name: value for name, value in kept.items() if name in wanted})) is not None:
-        wrapped.save_pretrained(folder, state_dict={adapters.PREFIX + name: value for name, value in made.items()})
+        wrapped.save_pretrained(
+            folder, state_dict={adapters.PREFIX + name: value for name, value in made.items()}
+        )
     dist.barrier()
 
 
 def _on_rank_0(mine: dict[str, torch.Tensor]) -> dict[str, torch.Tensor] | None:
     """Everyone's, those of the lowest rank first; None elsewhere."""
     everyones = _everyones({name: value.detach().cpu().contiguous() for name, value in mine.items()})
-    return {name: value for held in reversed(everyones) for name, value in held.items()} if dist.get_rank() == 0 else None
+    return (
+        {name: value for held in reversed(everyones) for name, value in held.items()}
+        if dist.get_rank() == 0
+        else None
+    )
 
 
 def weights_of(module) -> dict[str, torch.Tensor]:
@@ -91,7 +105,9 @@ def _check(source: Source, names: set[str]) -> None:
     """Raises Refused where tensors have other names than the model's, or are missing."""
     expected = source.saved
     if more := sorted(names - expected):
-        raise Refused(f'save(): the layers hold "{more[0]}" ({len(more)} such), which {source} does not have: save(..., learned=True) writes adapters')
+        raise Refused(
+            f'save(): the layers hold "{more[0]}" ({len(more)} such), which {source} does not have: save(..., learned=True) writes adapters'
+        )
     if lost := sorted(expected - names):
         raise Refused(f'save(): no rank holds "{lost[0]}" ({len(lost)} such)')
 
@@ -113,7 +129,11 @@ def _write_index(source: Source, written: list[Written], folder: Path) -> None:
     """And config.json, with the type that the weights have: from_pretrained() would cast them to another one."""
     where = {name: _file_name(rank) for rank, names in enumerate(written) for name in names}
     total = sum(size for names in written for size, _ in names.values())
-    write_text(folder / INDEX, json.dumps({"metadata": {"total_size": total}, "weight_map": dict(sorted(where.items()))}, indent=2) + "\n")
+    write_text(
+        folder / INDEX,
+        json.dumps({"metadata": {"total_size": total}, "weight_map": dict(sorted(where.items()))}, indent=2)
+        + "\n",
+    )
     config = copy.deepcopy(source.config)
     config.architectures = [source.kind.__name__]
     types = [dtype for names in written for _, dtype in names.values() if dtype.is_floating_point]

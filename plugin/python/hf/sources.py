@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where layers get their modules from: a model in memory, a checkpoint on disk, or a configuration alone.
 
-    source = source_of(LlamaConfig(...))                  # weights are drawn as the model draws them, on the rank that builds a layer
-    source = source_of("folder/of/a/checkpoint")          # safetensors: of a layer's file, its own tensors are read
-    source = source_of(model)                             # copies
-    source.carved(stubs, keeps)                           # the model, of which only some modules and parameters are left: carving
+source = source_of(LlamaConfig(...))                  # weights are drawn as the model draws them, on the rank
+that builds a layer source = source_of("folder/of/a/checkpoint")          # safetensors: of a layer's file,
+its own tensors are read source = source_of(model)                             # copies source.carved(stubs,
+keeps)                           # the model, of which only some modules and parameters are left: carving
 """
 
 import contextlib
@@ -23,13 +23,16 @@ from .outline import check_untouched, outline_of
 
 
 class Source:
-    """`kind`: the class, e.g. LlamaForCausalLM; `outline`: where its parts are; `children`: of each module, the names of its own;
-    `tables`: modules with buffers; `saved`: names of the tensors in a checkpoint, before the model's own conversions.
+    """`kind`: the class, e.g. LlamaForCausalLM; `outline`: where its parts are; `children`: of each module,
+    the names of its own; `tables`: modules with buffers; `saved`: names of the tensors in a checkpoint,
+    before the model's own conversions.
     """
 
     in_memory = False
     wrapped: Any = None  # peft's PeftModel around the model
-    change: Callable | None = None  # what the script does to what a layer has of the model, in the layer's constructor
+    change: Callable | None = (
+        None  # what the script does to what a layer has of the model, in the layer's constructor
+    )
 
     def __init__(self, model):
         self.kind, self.config, self.outline = type(model), model.config, outline_of(model)
@@ -70,7 +73,9 @@ class FromModel(Source):
         made = shallow(self.model, leave=lambda name: name in stubs)
         carve(made, stubs)
         drop(made, keeps)
-        return copy.deepcopy(made, {id(self.config): self.config})  # which all layers share: so the profile knows them to be alike
+        return copy.deepcopy(
+            made, {id(self.config): self.config}
+        )  # which all layers share: so the profile knows them to be alike
 
 
 class FromFiles(Source):
@@ -92,10 +97,16 @@ class FromFiles(Source):
             model.all_tied_weights_keys = {}
             model._keys_to_ignore_on_load_unexpected = {"."}  # those of other layers
 
-        kind: Any = type(self.kind.__name__, (self.kind,), {"__init__": begin, "__module__": self.kind.__module__})
-        given: dict[str, Any] = {"state_dict": {}} if self.folder is None else {"local_files_only": True, "use_safetensors": True}
+        kind: Any = type(
+            self.kind.__name__, (self.kind,), {"__init__": begin, "__module__": self.kind.__module__}
+        )
+        given: dict[str, Any] = (
+            {"state_dict": {}} if self.folder is None else {"local_files_only": True, "use_safetensors": True}
+        )
         with _quiet(missing_too=self.folder is None):
-            made = kind.from_pretrained(self.folder, config=copy.deepcopy(self.config), dtype=self.dtype, **given)
+            made = kind.from_pretrained(
+                self.folder, config=copy.deepcopy(self.config), dtype=self.dtype, **given
+            )
         made.__class__ = self.kind
         drop(made, keeps)
         vars(made).pop("_weight_conversions", None)
@@ -107,7 +118,8 @@ class FromFiles(Source):
 
 @contextlib.contextmanager
 def _quiet(missing_too: bool) -> Iterator[None]:
-    """No progress bar for each layer, and no report of weights that are missing because there is no checkpoint."""
+    """No progress bar for each layer, and no report of weights that are missing because there is no
+    checkpoint."""
     from transformers.utils import logging
 
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
@@ -133,16 +145,22 @@ def source_of(given, kind: type | None = None, dtype=None, untried: bool = False
         check_shape(given.config)
         check_config(given.config, type(given))
         if dtype is not None or kind is not None:
-            raise Refused("layers(): `kind` and `dtype` are for configurations and checkpoints; a model in memory has its own")
+            raise Refused(
+                "layers(): `kind` and `dtype` are for configurations and checkpoints; a model in memory has its own"
+            )
         return FromModel(given, wrapped)
     folder = None
     if isinstance(given, (str, os.PathLike)):
         folder = str(given)
         if not Path(folder, "config.json").is_file():
-            raise Refused(f'"{folder}" is no folder with a config.json: give a checkpoint on disk (nothing is downloaded)')
+            raise Refused(
+                f'"{folder}" is no folder with a config.json: give a checkpoint on disk (nothing is downloaded)'
+            )
         given = AutoConfig.from_pretrained(folder, local_files_only=True)
     if not isinstance(given, PreTrainedConfig):
-        raise Refused(f"layers() takes a transformers model, a configuration or the folder of a checkpoint, and got {type(given).__name__}")
+        raise Refused(
+            f"layers() takes a transformers model, a configuration or the folder of a checkpoint, and got {type(given).__name__}"
+        )
     check_shape(given)
     kind = kind or kind_of(given)
     check_config(given, kind)
@@ -150,14 +168,20 @@ def source_of(given, kind: type | None = None, dtype=None, untried: bool = False
 
 
 def kind_of(config) -> type:
-    """The class that a configuration names (`architectures`), else its causal language model, or what comes nearest."""
+    """The class that a configuration names (`architectures`), else its causal language model, or what comes
+    nearest."""
     import transformers
 
     for name in config.architectures or ():
         if found := getattr(transformers, name, None):
             return found
-    images, causal, masked = (getattr(transformers, f"MODEL_FOR_{name}_MAPPING") for name in ("IMAGE_CLASSIFICATION", "CAUSAL_LM", "MASKED_LM"))
+    images, causal, masked = (
+        getattr(transformers, f"MODEL_FOR_{name}_MAPPING")
+        for name in ("IMAGE_CLASSIFICATION", "CAUSAL_LM", "MASKED_LM")
+    )
     for mapping in (images, masked, causal) if config.model_type == "bert" else (images, causal, masked):
         if type(config) in mapping:
             return mapping[type(config)]
-    raise Refused(f"{type(config).__name__} names no class in `architectures`: give layers() the class as `kind`")
+    raise Refused(
+        f"{type(config).__name__} names no class in `architectures`: give layers() the class as `kind`"
+    )

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers of which several pipeline ranks hold a part each: stages whose blocks hold several devices (M, NN, ...).
+"""Layers of which several pipeline ranks hold a part each: stages whose blocks hold several devices (M, NN,
+...).
 
-A placement that puts the blocks of a stage on several devices shards that stage over them. Each of its layers is then cut:
-`nn.Embedding` and `nn.Linear` are known (a Linear at the end of the model keeps its classes apart, and the
-cross-entropy of the loss function is computed without any rank ever holding all logits); LayerNorm, RMSNorm and Identity run on every
-rank alike. A layer of your own says itself how it is cut:
+A placement that puts the blocks of a stage on several devices shards that stage over them. Each of its layers
+is then cut: `nn.Embedding` and `nn.Linear` are known (a Linear at the end of the model keeps its classes
+apart, and the cross-entropy of the loss function is computed without any rank ever holding all logits);
+LayerNorm, RMSNorm and Identity run on every rank alike. A layer of your own says itself how it is cut:
 
     class Experts(nn.Module):
         def sharded(self, shard: ostinato.nn.Shard) -> nn.Module:      # called on the whole layer
@@ -20,12 +21,14 @@ rank alike. A layer of your own says itself how it is cut:
 
 The contract, which the executor relies on and ostinato checks where it can:
 
-- Inputs, outputs and their gradients are whole and the same on every rank of the stage; `enter` and `leave` see to it.
-- Parameters and buffers have the names of the whole layer's. Those in `split` are `shard.cut(whole, dimension)`; the others are
-  whole on every rank, and must get the same gradient there. So weights are cut out of, and put back into, the whole layer's
-  checkpoint by name, without further code.
-- Every rank runs the same collectives in the same order, and through `shard` (or `shard.group`) only; so it does when the forward
-  is run again in the backward, where a stage recomputes. Where ranks of one stage draw random numbers, they must draw the same ones.
+- Inputs, outputs and their gradients are whole and the same on every rank of the stage; `enter` and `leave`
+  see to it.
+- Parameters and buffers have the names of the whole layer's. Those in `split` are `shard.cut(whole,
+  dimension)`; the others are whole on every rank, and must get the same gradient there. So weights are cut
+  out of, and put back into, the whole layer's checkpoint by name, without further code.
+- Every rank runs the same collectives in the same order, and through `shard` (or `shard.group`) only; so it
+  does when the forward is run again in the backward, where a stage recomputes. Where ranks of one stage draw
+  random numbers, they must draw the same ones.
 """
 
 from .cross_entropy import vocabulary_cross_entropy

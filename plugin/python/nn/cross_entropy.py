@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cross-entropy of logits whose classes are split over ranks: no rank ever holds all of them.
 
-One exchange per call, of three (with label smoothing four) figures a row: each rank's largest logit m, its sum s of exponentials
-above it, and the target's logit, which one rank has. With M the largest m, the sum of all exponentials above M is that of s · exp(m - M):
-nothing overflows, and one collective does where maximum and sums apart would take two. (Losses from parts of the classes:
-Shoeybi et al., Megatron-LM, arXiv 1909.08053, section 3. Sums rescaled to a new maximum: Milakov, Gimelshein, Online normalizer
-calculation for softmax, arXiv 1805.02867.)
+One exchange per call, of three (with label smoothing four) figures a row: each rank's largest logit m, its
+sum s of exponentials above it, and the target's logit, which one rank has. With M the largest m, the sum of
+all exponentials above M is that of s · exp(m - M): nothing overflows, and one collective does where maximum
+and sums apart would take two. (Losses from parts of the classes: Shoeybi et al., Megatron-LM, arXiv
+1909.08053, section 3. Sums rescaled to a new maximum: Milakov, Gimelshein, Online normalizer calculation for
+softmax, arXiv 1805.02867.)
 """
 
 import torch
@@ -25,10 +26,11 @@ def vocabulary_cross_entropy(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> torch.Tensor:
-    """As torch.nn.functional.cross_entropy: `part` is (rows, this rank's classes), `target` the class of each row.
+    """As torch.nn.functional.cross_entropy: `part` is (rows, this rank's classes), `target` the class of each
+    row.
 
-    The result, and `part`'s dtype, are those of the whole; sums are in float32 at least. Every rank must call it with the same
-    targets.
+    The result, and `part`'s dtype, are those of the whole; sums are in float32 at least. Every rank must call
+    it with the same targets.
     """
     kept = target != ignore_index
     rows = target.masked_fill(~kept, 0)
@@ -56,7 +58,8 @@ class _CrossEntropy(torch.autograd.Function):
         own_peak = logits.amax(dim=1)
         masked = (own_peak == -torch.inf).unsqueeze(1)  # all classes of this rank
         own_peak = own_peak.clamp(min=torch.finfo(logits.dtype).min)
-        # softmax's exponentials are 3 times as fast as exp()'s on a CPU, and the largest of a row is 1, so its quotient is 1 / sum.
+        # softmax's exponentials are 3 times as fast as exp()'s on a CPU, and the largest of a row is 1, so
+        # its quotient is 1 / sum.
         probabilities = logits.softmax(dim=1).masked_fill_(masked, 0)
         own_sum = probabilities.amax(dim=1).reciprocal().masked_fill_(masked.squeeze(1), 0)
         figures = [own_peak, own_sum, of_target] + ([logits.sum(dim=1)] if smoothing else [])

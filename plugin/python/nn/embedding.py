@@ -9,18 +9,23 @@ from .shard import Shard
 
 
 class ShardedEmbedding(nn.Module):
-    """Rows [begin, end) of an embedding of `num_embeddings` rows. Each rank looks up the tokens that it has, and the results
-    are summed: of all addends but one are zero, so that forward and gradients are those of the whole table.
+    """Rows [begin, end) of an embedding of `num_embeddings` rows. Each rank looks up the tokens that it has,
+    and the results are summed: of all addends but one are zero, so that forward and gradients are those of
+    the whole table.
     """
 
     split = {"weight": 0}
 
-    def __init__(self, num_embeddings, embedding_dim, shard: Shard, padding_idx=None, device=None, dtype=None):
+    def __init__(
+        self, num_embeddings, embedding_dim, shard: Shard, padding_idx=None, device=None, dtype=None
+    ):
         super().__init__()
         self.shard, self.num_embeddings, self.embedding_dim = shard, num_embeddings, embedding_dim
         self.begin, self.end = shard.bounds(num_embeddings)
         self.padding_idx = padding_idx
-        self.weight = nn.Parameter(torch.empty(self.end - self.begin, embedding_dim, device=device, dtype=dtype))
+        self.weight = nn.Parameter(
+            torch.empty(self.end - self.begin, embedding_dim, device=device, dtype=dtype)
+        )
         nn.init.normal_(self.weight)
         if self._local_padding() is not None:
             with torch.no_grad():
@@ -30,7 +35,14 @@ class ShardedEmbedding(nn.Module):
     def of(cls, layer: nn.Embedding, shard: Shard) -> "ShardedEmbedding":
         """This rank's rows of a whole layer."""
         weight = layer.weight
-        made = cls(weight.size(0), weight.size(1), shard, padding_idx=layer.padding_idx, device=weight.device, dtype=weight.dtype)
+        made = cls(
+            weight.size(0),
+            weight.size(1),
+            shard,
+            padding_idx=layer.padding_idx,
+            device=weight.device,
+            dtype=weight.dtype,
+        )
         with torch.no_grad():
             made.weight.copy_(shard.cut(weight, 0))
         made.weight.requires_grad_(weight.requires_grad)
@@ -38,7 +50,9 @@ class ShardedEmbedding(nn.Module):
 
     def forward(self, tokens):
         # Not a synchronisation: where the tokens are on an accelerator it raises the error later.
-        torch._assert_async(((tokens >= 0) & (tokens < self.num_embeddings)).all(), "a token beyond the vocabulary")
+        torch._assert_async(
+            ((tokens >= 0) & (tokens < self.num_embeddings)).all(), "a token beyond the vocabulary"
+        )
         elsewhere = (tokens < self.begin) | (tokens >= self.end)
         rows = (tokens - self.begin).masked_fill(elsewhere, 0)
         found = functional.embedding(rows, self.weight, self._local_padding())

@@ -11,12 +11,14 @@ from .embedding import ShardedEmbedding
 from .linear import ShardedLinear
 from .shard import Shard
 
+
 class ShardingError(Error, TypeError):
     """A layer that cannot be cut, or whose parts do not fit; `str()` names it."""
 
 
 def sharded(layer: nn.Module, shard: Shard, last: bool = False) -> nn.Module:
-    """This rank's part of `layer`, with its weights. `last`: the layer makes the logits that the loss is computed from.
+    """This rank's part of `layer`, with its weights. `last`: the layer makes the logits that the loss is
+    computed from.
 
     Raises ShardingError where that cannot be done exactly, or where the part is not what `split` says.
     """
@@ -48,7 +50,8 @@ def cut_state(state: dict, module: nn.Module, shard: Shard) -> dict:
 
 
 def whole_state(module: nn.Module, shard: Shard) -> dict | None:
-    """The state of the whole layer, on the CPU of the first rank; None on the others. All ranks of the shard must call it."""
+    """The state of the whole layer, on the CPU of the first rank; None on the others. All ranks of the shard
+    must call it."""
     split, state = split_of(module), module.state_dict()
     whole = {}
     for name, value in state.items():
@@ -60,7 +63,8 @@ def whole_state(module: nn.Module, shard: Shard) -> dict | None:
 
 
 def collect(part: torch.Tensor, dimension: int, shard: Shard) -> list[torch.Tensor] | None:
-    """Every rank's part, on the first; one after the other, so that only one at a time is beside them on its device."""
+    """Every rank's part, on the first; one after the other, so that only one at a time is beside them on its
+    device."""
     assert shard.group is not None
     first = dist.get_global_rank(shard.group, 0)
     if shard.index > 0:
@@ -69,7 +73,10 @@ def collect(part: torch.Tensor, dimension: int, shard: Shard) -> list[torch.Tens
         return None
     parts = [part.cpu()]
     for index in range(1, shard.count):
-        source, rows = dist.get_global_rank(shard.group, index), torch.zeros(1, dtype=torch.long, device=part.device)
+        source, rows = (
+            dist.get_global_rank(shard.group, index),
+            torch.zeros(1, dtype=torch.long, device=part.device),
+        )
         dist.recv(rows, source, group=shard.group)
         sizes = list(part.shape)
         sizes[dimension] = int(rows)
@@ -82,7 +89,9 @@ def collect(part: torch.Tensor, dimension: int, shard: Shard) -> list[torch.Tens
 def _plain(layer: nn.Embedding) -> nn.Embedding:
     for option in ("max_norm", "scale_grad_by_freq", "sparse"):
         if getattr(layer, option):
-            raise ShardingError(f"nn.Embedding({option}={getattr(layer, option)}) cannot be sharded: leave {option} out")
+            raise ShardingError(
+                f"nn.Embedding({option}={getattr(layer, option)}) cannot be sharded: leave {option} out"
+            )
     return layer
 
 
@@ -91,10 +100,14 @@ def _check(whole: nn.Module, part: nn.Module, shard: Shard) -> None:
     expected = {name: list(t.shape) for name, t in _tensors(whole).items()}
     for name, dimension in split_of(part).items():
         if name not in expected:
-            raise ShardingError(f"{type(part).__name__}.split names {name!r}, which {type(whole).__name__} does not have")
+            raise ShardingError(
+                f"{type(part).__name__}.split names {name!r}, which {type(whole).__name__} does not have"
+            )
         size = expected[name][dimension]
         if size < shard.count:
-            raise ShardingError(f"{type(whole).__name__}: {name!r} has {size} rows, too few for {shard.count} ranks")
+            raise ShardingError(
+                f"{type(whole).__name__}: {name!r} has {size} rows, too few for {shard.count} ranks"
+            )
         begin, end = shard.bounds(size)
         expected[name][dimension] = end - begin
     found = {name: list(t.shape) for name, t in _tensors(part).items()}

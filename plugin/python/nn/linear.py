@@ -10,18 +10,27 @@ from .shard import Shard
 
 
 class ShardedLinear(nn.Module):
-    """Outputs [begin, end) of a linear layer of `out_features`. With `gather`, forward() returns all of them on every rank;
-    without, ShardedLogits: the head of a model, whose loss is computed in parts.
+    """Outputs [begin, end) of a linear layer of `out_features`. With `gather`, forward() returns all of them
+    on every rank; without, ShardedLogits: the head of a model, whose loss is computed in parts.
     """
 
-    def __init__(self, in_features, out_features, shard: Shard, bias=True, gather=False, device=None, dtype=None):
+    def __init__(
+        self, in_features, out_features, shard: Shard, bias=True, gather=False, device=None, dtype=None
+    ):
         super().__init__()
-        self.shard, self.in_features, self.out_features, self.gather = shard, in_features, out_features, gather
+        self.shard, self.in_features, self.out_features, self.gather = (
+            shard,
+            in_features,
+            out_features,
+            gather,
+        )
         self.begin, self.end = shard.bounds(out_features)
         rows = self.end - self.begin
         self.weight = nn.Parameter(torch.empty(rows, in_features, device=device, dtype=dtype))
         self.bias: nn.Parameter | None
-        self.register_parameter("bias", nn.Parameter(torch.zeros(rows, device=device, dtype=dtype)) if bias else None)
+        self.register_parameter(
+            "bias", nn.Parameter(torch.zeros(rows, device=device, dtype=dtype)) if bias else None
+        )
         nn.init.normal_(self.weight, std=in_features**-0.5)
 
     @property

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a sharded head returns: logits of which this rank holds some of the classes.
 
-A loss function that was written for whole logits goes on working where it does no more than change their form and take
-their cross-entropy:
+A loss function that was written for whole logits goes on working where it does no more than change their form
+and take their cross-entropy:
 
     F.cross_entropy(logits.float().reshape(-1, logits.size(-1)), targets.reshape(-1), ignore_index=0)
 
@@ -81,7 +81,9 @@ class ShardedLogits:
         return self._like(self.part.transpose(a, b), {a: b, b: a}.get(self.axis, self.axis))
 
     def permute(self, *dims):
-        order = [d % self.dim() for d in (dims[0] if len(dims) == 1 and not isinstance(dims[0], int) else dims)]
+        order = [
+            d % self.dim() for d in (dims[0] if len(dims) == 1 and not isinstance(dims[0], int) else dims)
+        ]
         return self._like(self.part.permute(order), order.index(self.axis))
 
     def __getitem__(self, index):
@@ -113,7 +115,14 @@ class ShardedLogits:
 
     @staticmethod
     def _cross_entropy(
-        logits, target, weight=None, size_average=None, ignore_index=-100, reduce=None, reduction="mean", label_smoothing=0.0
+        logits,
+        target,
+        weight=None,
+        size_average=None,
+        ignore_index=-100,
+        reduce=None,
+        reduction="mean",
+        label_smoothing=0.0,
     ):
         """Classes are dimension 1, or 0 where it is the only one, as torch has it."""
         if weight is not None or size_average is not None or reduce is not None:
@@ -121,7 +130,9 @@ class ShardedLogits:
         if not isinstance(logits, ShardedLogits) or target.is_floating_point():
             raise ShardedLogits._refused("cross_entropy() of probabilities")
         if logits.axis != min(1, logits.dim() - 1):
-            raise ShardedLogits._refused(f"cross_entropy() of {tuple(logits.shape)} with the classes in dimension {logits.axis}")
+            raise ShardedLogits._refused(
+                f"cross_entropy() of {tuple(logits.shape)} with the classes in dimension {logits.axis}"
+            )
         part = logits.part.movedim(logits.axis, -1)
         losses = vocabulary_cross_entropy(
             part.reshape(-1, part.size(-1)),

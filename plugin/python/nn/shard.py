@@ -10,9 +10,9 @@ import torch.distributed as dist
 
 @dataclass(frozen=True)
 class Shard:
-    """Rank `index` of `count`. `group` is the process group of these ranks, in this order; None for a single one. `near`: what they
-    share where all of them are on one host (ostinato._plugin.NearRanks); its sums, exchanges and broadcasts of tensors on the CPU
-    take a tenth of the time that gloo's take.
+    """Rank `index` of `count`. `group` is the process group of these ranks, in this order; None for a single
+    one. `near`: what they share where all of them are on one host (ostinato._plugin.NearRanks); its sums,
+    exchanges and broadcasts of tensors on the CPU take a tenth of the time that gloo's take.
     """
 
     index: int
@@ -22,7 +22,8 @@ class Shard:
 
     @classmethod
     def among(cls, group, timeout_s: float = 300.0) -> "Shard":
-        """This rank's place in a group; all ranks of it must call this. `timeout_s`: longest wait for another of them."""
+        """This rank's place in a group; all ranks of it must call this. `timeout_s`: longest wait for another
+        of them."""
         return cls(dist.get_rank(group), dist.get_world_size(group), group, near_ranks(group, timeout_s))
 
     def bounds(self, size: int) -> tuple[int, int]:
@@ -45,11 +46,13 @@ class Shard:
         return _Enter.apply(x, self) if self.count > 1 else x
 
     def leave(self, part: torch.Tensor) -> torch.Tensor:
-        """The sum of the ranks' parts; the identity on the way back, where the gradient is the same on every rank."""
+        """The sum of the ranks' parts; the identity on the way back, where the gradient is the same on every
+        rank."""
         return _Leave.apply(part, self) if self.count > 1 else part
 
     def gather(self, part: torch.Tensor, dimension: int, size: int) -> torch.Tensor:
-        """The ranks' parts, one after the other along `dimension`, `size` in all; on the way back each takes its own."""
+        """The ranks' parts, one after the other along `dimension`, `size` in all; on the way back each takes
+        its own."""
         return _Gather.apply(part, self, dimension, size) if self.count > 1 else part
 
     def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -84,8 +87,8 @@ class Shard:
 
 
 def near_ranks(group, timeout_s: float):
-    """What the ranks of a group share where all of them are on one host and work on the CPU; None, on every rank, where they do
-    not. All of them must call it.
+    """What the ranks of a group share where all of them are on one host and work on the CPU; None, on every
+    rank, where they do not. All of them must call it.
     """
     if dist.get_world_size(group) == 1 or dist.get_backend(group) != "gloo":
         return None

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who has not come while torch.distributed.init_process_group() waits: torch waits for half an hour, and names nobody.
+"""Who has not come while torch.distributed.init_process_group() waits: torch waits for half an hour, and
+names nobody.
 
     name_absent()        # from here on, for a process group of the environment's ranks (env://)
 
     ostinato: rank 0 has waited 30 s in torch.distributed.init_process_group(): ranks 2, 3 have not called it
 
-A thread writes down in the store that this rank has come, over a connection of its own, and asks for the others, as long as the call lasts.
-Torch's time-out stays as it is. The lowest rank that is there speaks; where nobody holds the store yet, one rank of each machine.
+A thread writes down in the store that this rank has come, over a connection of its own, and asks for the
+others, as long as the call lasts. Torch's time-out stays as it is. The lowest rank that is there speaks;
+where nobody holds the store yet, one rank of each machine.
 """
 
 import functools
@@ -43,7 +45,12 @@ def name_absent() -> None:
     def init(*args: Any, **kwargs: Any) -> Any:
         if not _of_environment(original, args, kwargs):
             return original(*args, **kwargs)
-        here = Arrivals(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+        here = Arrivals(
+            int(os.environ["RANK"]),
+            int(os.environ["WORLD_SIZE"]),
+            os.environ["MASTER_ADDR"],
+            int(os.environ["MASTER_PORT"]),
+        )
         try:
             return original(*args, **kwargs)
         finally:
@@ -82,7 +89,9 @@ class Arrivals:
 
     def close(self) -> None:
         self._over.set()
-        self._thread.join(2 * ANSWERS.total_seconds())  # one that comes back later may meet an interpreter that ends
+        self._thread.join(
+            2 * ANSWERS.total_seconds()
+        )  # one that comes back later may meet an interpreter that ends
 
     def _run(self) -> None:
         begun, patience_s, store = time.monotonic(), PATIENCE_S, None
@@ -95,28 +104,42 @@ class Arrivals:
                     self._say(self._absent(store), waited_s)
 
     def _come(self):
-        """The store with this rank in it, or None where nobody listens yet. Torch's own client would fill the screen with its attempts."""
+        """The store with this rank in it, or None where nobody listens yet. Torch's own client would fill the
+        screen with its attempts."""
         try:
             socket.create_connection((self._host, self._port), PERIOD_S).close()
         except OSError:
             return None
-        store = dist.TCPStore(self._host, self._port, is_master=False, timeout=ANSWERS, wait_for_workers=False)
+        store = dist.TCPStore(
+            self._host, self._port, is_master=False, timeout=ANSWERS, wait_for_workers=False
+        )
         store.set(self._key(self._rank), "")
         return store
 
     def _absent(self, store) -> Absent:
         if store is None:
             who = "the launcher's agent" if agent_has_the_store() else "rank 0"
-            return Absent(f"nothing answers at {self._host}:{self._port}, where {who} holds the store", os.environ.get("LOCAL_RANK", "0") == "0")
+            return Absent(
+                f"nothing answers at {self._host}:{self._port}, where {who} holds the store",
+                os.environ.get("LOCAL_RANK", "0") == "0",
+            )
         holder = None if agent_has_the_store() else 0  # is there, even before it has written it down
-        absent = [rank for rank in range(self._ranks) if rank != holder and not store.check([self._key(rank)])]
-        words = f"{ranks_in_words(absent)} {'has' if len(absent) == 1 else 'have'} not called it" if absent else "all ranks have called it"
+        absent = [
+            rank for rank in range(self._ranks) if rank != holder and not store.check([self._key(rank)])
+        ]
+        words = (
+            f"{ranks_in_words(absent)} {'has' if len(absent) == 1 else 'have'} not called it"
+            if absent
+            else "all ranks have called it"
+        )
         return Absent(words, all(rank in absent for rank in range(self._rank)))
 
     def _say(self, absent: Absent, waited_s: float) -> None:
         if absent.lowest:
             with suppress(OSError, ValueError):
-                where = f"rank {self._rank} has waited {waited_s:.0f} s in torch.distributed.init_process_group()"
+                where = (
+                    f"rank {self._rank} has waited {waited_s:.0f} s in torch.distributed.init_process_group()"
+                )
                 print(f"ostinato: {where}: {absent.words}", file=sys.stderr, flush=True)
 
     @staticmethod

@@ -4,9 +4,10 @@
     store = connected(held)          # by the thread that will ask: the first time it may take seconds
     store.check(["ostinato/..."])
 
-Torch's own calls may keep `held` busy for half an hour. All threads of a process share one other connection, and ask it only what it answers
-at once. Torch looks up names for each connection that it makes, and a name server that does not answer keeps it for 5 s. A process that
-is forked makes one of its own: two processes on one connection would read each other's answers.
+Torch's own calls may keep `held` busy for half an hour. All threads of a process share one other connection,
+and ask it only what it answers at once. Torch looks up names for each connection that it makes, and a name
+server that does not answer keeps it for 5 s. A process that is forked makes one of its own: two processes on
+one connection would read each other's answers.
 """
 
 import os

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks that compute on CPUs and share them. What is planned here counts that; of a plan that was made elsewhere rank 0 says it.
+"""Ranks that compute on CPUs and share them. What is planned here counts that; of a plan that was made
+elsewhere rank 0 says it.
 
-    sharing([Place("node1", (0, 1))] * 4)    # [Shared("node1", 4 ranks, 2 cores)]
+sharing([Place("node1", (0, 1))] * 4)    # [Shared("node1", 4 ranks, 2 cores)]
 """
 
 import os
@@ -25,7 +26,8 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Shared:
-    """A host whose `ranks` are more than its cores. `cores`: of them, so many ranks compute at full speed at a time."""
+    """A host whose `ranks` are more than its cores. `cores`: of them, so many ranks compute at full speed at
+    a time."""
 
     host: str
     ranks: tuple[int, ...]
@@ -42,7 +44,11 @@ class Shared:
 
 def here(on_cpu: bool) -> Place:
     """Of this rank, which computes on a processor or on an accelerator."""
-    return Place(socket.gethostname(), tuple(sorted(os.sched_getaffinity(0))) if on_cpu else (), torch.get_num_threads())
+    return Place(
+        socket.gethostname(),
+        tuple(sorted(os.sched_getaffinity(0))) if on_cpu else (),
+        torch.get_num_threads(),
+    )
 
 
 def sharing(places: Sequence[Place]) -> list[Shared]:
@@ -58,8 +64,9 @@ def sharing(places: Sequence[Place]) -> list[Shared]:
 
 
 def hosts(places: Sequence[Place], pipeline: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    """(devices, cores) of each host in turn, for a plan of `pipeline`, the ranks of one pipeline in its order; empty where no rank shares
-    cores. Where pipelines stand beside each other on a host, each has its part of the cores.
+    """(devices, cores) of each host in turn, for a plan of `pipeline`, the ranks of one pipeline in its
+    order; empty where no rank shares cores. Where pipelines stand beside each other on a host, each has its
+    part of the cores.
     """
     shared = {of.host: of for of in sharing(places)}
     if not any(places[rank].host in shared for rank in pipeline):
@@ -73,7 +80,8 @@ def hosts(places: Sequence[Place], pipeline: Sequence[int]) -> tuple[tuple[int, 
 
 
 def note(places: Sequence[Place], planned: bool) -> str:
-    """Of the host whose cores are shared by most ranks each; "" where every rank can have its own, or the plan counts the sharing."""
+    """Of the host whose cores are shared by most ranks each; "" where every rank can have its own, or the
+    plan counts the sharing."""
     shared = sharing(places)
     if not shared or planned:
         return ""

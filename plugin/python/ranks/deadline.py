@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A time-out for calls that have none, or one of half an hour: collectives of other libraries, the optimizer's step.
+"""A time-out for calls that have none, or one of half an hour: collectives of other libraries, the
+optimizer's step.
 
     deadline = Deadline(300.0, expired)
     with deadline.during("adding gradients over ranks 0, 2"):
         reduce()                        # after 300 s: expired("adding gradients over ranks 0, 2 takes longer than 300 s")
 
-expired() is called on a thread of its own, as the thread that waits cannot be interrupted: it says what there is to say, and ends the
-process. It comes as long as the call lets go of Python's lock, as torch's do.
+expired() is called on a thread of its own, as the thread that waits cannot be interrupted: it says what there
+is to say, and ends the process. It comes as long as the call lets go of Python's lock, as torch's do.
 """
 
 import math
@@ -83,5 +84,7 @@ class Deadline:
     def _late(self) -> str:
         """Waits until what is under way is over; what it is where that takes too long."""
         what, begun = self._what, self._begun
-        over = self._changed.wait_for(lambda: self._over or not self._what or self._begun != begun, self._limit_s)
+        over = self._changed.wait_for(
+            lambda: self._over or not self._what or self._begun != begun, self._limit_s
+        )
         return "" if over else what

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the others are while this rank waits long: in a collective it does not know for whom, and in a row of ranks each waits for the next.
+"""Where the others are while this rank waits long: in a collective it does not know for whom, and in a row of
+ranks each waits for the next.
 
     elsewhere = Elsewhere(presence)
     elsewhere.found(store, position)     # None until all have answered, or have had the time; then who is not there, in words, a rank each
 
-Once a period, by the thread of a watch. Who waits for another rank itself is left out, and who is in the same part of the same step.
+Once a period, by the thread of a watch. Who waits for another rank itself is left out, and who is in the same
+part of the same step.
 """
 
 import re
@@ -15,7 +17,9 @@ from .presence import Presence, ranks_in_words
 
 LOOKS = 5  # for answers, a period each
 NAMED = 4  # at most
-_BUSY = re.compile(r"rank \d+ is (?P<step>in step \d+), busy \d+ ms with (?P<what>.*?)(?: over | \(|$)")  # as Outside says it
+_BUSY = re.compile(
+    r"rank \d+ is (?P<step>in step \d+), busy \d+ ms with (?P<what>.*?)(?: over | \(|$)"
+)  # as Outside says it
 _WAITS = re.compile(r", waiting \d+ ms for ")  # as executors do
 
 
@@ -41,11 +45,15 @@ class Elsewhere:
         self._number = 0
         silent = [rank for rank, answer in answers.items() if answer is None]
         others = [answer for answer in answers.values() if answer is not None and not _with(position, answer)]
-        words = others[:NAMED] + [f"{counted(len(others) - NAMED, 'more rank')} elsewhere"] * (len(others) > NAMED)
+        words = others[:NAMED] + [f"{counted(len(others) - NAMED, 'more rank')} elsewhere"] * (
+            len(others) > NAMED
+        )
         return words + [f"{ranks_in_words(silent)} do{'es' * (len(silent) == 1)} not answer"] * bool(silent)
 
 
 def _with(mine: str, other: str) -> bool:
     """In the same place, or on the way to it but for a third."""
     here, there = _BUSY.match(mine), _BUSY.match(other)
-    return _WAITS.search(other) is not None or (here is not None and there is not None and here.groups() == there.groups())
+    return _WAITS.search(other) is not None or (
+        here is not None and there is not None and here.groups() == there.groups()
+    )

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where in the script a thread is, whatever library it is held in.
 
-    script_line(threading.get_ident())      # "train.py:17, in batches"; empty: nowhere in a script
+script_line(threading.get_ident())      # "train.py:17, in batches"; empty: nowhere in a script
 """
 
 import sys

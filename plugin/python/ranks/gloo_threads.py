@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """gloo's threads let go of what they have reduced before the process ends.
 
-A collective that has returned may still be held by the thread that ran it. Where that thread is the last to hold a tensor that Python
-knew, it asks for Python's lock; in an interpreter that is being taken down this aborts the process, with DeepSpeed alone as well
-(pytorch/pytorch, pull request 179291).
+A collective that has returned may still be held by the thread that ran it. Where that thread is the last to
+hold a tensor that Python knew, it asks for Python's lock; in an interpreter that is being taken down this
+aborts the process, with DeepSpeed alone as well (pytorch/pytorch, pull request 179291).
 """
 
 import time
@@ -14,8 +14,8 @@ PERIOD_S = 0.001
 
 
 def wait_until_idle(patience_s: float) -> bool:
-    """For so long at most: false where one still runs then. One that waits for other ranks counts as idle. Of other systems than Linux
-    nothing is known, and nothing waited for.
+    """For so long at most: false where one still runs then. One that waits for other ranks counts as idle. Of
+    other systems than Linux nothing is known, and nothing waited for.
 
         wait_until_idle(2.0)    # at the end of a process, with Python's lock to be had
     """

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A refusal that nobody catches is the last thing on the screen, once: rank 0 says it, without a traceback, and the others nothing.
+"""A refusal that nobody catches is the last thing on the screen, once: rank 0 says it, without a traceback,
+and the others nothing.
 
     speak_last()        # idempotent; where a run has a section
 
-Where rank 0 does not say the same (one rank alone has failed) the rank says it by itself. Under torchrun the agent's own summary, which comes
-after what ranks print, ends with the message, too. `python -X dev` shows tracebacks.
+Where rank 0 does not say the same (one rank alone has failed) the rank says it by itself. Under torchrun the
+agent's own summary, which comes after what ranks print, ends with the message, too. `python -X dev` shows
+tracebacks.
 """
 
 import hashlib

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The launcher that started this rank (torchrun, deepspeed). One that is killed ends nobody, and its ranks would train on with no one to
-stop them; torchrun's agent sums up at the end what a rank has told it.
+"""The launcher that started this rank (torchrun, deepspeed). One that is killed ends nobody, and its ranks
+would train on with no one to stop them; torchrun's agent sums up at the end what a rank has told it.
 """
 
 import json
@@ -31,11 +31,20 @@ def tell_agent(text: str) -> None:
     """In the form in which torchrun's agent reads it."""
     if path := os.environ.get("TORCHELASTIC_ERROR_FILE"):
         with suppress(OSError), open(path, "w") as file:
-            json.dump({"message": {"message": text, "extraInfo": {"py_callstack": text, "timestamp": str(int(time.time()))}}}, file)
+            json.dump(
+                {
+                    "message": {
+                        "message": text,
+                        "extraInfo": {"py_callstack": text, "timestamp": str(int(time.time()))},
+                    }
+                },
+                file,
+            )
 
 
 def end_with(text: str, say: Callable[[str], None]) -> None:
-    """Ends the process from a thread, where the main one is held for ever: after what say() prints, without finalizers."""
+    """Ends the process from a thread, where the main one is held for ever: after what say() prints, without
+    finalizers."""
     try:
         say(text)
         tell_agent(f"ostinato: {text}")

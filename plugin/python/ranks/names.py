@@ -3,8 +3,8 @@
 
     agreed("pipeline", [1, 2])       # "pipeline 0 of 3c9d...", on ranks 1 and 2; then "pipeline 1 of 3c9d..."
 
-All ranks of a world share one store, and a rank may be in several groups: what it counts itself, whichever group it is for, is another
-number on another rank.
+All ranks of a world share one store, and a rank may be in several groups: what it counts itself, whichever
+group it is for, is another number on another rank.
 """
 
 import hashlib
@@ -15,7 +15,8 @@ _made: Counter = Counter()
 
 
 def agreed(what: str, ranks: Sequence[int]) -> str:
-    """`ranks`: global, in an order that is the same on all of them; each of them asks for as many of `what` with these ranks."""
+    """`ranks`: global, in an order that is the same on all of them; each of them asks for as many of `what`
+    with these ranks."""
     group = hashlib.sha256(",".join(map(str, ranks)).encode()).hexdigest()[:16]
     number = _made[what, group]
     _made[what, group] += 1

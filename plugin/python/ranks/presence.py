@@ -7,9 +7,9 @@
     with vigil.during("saving a checkpoint"):
         engine.save_checkpoint(folder)
 
-Once a call has lasted half the limit, the others are asked for a sign of life; when all have given one, the limit begins anew. So a rank that
-writes for an hour is waited for, and one that is stopped is not. A rank that keeps Python's lock cannot answer: it has the other half for it.
-A call that takes less asks nobody.
+Once a call has lasted half the limit, the others are asked for a sign of life; when all have given one, the
+limit begins anew. So a rank that writes for an hour is waited for, and one that is stopped is not. A rank
+that keeps Python's lock cannot answer: it has the other half for it. A call that takes less asks nobody.
 """
 
 import time
@@ -19,7 +19,9 @@ from contextlib import AbstractContextManager
 from .deadline import Deadline
 
 LEAST_S = 30.0  # of patience: a rank may wait so long for a processor, or for Python's lock
-NO_STORE = "the store does not answer: the process that holds it, rank 0 or the launcher's agent, is stopped or gone"
+NO_STORE = (
+    "the store does not answer: the process that holds it, rank 0 or the launcher's agent, is stopped or gone"
+)
 
 
 class Presence:
@@ -32,7 +34,8 @@ class Presence:
         self._answered = 0  # the number of the last question
 
     def answer(self, store) -> None:
-        """To be called once a period, by one thread, with its connection. Raises RuntimeError where the store is gone."""
+        """To be called once a period, by one thread, with its connection. Raises RuntimeError where the store
+        is gone."""
         while store.check([f"{self._key}/{self._answered + 1}"]):
             self._answered += 1
             store.set(f"{self._key}/{self._answered}/{self._rank}", self._position())
@@ -54,14 +57,19 @@ class Presence:
 
 
 class Vigil:
-    """Over calls that may take as long as they take while all ranks, and the store, give signs of life. lost(who) is called, on a thread
-    of its own, where one has given none for half of `limit_s`, or LEAST_S if that is longer.
+    """Over calls that may take as long as they take while all ranks, and the store, give signs of life.
+    lost(who) is called, on a thread of its own, where one has given none for half of `limit_s`, or LEAST_S if
+    that is longer.
     """
 
     def __init__(self, presence: Presence, limit_s: float, period_s: float, lost: Callable[[str], None]):
         self._presence, self._period_s, self._lost = presence, period_s, lost
         self._patience_s = max(limit_s / 2, LEAST_S)
-        self._number, self._silent, self._heard = 0, presence.others, 0.0  # the open question; who has not answered; when the store did
+        self._number, self._silent, self._heard = (
+            0,
+            presence.others,
+            0.0,
+        )  # the open question; who has not answered; when the store did
         self.deadline = Deadline(limit_s / 2 + self._patience_s, lambda _: self._lost(self._missed()))
 
     def during(self, what: str) -> AbstractContextManager:
@@ -69,7 +77,8 @@ class Vigil:
         return self.deadline.during(what)
 
     def look(self, store) -> None:
-        """To be called once a period, by the thread of a watch, with its connection. Raises RuntimeError where the store is gone."""
+        """To be called once a period, by the thread of a watch, with its connection. Raises RuntimeError
+        where the store is gone."""
         if self.deadline.left_s > self._patience_s:
             self._number = 0
             return
@@ -87,10 +96,14 @@ class Vigil:
 
 
 def silent(store, key: str, ranks: list[int]) -> list[int]:
-    """Those that have not set `key`/rank. All of them at once first: every rank asks so in every period, of every other, and there is one
-    store for all.
+    """Those that have not set `key`/rank. All of them at once first: every rank asks so in every period, of
+    every other, and there is one store for all.
     """
-    return [] if not ranks or store.check([f"{key}/{rank}" for rank in ranks]) else [rank for rank in ranks if not store.check([f"{key}/{rank}"])]
+    return (
+        []
+        if not ranks or store.check([f"{key}/{rank}" for rank in ranks])
+        else [rank for rank in ranks if not store.check([f"{key}/{rank}"])]
+    )
 
 
 def ranks_in_words(ranks: list[int]) -> str:

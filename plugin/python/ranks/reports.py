@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all ranks tell each other before they meet in collectives: a rank that does not come there, or died, is named after a time-out.
+"""What all ranks tell each other before they meet in collectives: a rank that does not come there, or died,
+is named after a time-out.
 
     digests = exchanged("plan", digest, ranks=[0, 1], timeout_s=300)        # of all, in the order of `ranks`
 
@@ -21,7 +22,8 @@ PATIENCE_S = 3.0  # with a store that may be stopped
 
 
 class Missing(Exception):
-    """Ranks did not report in time, which `str()` says. `store`: or nobody knows, for the store did not answer."""
+    """Ranks did not report in time, which `str()` says. `store`: or nobody knows, for the store did not
+    answer."""
 
     def __init__(self, said: str, store: bool = False):
         super().__init__(said)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Threads beside the one that trains, which the end of the process waits for (watch): one that comes back from a call to an interpreter
-that is being taken down would abort it.
+"""Threads beside the one that trains, which the end of the process waits for (watch): one that comes back
+from a call to an interpreter that is being taken down would abort it.
 """
 
 import os

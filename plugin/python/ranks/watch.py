@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When one rank gives up waiting, or fails, every rank says why, and where it is itself: who waits for whom is then in the logs of one run.
+"""When one rank gives up waiting, or fails, every rank says why, and where it is itself: who waits for whom
+is then in the logs of one run.
 
     watch = Watch(store, "step", rank, ranks, executor.position, period_s=1.0)
     try:
@@ -8,14 +9,16 @@
         watch.give_up(str(error))    # says it; returns when all have spoken, or after a few periods
         raise
 
-The first that gives up is the cause: those that follow it miss a neighbour, which in a row of ranks need not be the one that failed.
+The first that gives up is the cause: those that follow it miss a neighbour, which in a row of ranks need not
+be the one that failed.
 
-A thread of each rank asks the store once a period, so a rank is heard while it waits in the executor, or computes without
-end in Python. It costs a few messages a period, and nothing in between. A rank whose launcher is gone ends.
+A thread of each rank asks the store once a period, so a rank is heard while it waits in the executor, or
+computes without end in Python. It costs a few messages a period, and nothing in between. A rank whose
+launcher is gone ends.
 
-A process that ends waits for its threads first: one that comes back from the store to an interpreter that is being taken down would
-abort it. The process that holds the store, where no agent of the launcher does, tells the others that it leaves, and gives them
-a period to stop asking.
+A process that ends waits for its threads first: one that comes back from the store to an interpreter that is
+being taken down would abort it. The process that holds the store, where no agent of the launcher does, tells
+the others that it leaves, and gives them a period to stop asking.
 """
 
 import atexit
@@ -56,8 +59,8 @@ def late_after(timeout_s: float) -> float:
 
 
 def say(text: str) -> None:
-    """Where nothing can be written (a full disk, a closed stream) nothing is said, and what is under way goes on. In one write: print() makes
-    two, between which another thread says its own.
+    """Where nothing can be written (a full disk, a closed stream) nothing is said, and what is under way goes
+    on. In one write: print() makes two, between which another thread says its own.
     """
     with suppress(OSError, ValueError):
         sys.stderr.write(f"ostinato: {text}\n")
@@ -71,9 +74,10 @@ def in_a_line(text: str) -> str:
 
 class Watch:
     """`name`: the same on all ranks of one pipeline, and of this pipeline alone. `presence`: what its thread
-    answers for this rank. `late_s`: a rank that waits so long in the executor says so, once a wait. `together`: a name that several pipelines
-    share: a rank of one of them that gives up is heard in all. `lost`: called from the watch's thread once one has given up, and the others
-    have had their time to say where they are.
+    answers for this rank. `late_s`: a rank that waits so long in the executor says so, once a wait.
+    `together`: a name that several pipelines share: a rank of one of them that gives up is heard in all.
+    `lost`: called from the watch's thread once one has given up, and the others have had their time to say
+    where they are.
     """
 
     def __init__(
@@ -83,15 +87,28 @@ class Watch:
         self._store = store  # its server lives as long as it, where this process has it
         self._rank, self._ranks = rank, ranks
         # In the world, which the script may have ended when its process does.
-        self._place, self._world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (rank, ranks)
-        self._who = f"rank {rank}" if not together or rank == self._place else f"rank {self._place} (pipeline rank {rank})"
-        self._failed, self._spoken = f"ostinato/watch/{together or name}/failed", f"ostinato/watch/{name}/spoken"
+        self._place, self._world = (
+            (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (rank, ranks)
+        )
+        self._who = (
+            f"rank {rank}"
+            if not together or rank == self._place
+            else f"rank {self._place} (pipeline rank {rank})"
+        )
+        self._failed, self._spoken = (
+            f"ostinato/watch/{together or name}/failed",
+            f"ostinato/watch/{name}/spoken",
+        )
         self._position, self._period_s = position, period_s
         self._presence, self._launcher, self._lateness = presence, Launcher(), Lateness(position, late_s)
         self._elsewhere = None if presence is None else Elsewhere(presence)
         self._late = ""  # a wait to tell of, once the others have said where they are
         self._over, self._leaves = threading.Event(), False
-        self._why, self._names_silent, self._asked = "", False, threading.Event()  # this rank gives up; its thread has asked the others
+        self._why, self._names_silent, self._asked = (
+            "",
+            False,
+            threading.Event(),
+        )  # this rank gives up; its thread has asked the others
         self._heard, self._lost = "", lost  # that another has given up, and why
         self._silent: list[int] = []  # who has said nothing since then, when last looked
         self._looks = 0  # that are left for it
@@ -119,8 +136,8 @@ class Watch:
         return deadline
 
     def give_up(self, why: str = "", aloud: bool = True) -> None:
-        """This rank has failed and says so itself: the others are asked to, and given the time. Returns in bounded time, whoever holds
-        the store. Not `aloud`: a traceback says it.
+        """This rank has failed and says so itself: the others are asked to, and given the time. Returns in
+        bounded time, whoever holds the store. Not `aloud`: a traceback says it.
         """
         if why and aloud:
             say(why)
@@ -129,16 +146,21 @@ class Watch:
         self._tell(why or self._position(), names_silent=True)
 
     def tell_of(self, error: BaseException, how: str = "fails") -> None:
-        """give_up() for a rank whose traceback says it: the others are told what happened to it, and where: its notes say, or it is where it
-        was. Where a collective of anybody's has failed, it says itself who is silent, for torch names nobody.
+        """give_up() for a rank whose traceback says it: the others are told what happened to it, and where:
+        its notes say, or it is where it was. Where a collective of anybody's has failed, it says itself who
+        is silent, for torch names nobody.
         """
-        where = [note.removeprefix("ostinato: ") for note in getattr(error, "__notes__", ())] or [self._position()]
+        where = [note.removeprefix("ostinato: ") for note in getattr(error, "__notes__", ())] or [
+            self._position()
+        ]
         said = f"{self._who} {how} with {type(error).__name__}: {in_a_line(str(error))}"
-        self._tell("; ".join([said, *where]), names_silent=isinstance(error, RuntimeError) and is_of_a_peer(error))
+        self._tell(
+            "; ".join([said, *where]), names_silent=isinstance(error, RuntimeError) and is_of_a_peer(error)
+        )
 
     def _tell(self, why: str, names_silent: bool) -> None:
-        """Once; what fails later on this rank follows from it. The watch's thread does it: Python hangs where there is no memory to start
-        another one, and this may be what has failed.
+        """Once; what fails later on this rank follows from it. The watch's thread does it: Python hangs where
+        there is no memory to start another one, and this may be what has failed.
         """
         if self._why:
             return
@@ -150,7 +172,8 @@ class Watch:
             say(NO_STORE)
 
     def close(self, leaves: bool = False) -> None:
-        """`leaves`: the process ends in good order, and the watch's thread tells the others: another one may not start then."""
+        """`leaves`: the process ends in good order, and the watch's thread tells the others: another one may
+        not start then."""
         self._leaves = leaves
         self._over.set()
         for deadline in self._deadlines:
@@ -183,7 +206,9 @@ class Watch:
 
     def _say_silent(self) -> None:
         if self._silent:
-            say(f"{ranks_in_words(self._silent)} said nothing: stopped, gone, or busy with what keeps Python's lock")
+            say(
+                f"{ranks_in_words(self._silent)} said nothing: stopped, gone, or busy with what keeps Python's lock"
+            )
         self._silent, self._looks = [], 0
 
     def _run(self) -> None:
@@ -200,7 +225,8 @@ class Watch:
             self.leave()
 
     def _look(self) -> bool:
-        """What the others say in the store. False: they must not be asked any more, for the process that holds it leaves."""
+        """What the others say in the store. False: they must not be asked any more, for the process that
+        holds it leaves."""
         try:
             store = connected(self._store)
             if not self._heard and store.check([self._failed]):
@@ -221,7 +247,11 @@ class Watch:
                 self._presence.answer(store)
             if self._vigil is not None:
                 self._vigil.look(store)
-            if self._late and self._elsewhere is not None and (others := self._elsewhere.found(store, self._late)) is not None:
+            if (
+                self._late
+                and self._elsewhere is not None
+                and (others := self._elsewhere.found(store, self._late)) is not None
+            ):
                 self._say_late(others)
         except RuntimeError:  # the launcher may have had it
             self._reaches = False
@@ -247,13 +277,17 @@ class Watch:
         return self._reaches and self._thread.is_alive()
 
     def leave(self) -> None:
-        """This process ends in good order: the one with the store waits for the others to stop asking it. Once a process."""
+        """This process ends in good order: the one with the store waits for the others to stop asking it.
+        Once a process."""
         try:
             store = connected(self._store)
             if self._place > 0:  # in torch's own stores rank 0 has it
                 return self._tell_left(store)
             store.set(_LEAVING, "1")
-            others, end = [f"{_LEFT}/{place}" for place in range(1, self._world)], time.monotonic() + 2 * self._period_s
+            others, end = (
+                [f"{_LEFT}/{place}" for place in range(1, self._world)],
+                time.monotonic() + 2 * self._period_s,
+            )
             while not store.check(others) and time.monotonic() < end:
                 time.sleep(self._period_s / 20)
         except RuntimeError:

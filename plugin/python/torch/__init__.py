@@ -12,7 +12,8 @@
     outputs = pipe.infer(batch)                                 # as many requests as the plan has micro-batches
     pipe.serve(requests, lambda number, outputs: ...)           # as long as requests come, others in flight
 
-`schedule()` hands a plan to torch.distributed.pipelining's own runtime instead, where that can run it. docs/torch.md.
+`schedule()` hands a plan to torch.distributed.pipelining's own runtime instead, where that can run it.
+docs/torch.md.
 """
 
 from .batches import BatchError

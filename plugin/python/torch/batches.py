@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """From what a step is given to what each micro-batch takes.
 
-    micro_batches(tokens, 4, "inputs")                # four equal parts of a tensor along dimension 0
-    micro_batches((tokens, labels), 4, "inputs")      # of each tensor in tuples, NamedTuples and dictionaries: all of one batch
-    micro_batches([a, b, c, d], 4, "inputs")          # already cut
-    micro_batches((tokens, [mask] * 4), 4, "inputs")  # that one is: each micro-batch takes all of the mask
+micro_batches(tokens, 4, "inputs")                # four equal parts of a tensor along dimension 0
+micro_batches((tokens, labels), 4, "inputs")      # of each tensor in tuples, NamedTuples and dictionaries:
+all of one batch micro_batches([a, b, c, d], 4, "inputs")          # already cut micro_batches((tokens, [mask]
+* 4), 4, "inputs")  # that one is: each micro-batch takes all of the mask
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,10 +23,13 @@ class BatchError(Error, ValueError):
 def micro_batches(value: Any, count: int, what: str) -> list[Any]:
     """One entry a micro-batch; `count` times None for None. `what` names the argument in messages.
 
-    Raises BatchError where it cannot be sure: tensors of one argument that differ along dimension 0 are not cut like one batch.
+    Raises BatchError where it cannot be sure: tensors of one argument that differ along dimension 0 are not
+    cut like one batch.
     """
     if value is not None and isinstance(value, PLAIN):
-        raise BatchError(f"{what} is a {type(value).__name__}: give a tensor, a tuple of tensors, {_a_list(count)}")
+        raise BatchError(
+            f"{what} is a {type(value).__name__}: give a tensor, a tuple of tensors, {_a_list(count)}"
+        )
     _check_sizes(list(_cut_tensors(value)), count, what)
     return _cut(value, count, what)
 
@@ -82,7 +85,9 @@ def _check_sizes(tensors: list[torch.Tensor], count: int, what: str) -> None:
 def _cut(value: Any, count: int, what: str) -> list[Any]:
     if isinstance(value, list):
         if len(value) != count:
-            raise BatchError(f"{what} has a list of {counted(len(value), 'entry')}, and the plan has {counted(count, 'micro-batch')}")
+            raise BatchError(
+                f"{what} has a list of {counted(len(value), 'entry')}, and the plan has {counted(count, 'micro-batch')}"
+            )
         return value
     if isinstance(value, tuple | Mapping):
         items = value.values() if isinstance(value, Mapping) else value
@@ -92,7 +97,9 @@ def _cut(value: Any, count: int, what: str) -> list[Any]:
         return list(value.tensor_split(count))
     if torch.is_tensor(value) or isinstance(value, PLAIN):  # has nothing to cut
         return [value] * count
-    raise BatchError(f"{what} holds a {type(value).__name__}, which may hold a batch: give {_a_list(count).removeprefix('or ')} in its place")
+    raise BatchError(
+        f"{what} holds a {type(value).__name__}, which may hold a batch: give {_a_list(count).removeprefix('or ')} in its place"
+    )
 
 
 def _like(value: Any, items: list) -> Any:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What modules outside the pipeline computed, and train with: encoder(x) as the input of a step, or its target.
+"""What modules outside the pipeline computed, and train with: encoder(x) as the input of a step, or its
+target.
 
     outside = Outside()
     value = outside.apart(value)      # of one micro-batch: the graph of the stages ends here
@@ -18,7 +19,9 @@ class Outside:
     """Of one step."""
 
     def __init__(self):
-        self._made: list[tuple[torch.Tensor, torch.Tensor]] = []  # as it was given, and what the stages take instead
+        self._made: list[
+            tuple[torch.Tensor, torch.Tensor]
+        ] = []  # as it was given, and what the stages take instead
 
     def apart(self, value: Any) -> Any:
         """In tensors, and tuples, lists and dictionaries of them."""
@@ -46,5 +49,7 @@ class Outside:
         """Whether any of it is; all else stays the object that it is."""
         if torch.is_tensor(value):
             return value.requires_grad
-        items = value.values() if isinstance(value, Mapping) else value if isinstance(value, tuple | list) else ()
+        items = (
+            value.values() if isinstance(value, Mapping) else value if isinstance(value, tuple | list) else ()
+        )
         return any(self._is_made(item) for item in items)

@@ -35,15 +35,16 @@ class PipelineError(Error, RuntimeError):
 class Pipeline(nn.Module):
     """This rank's part of a model and the executor that runs it.
 
-    plan, placement: files; the placement is placement.toml beside the plan where it is not given. build: makes the module of each
-    stage that this rank runs (stages.layers() for a chain). A stage takes the outputs of the stages before it, one
-    argument each; one that has none takes the inputs of step(). loss_fn(outputs, targets) gives a scalar, the mean over a
-    micro-batch. group: its ranks are the plan's devices, in order; the default group where it is not given. timeout_s: a rank that
-    waits longer says for what. dynamic_shapes: what travels between stages may change its shapes at any time.
+    plan, placement: files; the placement is placement.toml beside the plan where it is not given. build:
+    makes the module of each stage that this rank runs (stages.layers() for a chain). A stage takes the
+    outputs of the stages before it, one argument each; one that has none takes the inputs of step().
+    loss_fn(outputs, targets) gives a scalar, the mean over a micro-batch. group: its ranks are the plan's
+    devices, in order; the default group where it is not given. timeout_s: a rank that waits longer says for
+    what. dynamic_shapes: what travels between stages may change its shapes at any time.
 
-    All ranks of the group must make it, within timeout_s of each other, and call step(), infer() or serve() equally often.
-    Parameters of other ranks are not here: make the optimizer of parameters(), on every rank. Raises ValueError for wrong files, and
-    PipelineError.
+    All ranks of the group must make it, within timeout_s of each other, and call step(), infer() or serve()
+    equally often. Parameters of other ranks are not here: make the optimizer of parameters(), on every rank.
+    Raises ValueError for wrong files, and PipelineError.
     """
 
     def __init__(
@@ -67,20 +68,28 @@ class Pipeline(nn.Module):
         self._takers = [stage.name for stage in self.program.stages if not stage.inputs]
         self._inputs: dict[str, list] = {}  # by stage that takes them
         self._targets: list = []
-        self._results: dict[int, list] = {}  # of the last step, by stage that feeds no other: losses or outputs
+        self._results: dict[
+            int, list
+        ] = {}  # of the last step, by stage that feeds no other: losses or outputs
         ties = ties_of(self.program, build)
         check_ties(ties)
         if len(self._ranks) > 1:
             self._agree("plan", self.program.plan_sha256, "hold another plan")
             self._agree("ties", in_words(ties), "see other weights in common")
-        with starting("making its pipeline", self._ranks, timeout_s) if len(self._ranks) > 1 else nullcontext():
+        with (
+            starting("making its pipeline", self._ranks, timeout_s) if len(self._ranks) > 1 else nullcontext()
+        ):
             self._make(build, ties, group)
 
     def _make(self, build: Build, ties: list[Tie], group: dist.ProcessGroup | None) -> None:
         """On all ranks, which have the same plan."""
         ranks = self._ranks
         self._group = make_group(ranks, group) if len(ranks) > 1 else None
-        self._links = link_groups(self.program.links, ranks, self._group, self._device, group) if self._group is not None else {}
+        self._links = (
+            link_groups(self.program.links, ranks, self._group, self._device, group)
+            if self._group is not None
+            else {}
+        )
         self._own = own_stages(self.program, self.rank, ranks, self._group, self._timeout_s)
         self.stages = nn.ModuleDict({str(stage.index): build(stage).to(self._device) for stage in self._own})
         chain = build.chain if isinstance(build, ChainOfLayers) else []
@@ -99,21 +108,28 @@ class Pipeline(nn.Module):
         return self.program.micro_batches
 
     def reset_shapes(self) -> None:
-        """Shapes of what travels between stages are announced once. Call it on all ranks, between steps, when they change."""
+        """Shapes of what travels between stages are announced once. Call it on all ranks, between steps, when
+        they change."""
         self._executor = self._running = self._make_executor(self.program, self._forward_of)
         self._serving: tuple[Serving, Any] | None = None  # with its executor
 
     def step(self, inputs: Any = None, targets: Any = None) -> torch.Tensor | None:
-        """Forwards and backwards of one step; gradients are added to those that are there, as the mean over the micro-batches.
+        """Forwards and backwards of one step; gradients are added to those that are there, as the mean over
+        the micro-batches.
 
-        inputs, targets: a tensor or tuple of tensors, cut along dimension 0, or a list with an entry a micro-batch; a
-        dictionary by stage name where several stages take inputs. Looked at only where a stage of this rank takes them: on
-        every one of its ranks, if it is sharded. Returns the mean loss on ranks that compute it, else None.
+        inputs, targets: a tensor or tuple of tensors, cut along dimension 0, or a list with an entry a
+        micro-batch; a dictionary by stage name where several stages take inputs. Looked at only where a stage
+        of this rank takes them: on every one of its ranks, if it is sharded. Returns the mean loss on ranks
+        that compute it, else None.
         """
         if not self.trains:
-            raise PipelineError("the plan has no backwards: call infer(), or search a placement that has them")
+            raise PipelineError(
+                "the plan has no backwards: call infer(), or search a placement that has them"
+            )
         if not torch.is_grad_enabled():
-            raise PipelineError("step() computes gradients, which torch.no_grad() or inference_mode() has switched off here")
+            raise PipelineError(
+                "step() computes gradients, which torch.no_grad() or inference_mode() has switched off here"
+            )
         outside = Outside()
         self._take(inputs, targets, outside.apart)
         self._run(self._ties.summed())
@@ -122,10 +138,11 @@ class Pipeline(nn.Module):
         return torch.stack(losses).sum() / self.micro_batches if losses else None
 
     def infer(self, inputs: Any = None) -> list | None:
-        """Forwards of as many requests as the plan has micro-batches, in the plan's order; a result a request, in order.
+        """Forwards of as many requests as the plan has micro-batches, in the plan's order; a result a
+        request, in order.
 
-        A rank returns when its own part is done: the first one may begin the next call while the last one still works on this.
-        None on ranks without a stage that feeds no other.
+        A rank returns when its own part is done: the first one may begin the next call while the last one
+        still works on this. None on ranks without a stage that feeds no other.
         """
         if self.trains:
             raise PipelineError(
@@ -135,18 +152,26 @@ class Pipeline(nn.Module):
         with torch.no_grad():
             self._run()
         ends = list(self._results.values())
-        return ends[0] if len(ends) == 1 else [list(result) for result in zip(*ends, strict=True)] if ends else None
+        return (
+            ends[0]
+            if len(ends) == 1
+            else [list(result) for result in zip(*ends, strict=True)]
+            if ends
+            else None
+        )
 
     def serve(self, requests: Any = None, answer: Answer | None = None, slots: int = SLOTS) -> int:
         """Answers requests as long as they come, many in flight; returns how many it were. On all ranks.
 
-        requests: Requests(), or any iterable of what infer() takes for one; looked at on one rank, the first one of a stage that
-        takes inputs. answer(number, outputs) is called on ranks with a stage that feeds no other, in the thread of serve(), as
-        soon as an answer is there; numbers count from 0 in the order of the requests. slots: as many pass in a run, after
-        which the pipeline empties once.
+        requests: Requests(), or any iterable of what infer() takes for one; looked at on one rank, the first
+        one of a stage that takes inputs. answer(number, outputs) is called on ranks with a stage that feeds
+        no other, in the thread of serve(), as soon as an answer is there; numbers count from 0 in the order
+        of the requests. slots: as many pass in a run, after which the pipeline empties once.
         """
         if self.trains:
-            raise PipelineError("the plan has backwards: search a placement of forward blocks only (ostinato plan --inference)")
+            raise PipelineError(
+                "the plan has backwards: search a placement of forward blocks only (ostinato plan --inference)"
+            )
         if self._serving is None or self._serving[0].program.micro_batches < slots:
             self._serving = self._make_serving(slots)
         serving, self._running = self._serving
@@ -187,7 +212,9 @@ class Pipeline(nn.Module):
         modules = {stage.index: self.stages[str(stage.index)] for stage in self._own}
         try:
             program = lowered(*self._files, slots)
-            serving = Serving(program, self.rank, self._ranks, self._group, modules, self._device, self._dynamic)
+            serving = Serving(
+                program, self.rank, self._ranks, self._group, modules, self._device, self._dynamic
+            )
         except ValueError as error:
             raise PipelineError(str(error)) from None
         return serving, self._make_executor(serving.program, serving.forward_of)
@@ -220,7 +247,9 @@ class Pipeline(nn.Module):
                 mine._running.abandon(why)
 
         name, period_s = agreed("pipeline", self._ranks), min(1.0, self._timeout_s / 4)
-        watch = Watch(_get_default_store(), name, self.rank, self.program.ranks, position, period_s, lost=lost)
+        watch = Watch(
+            _get_default_store(), name, self.rank, self.program.ranks, position, period_s, lost=lost
+        )
         weakref.finalize(self, watch.close).atexit = False  # which the watch sees to itself
         return watch
 
@@ -232,7 +261,11 @@ class Pipeline(nn.Module):
 
         self._inputs = {name: cut(value, "inputs") for name, value in by_stage(inputs, self._takers).items()}
         self._targets = cut(targets, "targets")
-        self._results = {s.index: [None] * self.micro_batches for s in self._own if not self.program.stages[s.index].outputs}
+        self._results = {
+            s.index: [None] * self.micro_batches
+            for s in self._own
+            if not self.program.stages[s.index].outputs
+        }
 
     def _forward_of(self, index: int) -> Callable:
         module, stage = self.stages[str(index)], self.program.stages[index]
@@ -246,7 +279,9 @@ class Pipeline(nn.Module):
             if not last:
                 return outputs
             if not scored:
-                this._results[index][micro_batch] = outputs.whole() if isinstance(outputs, ShardedLogits) else outputs
+                this._results[index][micro_batch] = (
+                    outputs.whole() if isinstance(outputs, ShardedLogits) else outputs
+                )
                 return ()
             loss = this._loss(stage.name, outputs, micro_batch)
             this._results[index][micro_batch] = loss.detach()
@@ -257,7 +292,9 @@ class Pipeline(nn.Module):
     def _given(self, name: str, micro_batch: int) -> tuple:
         of_stage = self._inputs.get(name)
         if of_stage is None or of_stage[micro_batch] is None:
-            raise PipelineError(f'stage "{name}" takes the inputs of the step, and rank {self.rank} was given none')
+            raise PipelineError(
+                f'stage "{name}" takes the inputs of the step, and rank {self.rank} was given none'
+            )
         return as_arguments(of_stage[micro_batch])
 
     def _loss(self, stage: str, outputs: Any, micro_batch: int) -> torch.Tensor:
@@ -268,13 +305,27 @@ class Pipeline(nn.Module):
             if targets is not None:
                 raise
             what = f"{type(error).__name__}: {error}"
-            raise PipelineError(f"loss_fn(outputs, None) raises {what}; rank {self.rank}, which computes the loss, was given no targets") from error
-        maker = f'stage "{stage}", which feeds no other and without a loss_fn computes the loss,' if self.loss_fn is None else "loss_fn"
+            raise PipelineError(
+                f"loss_fn(outputs, None) raises {what}; rank {self.rank}, which computes the loss, was given no targets"
+            ) from error
+        maker = (
+            f'stage "{stage}", which feeds no other and without a loss_fn computes the loss,'
+            if self.loss_fn is None
+            else "loss_fn"
+        )
         if not torch.is_tensor(loss) or loss.numel() != 1:
-            got = f"a tensor of shape {tuple(loss.shape)}" if torch.is_tensor(loss) else f"a {type(loss).__name__}"
-            raise PipelineError(f"{maker} returns {got}: expected a tensor with one element, the mean loss of the micro-batch")
+            got = (
+                f"a tensor of shape {tuple(loss.shape)}"
+                if torch.is_tensor(loss)
+                else f"a {type(loss).__name__}"
+            )
+            raise PipelineError(
+                f"{maker} returns {got}: expected a tensor with one element, the mean loss of the micro-batch"
+            )
         if not loss.requires_grad:
-            raise PipelineError(f"{maker} returns a loss that has no gradient: nothing that it was computed from learns")
+            raise PipelineError(
+                f"{maker} returns a loss that has no gradient: nothing that it was computed from learns"
+            )
         return loss
 
     def _agree(self, what: str, mine: str, differently: str) -> None:
@@ -282,7 +333,9 @@ class Pipeline(nn.Module):
         try:
             held = exchanged(what, mine, self._ranks, self._timeout_s)
         except Missing as error:
-            raise PipelineError(f"{error}: every rank of the group must make the pipeline; one that has ended says why in its log") from None
+            raise PipelineError(
+                f"{error}: every rank of the group must make the pipeline; one that has ended says why in its log"
+            ) from None
         differing = [rank for rank, said in enumerate(held) if said != held[0]]
         if differing:
             theirs, first = (held[rank][:200] or "none" for rank in (differing[0], 0))
@@ -322,7 +375,8 @@ def lowered(plan: str | Path, placement: str | Path | None, micro_batches: int =
 
 
 def check_copies(program) -> None:
-    """Raises PipelineError where two stages hold the same layers: nobody would add up the gradients of the two."""
+    """Raises PipelineError where two stages hold the same layers: nobody would add up the gradients of the
+    two."""
     held: dict[Sequence[int], str] = {}
     for stage in program.stages:
         layers = stage.layers
@@ -335,7 +389,8 @@ def check_copies(program) -> None:
 
 
 def place_in(group: dist.ProcessGroup | None, program) -> tuple[int, list[int]]:
-    """This process's pipeline rank, and the global ranks of the pipeline. Raises PipelineError for another size."""
+    """This process's pipeline rank, and the global ranks of the pipeline. Raises PipelineError for another
+    size."""
     if not dist.is_initialized() and group is None and program.ranks == 1:
         return 0, [0]
     ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
@@ -344,4 +399,3 @@ def place_in(group: dist.ProcessGroup | None, program) -> tuple[int, list[int]]:
             f'placement "{program.placement_name}" has {counted(program.ranks, "device")}, and the group has {counted(len(ranks), "rank")}'
         )
     return ranks.index(dist.get_rank()), ranks
-

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests that come at their own time, and how the ranks that take them learn which is next.
 
-    requests = Requests()
-    requests.put(tokens)                # from any thread; a tuple where the model takes several tensors
-    requests.close()                    # no more will come
+requests = Requests()
+requests.put(tokens)                # from any thread; a tuple where the model takes several tensors
+requests.close()                    # no more will come
 """
 
 import io
@@ -43,7 +43,8 @@ class Requests:
 
 
 class Listed:
-    """Any iterable as requests, taken as fast as the pipeline takes them. None stands for a moment without one."""
+    """Any iterable as requests, taken as fast as the pipeline takes them. None stands for a moment without
+    one."""
 
     def __init__(self, requests: Iterable):
         self._requests = iter(requests)
@@ -55,14 +56,25 @@ class Listed:
 
 
 class Intake:
-    """What each slot takes, on a rank that takes inputs. The front draws it from `requests`, and tells the others.
+    """What each slot takes, on a rank that takes inputs. The front draws it from `requests`, and tells the
+    others.
 
-    lead: as lead_of() says. readers: stages of this rank that take inputs. front: its global rank. group: of all ranks that
-    take inputs; None where that is the front alone.
+    lead: as lead_of() says. readers: stages of this rank that take inputs. front: its global rank. group: of
+    all ranks that take inputs; None where that is the front alone.
     """
 
-    def __init__(self, requests: Any, lead: int, readers: int, patience_s: float, front: int, group: dist.ProcessGroup | None):
-        self._requests = requests if hasattr(requests, "take") else Listed(() if requests is None else requests)
+    def __init__(
+        self,
+        requests: Any,
+        lead: int,
+        readers: int,
+        patience_s: float,
+        front: int,
+        group: dist.ProcessGroup | None,
+    ):
+        self._requests = (
+            requests if hasattr(requests, "take") else Listed(() if requests is None else requests)
+        )
         self._lead, self._readers, self._patience_s, self._group = lead, readers, patience_s, group
         ranks = [] if group is None else dist.get_process_group_ranks(group)
         self._front = None if group is None or dist.get_rank() == front else front  # None: this rank
@@ -72,7 +84,8 @@ class Intake:
         self.begin()
 
     def wait(self) -> bool:
-        """On the front, between runs: until there is a request to begin the next one with. False: none will come."""
+        """On the front, between runs: until there is a request to begin the next one with. False: none will
+        come."""
         while self._first[0] == NOTHING:
             self._first = self._requests.take(self._patience_s)
         return self._first[0] == REQUEST
@@ -89,7 +102,10 @@ class Intake:
     def of(self, slot: int) -> tuple[int, Any]:
         """The number of the slot's request and its inputs; NOTHING where it is empty. Each reader asks once."""
         while self._next <= slot:
-            self._drawn[self._next] = [self._readers, *(self._draw() if self._front is None else self._hear())]
+            self._drawn[self._next] = [
+                self._readers,
+                *(self._draw() if self._front is None else self._hear()),
+            ]
             self._next += 1
         entry = self._drawn[slot]
         entry[0] -= 1
@@ -134,8 +150,8 @@ PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
 def packed(entry: Any) -> bytes:
-    """Tensors, numbers, texts, and tuples, lists and dicts of them. Raises TypeError for anything else: what comes from another rank is
-    read without running code of its own choice.
+    """Tensors, numbers, texts, and tuples, lists and dicts of them. Raises TypeError for anything else: what
+    comes from another rank is read without running code of its own choice.
     """
     _check(entry)
     into = io.BytesIO()
@@ -163,7 +179,8 @@ def _check(value: Any) -> None:
 
 
 def lead_of(program, receives_wait: bool) -> int:
-    """So many slots, at most, some rank begins before it is done with one: they must come in for that one to go out."""
+    """So many slots, at most, some rank begins before it is done with one: they must come in for that one to
+    go out."""
     lead = 0
     for rank in range(program.ranks):
         latest = 0

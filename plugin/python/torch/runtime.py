@@ -5,9 +5,9 @@
     schedule.step(x)                       # on the rank of the first stage
     schedule.step(target=y, losses=[])     # on the rank of the last; others: schedule.step()
 
-The runtime is torch's private `_PipelineScheduleRuntime`: it gets the order of the computes, and derives transfers itself. It knows chains of stages on
-one rank each (several a rank, in any order), with whole or split backwards. What else a plan may hold is refused by name;
-`Pipeline` runs it.
+The runtime is torch's private `_PipelineScheduleRuntime`: it gets the order of the computes, and derives
+transfers itself. It knows chains of stages on one rank each (several a rank, in any order), with whole or
+split backwards. What else a plan may hold is refused by name; `Pipeline` runs it.
 """
 
 import tempfile
@@ -30,7 +30,8 @@ def schedule(
     group: dist.ProcessGroup | None = None,
     device: torch.device | str = "cpu",
 ):
-    """A `_PipelineScheduleRuntime` that holds this rank's stages. Raises PipelineError where torch cannot run the plan."""
+    """A `_PipelineScheduleRuntime` that holds this rank's stages. Raises PipelineError where torch cannot run
+    the plan."""
     program = lowered(plan, placement)
     check(program)
     for tie in ties_of(program, build):
@@ -71,7 +72,11 @@ def check(program) -> None:
                 f'torch.distributed.pipelining cannot run this plan: stage "{stage.name}" {reason}; ostinato.torch.Pipeline can'
             )
     last = len(program.stages) - 1
-    order = [i.micro_batch for i in program.instructions(program.stages[last].ranks[0]) if i.stage == last and i.action == "F"]
+    order = [
+        i.micro_batch
+        for i in program.instructions(program.stages[last].ranks[0])
+        if i.stage == last and i.action == "F"
+    ]
     if order != sorted(order):
         raise PipelineError(
             "torch.distributed.pipelining cannot run this plan: the losses of its micro-batches come out of order; "

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests without end through a plan of forwards: what Pipeline.serve() does.
 
-A run of the executor has many slots: the plan, its repetend repeated. A slot takes the request that is next when its first
-stage comes to it, so requests come in while others are in flight, in the plan's order, which was shown free of deadlock. A slot
-without a request passes empty: with the outputs of a stage travels whose they are, and no stage computes anything for nobody.
-The front, the rank that draws requests, lets empty slots in only as long as the others need them to finish what is in flight;
-then it waits.
+A run of the executor has many slots: the plan, its repetend repeated. A slot takes the request that is next
+when its first stage comes to it, so requests come in while others are in flight, in the plan's order, which
+was shown free of deadlock. A slot without a request passes empty: with the outputs of a stage travels whose
+they are, and no stage computes anything for nobody. The front, the rank that draws requests, lets empty slots
+in only as long as the others need them to finish what is in flight; then it waits.
 """
 
 from collections.abc import Callable
@@ -30,11 +30,20 @@ Answer = Callable[[int, Any], None]
 
 
 class Serving:
-    """This rank's part in it; all ranks must make it. `program`: of many slots. `modules`: by stage. `ranks`: global, by device,
-    those of `pipeline`.
+    """This rank's part in it; all ranks must make it. `program`: of many slots. `modules`: by stage. `ranks`:
+    global, by device, those of `pipeline`.
     """
 
-    def __init__(self, program, rank: int, ranks: list[int], pipeline, modules: dict[int, torch.nn.Module], device, dynamic: bool):
+    def __init__(
+        self,
+        program,
+        rank: int,
+        ranks: list[int],
+        pipeline,
+        modules: dict[int, torch.nn.Module],
+        device,
+        dynamic: bool,
+    ):
         self.program, self._rank, self._ranks, self._pipeline = program, rank, ranks, pipeline
         self._modules, self._device = modules, device
         self._readers = [index for index in modules if not program.stages[index].inputs]
@@ -44,13 +53,18 @@ class Serving:
         self.front, self._group = self._find_front()
         store: Any = _get_default_store() if len(ranks) > 1 else None
         self._store: Any = None if store is None else store.clone()
-        self._last: dict[int, tuple] = {}  # by stage: the outputs that an empty slot hands on, where shapes are fixed
+        self._last: dict[
+            int, tuple
+        ] = {}  # by stage: the outputs that an empty slot hands on, where shapes are fixed
 
     def _find_front(self) -> tuple[int, dist.ProcessGroup | None]:
-        """Its rank in the pipeline; the group of all ranks that take inputs, made by these, where they are several."""
+        """Its rank in the pipeline; the group of all ranks that take inputs, made by these, where they are
+        several."""
         front = self.program.front_stage(self._dynamic)
         if front < 0:
-            raise ValueError("no stage of the plan can take every request first, and tell the other ranks: search another plan")
+            raise ValueError(
+                "no stage of the plan can take every request first, and tell the other ranks: search another plan"
+            )
         first = self.program.stages[front].ranks[0]
         members = {rank for stage in self.program.stages if not stage.inputs for rank in stage.ranks}
         if len(members) == 1:
@@ -58,13 +72,18 @@ class Serving:
         return first, make_group([self._ranks[r] for r in sorted(members)], self._pipeline, backend="gloo")
 
     def begin(self, requests: Any, answer: Answer | None, patience_s: float) -> None:
-        """On every rank; requests count on the front, and an answer on ranks with a stage that feeds no other."""
+        """On every rank; requests count on the front, and an answer on ranks with a stage that feeds no
+        other."""
         self._answer, self._name, self._runs = answer, f"ostinato/{agreed('serve', self._ranks)}", count()
         self.count = 0
-        self._parts: dict[int, dict[int, Any]] = {}  # by request: outputs of this rank's stages that feed no other, so far
+        self._parts: dict[
+            int, dict[int, Any]
+        ] = {}  # by request: outputs of this rank's stages that feed no other, so far
         self._intake: Any = None  # Intake, on ranks that read
         if self._readers:
-            self._intake = Intake(requests, self._lead, len(self._readers), patience_s, self._ranks[self.front], self._group)
+            self._intake = Intake(
+                requests, self._lead, len(self._readers), patience_s, self._ranks[self.front], self._group
+            )
 
     def another_run(self) -> bool:
         """Once there is a request for it: the front says so to all. False: there will be none."""
@@ -98,7 +117,9 @@ class Serving:
             with torch.no_grad():
                 outputs = module(*arguments)
             if not stage.outputs:
-                self._finished(index, number, outputs.whole() if isinstance(outputs, ShardedLogits) else outputs)
+                self._finished(
+                    index, number, outputs.whole() if isinstance(outputs, ShardedLogits) else outputs
+                )
                 return ()
             outputs = tuple(outputs) if isinstance(outputs, tuple | list) else (outputs,)
             if not self._dynamic:
@@ -131,7 +152,8 @@ class Serving:
 
 
 def opened(inputs: tuple) -> tuple[int, tuple]:
-    """Whose these are, and the outputs themselves: behind those of each stage stand the request's number and how many they are."""
+    """Whose these are, and the outputs themselves: behind those of each stage stand the request's number and
+    how many they are."""
     parts: list[tuple] = []
     at, number = len(inputs), NOTHING
     while at > 0:

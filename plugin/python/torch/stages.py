@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What runs on a rank: the stages of the plan, as modules that the user builds.
 
-    def build(stage: Stage) -> nn.Module: ...      # called on a rank for each stage that it runs
+def build(stage: Stage) -> nn.Module: ...      # called on a rank for each stage that it runs
 
-    layers([a, b, c])                              # such a function for a chain whose placement has [[stages]]
+layers([a, b, c])                              # such a function for a chain whose placement has [[stages]]
 """
 
 import inspect
@@ -19,20 +19,24 @@ from torch.utils.checkpoint import checkpoint
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage on this rank. `shard`: this rank's place among those that run it together; None where it is alone."""
+    """One stage on this rank. `shard`: this rank's place among those that run it together; None where it is
+    alone."""
 
     index: int  # in the plan, model order
     name: str
     layers: Sequence[int]  # of the placement's [[stages]], rising; empty where it has none
     shard: Shard | None
-    recompute: bool = False  # its backward runs the forward again (layers() sees to it; your own module must do so itself)
+    recompute: bool = (
+        False  # its backward runs the forward again (layers() sees to it; your own module must do so itself)
+    )
 
 
 Build = Callable[[Stage], nn.Module]
 
 
 def layers(chain: Sequence[nn.Module]) -> Build:
-    """Cuts a chain of layers as the placement's [[stages]] say; layers of sharded stages are cut by ostinato.nn.
+    """Cuts a chain of layers as the placement's [[stages]] say; layers of sharded stages are cut by
+    ostinato.nn.
 
     Every rank gives the whole chain; modules of other ranks are not touched, and may be on the "meta" device.
     """
@@ -74,7 +78,8 @@ class ChainOfLayers:
 
 
 class InARow(nn.Sequential):
-    """Layers that may hand on tuples: what takes as many arguments is given them one by one, and any other layer the tuple, as by torch."""
+    """Layers that may hand on tuples: what takes as many arguments is given them one by one, and any other
+    layer the tuple, as by torch."""
 
     def forward(self, *inputs):
         value: Any = inputs
@@ -101,7 +106,8 @@ class Recomputed(InARow):
 
 
 def own_stages(program, rank: int, ranks: list[int], group=None, timeout_s: float = 300.0) -> list[Stage]:
-    """The stages of `rank`; makes the groups of all sharded ones, so all ranks of `group` must call it. `ranks`: global, by device."""
+    """The stages of `rank`; makes the groups of all sharded ones, so all ranks of `group` must call it.
+    `ranks`: global, by device."""
     shared = sorted({tuple(stage.ranks) for stage in program.stages if len(stage.ranks) > 1})
     groups = {members: make_group([ranks[r] for r in members], group) for members in shared}
     places = {members: Shard.among(made, timeout_s) for members, made in groups.items() if rank in members}

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights that layers on several ranks hold in common, as an embedding and the head that is tied to it: each rank has a copy.
+"""Weights that layers on several ranks hold in common, as an embedding and the head that is tied to it: each
+rank has a copy.
 
     ties = Ties(ties_of(program, build), chain, ranks, group, timeout_s)     # on all ranks
     ties.begin()                   # every copy has the first one's values
     with ties.summed():            # a step: the copies get the same gradient, the sum of theirs
         executor.run()
 
-So the copies stay equal, with the same optimizer on each rank. Only layers() sees them; what a user's own function builds is the user's.
+So the copies stay equal, with the same optimizer on each rank. Only layers() sees them; what a user's own
+function builds is the user's.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -50,9 +52,12 @@ def in_words(ties: list[Tie]) -> str:
 
 
 class Ties:
-    """Of a pipeline, by the ranks that share them. `ranks`: global, by pipeline rank; all of `group` must make it."""
+    """Of a pipeline, by the ranks that share them. `ranks`: global, by pipeline rank; all of `group` must
+    make it."""
 
-    def __init__(self, ties: list[Tie], chain: Sequence[nn.Module], ranks: list[int], group: Any, timeout_s: float):
+    def __init__(
+        self, ties: list[Tie], chain: Sequence[nn.Module], ranks: list[int], group: Any, timeout_s: float
+    ):
         self._shared: list[tuple[Shard, list[Copy]]] = []
         for members in sorted({tie.ranks for tie in ties}):
             made = make_group([ranks[rank] for rank in members], group)
@@ -83,7 +88,8 @@ class Ties:
 
 
 class Copy:
-    """This rank's. Its parameter is looked up each time: what moves a module may put another one in its place."""
+    """This rank's. Its parameter is looked up each time: what moves a module may put another one in its
+    place."""
 
     def __init__(self, chain: Sequence[nn.Module], tie: Tie):
         self._holders = [(chain[layer], name) for layer, name in tie.layers.items()]

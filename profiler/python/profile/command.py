@@ -63,11 +63,22 @@ def shown_progress(quiet: bool) -> Iterator[Any]:
 
 def is_program(args: argparse.Namespace) -> bool:
     """Of TorchScript. Raises ProfileError where an option is for one, and the file is another."""
-    found = not args.module and args.script.suffix != EXPORTED and (args.script.suffix in TORCHSCRIPT or bool(args.input))
-    given = [name for name in PROGRAM_OPTIONS if getattr(args, name) is not None and getattr(args, name) is not False]
+    found = (
+        not args.module
+        and args.script.suffix != EXPORTED
+        and (args.script.suffix in TORCHSCRIPT or bool(args.input))
+    )
+    given = [
+        name
+        for name in PROGRAM_OPTIONS
+        if getattr(args, name) is not None and getattr(args, name) is not False
+    ]
     if given and not found:
         option = "--" + given[0].replace("_", "-")
-        raise ProfileError(f"{option} is for a TorchScript program, and {args.script} says itself how it runs: leave it out", Status.USAGE)
+        raise ProfileError(
+            f"{option} is for a TorchScript program, and {args.script} says itself how it runs: leave it out",
+            Status.USAGE,
+        )
     return found
 
 
@@ -106,7 +117,8 @@ def outputs(args: argparse.Namespace) -> dict[str, Path | None]:
 
 
 def inputs(args: argparse.Namespace, script_arguments: list[str]) -> list[Path]:
-    """The script, and what its arguments may name: `--deepspeed_config ds.json` or `--deepspeed_config=ds.json`."""
+    """The script, and what its arguments may name: `--deepspeed_config ds.json` or
+    `--deepspeed_config=ds.json`."""
     script = Path(*str(args.script).split(".")) if args.module else args.script
     scripts = [script.with_suffix(".py"), script / "__main__.py"] if args.module else [script]
     words = [word for argument in script_arguments for word in (argument, argument.partition("=")[2]) if word]
@@ -155,7 +167,8 @@ def report(profile: Any, checks: list[Check], files: list[Path], args: argparse.
 
 
 class Output:
-    """While a script runs, what it and its libraries print goes to standard error, whatever they print it with."""
+    """While a script runs, what it and its libraries print goes to standard error, whatever they print it
+    with."""
 
     def __init__(self) -> None:
         sys.stdout.flush()
@@ -177,7 +190,8 @@ class Output:
 
 
 def leave(status: int) -> NoReturn:
-    """Ends the process in the middle of the script, which has nothing more to do. What the script left for its end (atexit) is done."""
+    """Ends the process in the middle of the script, which has nothing more to do. What the script left for
+    its end (atexit) is done."""
     for child in multiprocessing.active_children():  # workers of its data loaders
         child.terminate()
     with contextlib.suppress(BaseException):
@@ -189,12 +203,17 @@ def leave(status: int) -> NoReturn:
 
 
 class Work:
-    """Profiles what the script trains at its first step, from inside that step, and ends the process there: a script may catch every
-    exception, and go on."""
+    """Profiles what the script trains at its first step, from inside that step, and ends the process there: a
+    script may catch every exception, and go on."""
 
     def __init__(self, args: argparse.Namespace, argv: list[str], part: Part):
         self.args, self.argv, self.part = args, argv, part
-        self.folder, self.environment, self.output, self.leave = Path.cwd(), dict(os.environ), Output(), os._exit
+        self.folder, self.environment, self.output, self.leave = (
+            Path.cwd(),
+            dict(os.environ),
+            Output(),
+            os._exit,
+        )
 
     def take(self, job: Job) -> NoReturn:
         leave(self.status_of(lambda: self.profile(job)))
@@ -226,12 +245,19 @@ class Work:
     def profile(self, job: Job) -> int:
         """Measures, writes and reports. Returns the exit status."""
         args = self.args
-        job.repeats, job.warm_up, job.kind, job.beside = args.repeats, args.warm_up, args.kind, self.beside(job)
+        job.repeats, job.warm_up, job.kind, job.beside = (
+            args.repeats,
+            args.warm_up,
+            args.kind,
+            self.beside(job),
+        )
         job.lengths = args.sizes
         with shown_progress(args.quiet) as progress:
             profile = self.layers_of(job, progress)
             checks = check_profile(job, profile, args.check, progress) if args.check else []
-            drawn = record_memory(job, profile, ranks_drawn(args), progress) if args.html or args.perfetto else []
+            drawn = (
+                record_memory(job, profile, ranks_drawn(args), progress) if args.html or args.perfetto else []
+            )
         profile.transfers = self.given()
         if not args.no_transfers:
             self.measure_transfers(job, profile)
@@ -242,7 +268,8 @@ class Work:
         return status_of(profile)
 
     def beside(self, job: Job) -> int:
-        """An accelerator is measured by its own clock, whatever its host does; an archive is not trained here."""
+        """An accelerator is measured by its own clock, whatever its host does; an archive is not trained
+        here."""
         if not isinstance(job.device, Cpu):
             if self.args.beside:
                 raise ProfileError(f"--beside is for CPUs, and this rank computes on {job.device.place}")
@@ -254,7 +281,9 @@ class Work:
     def measure_transfers(self, job: Job, profile: Any) -> None:
         """And what blocks cost. Raises ProfileError."""
         try:
-            profile.transfers = profile.transfers or self.part.transfers() or measure_transfers(self.args.ranks, job.device)
+            profile.transfers = (
+                profile.transfers or self.part.transfers() or measure_transfers(self.args.ranks, job.device)
+            )
             if job.config:  # an archive is not trained here
                 count_blocks(profile.rank, profile.layers, job.device)
         except ProfileError as error:
@@ -275,12 +304,17 @@ class Work:
                 raise
             told, job.loss_fn = str(error), None
         profile = profile_layers(job, progress)
-        sys.stderr.write(f"ostinato profile: the loss is not in the profile: rank 0's batch has no labels ({told})\n")
+        sys.stderr.write(
+            f"ostinato profile: the loss is not in the profile: rank 0's batch has no labels ({told})\n"
+        )
         return profile
 
     def start_again(self, attempt: Attempt) -> NoReturn:
-        """The same command in a new process image, with the world that the script wants; what was measured is kept."""
-        sys.stderr.write(f"ostinato profile: starting the script again, in a world of {counted(attempt.size, 'rank')}\n")
+        """The same command in a new process image, with the world that the script wants; what was measured is
+        kept."""
+        sys.stderr.write(
+            f"ostinato profile: starting the script again, in a world of {counted(attempt.size, 'rank')}\n"
+        )
         self.output.back()
         for child in multiprocessing.active_children():
             child.terminate()
@@ -332,7 +366,10 @@ def main(argv: list[str]) -> int:
     ours, script_arguments = split_arguments(argv)
     args = arguments_of(ours)
     if args.local_rank is not None:
-        script_arguments = [f"--local_rank={device_of_this_process().place.index or 0}", *script_arguments]  # as LOCAL_RANK will be
+        script_arguments = [
+            f"--local_rank={device_of_this_process().place.index or 0}",
+            *script_arguments,
+        ]  # as LOCAL_RANK will be
     try:
         return run(args, argv, script_arguments)
     except (ProfileError, _profiler.InputError) as error:

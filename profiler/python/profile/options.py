@@ -59,16 +59,27 @@ def parser() -> argparse.ArgumentParser:
         "program (.pt) on made-up ones, by its submodules and the operators beside them. Exit status 6: the profile is not complete.",
         epilog="example: ostinato profile train.py --output profile.json -- --deepspeed_config ds_config.json",
     )
-    p.add_argument("script", type=Path, metavar="TRAIN.py", help="the training script (its arguments follow --), or a saved program")
-    p.add_argument("--local_rank", "--local-rank", type=int, help=argparse.SUPPRESS)  # deepspeed's launcher gives it to every script
+    p.add_argument(
+        "script",
+        type=Path,
+        metavar="TRAIN.py",
+        help="the training script (its arguments follow --), or a saved program",
+    )
+    p.add_argument(
+        "--local_rank", "--local-rank", type=int, help=argparse.SUPPRESS
+    )  # deepspeed's launcher gives it to every script
     p.add_argument("-m", "--module", action="store_true", help="TRAIN.py names a module, as in python -m")
-    world_size = "ranks of the world that the script is to see (the launcher's, else as many as the script wants)"
+    world_size = (
+        "ranks of the world that the script is to see (the launcher's, else as many as the script wants)"
+    )
     p.add_argument("--world-size", type=positive, metavar="RANKS", help=world_size)
     p.add_argument(
         "-o", "--output", type=Path, default=Path("profile.json"), help="where the profile goes (%(default)s)"
     )
     p.add_argument("--repeats", type=positive, default=20, help="measurements of each layer (%(default)s)")
-    p.add_argument("--warm-up", type=natural, default=3, help="rounds before them that do not count (%(default)s)")
+    p.add_argument(
+        "--warm-up", type=natural, default=3, help="rounds before them that do not count (%(default)s)"
+    )
     lengths = "measure the layers with sequences of these lengths, too (512,1024,2048): micro-batches differ in length"
     p.add_argument("--sizes", type=lengths_of, default=(), metavar="LENGTHS", help=lengths)
     ranks = "processes whose transfers are measured, pair by pair; two stand for all (%(default)s)"
@@ -82,29 +93,53 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--kind", default=os.environ.get("OSTINATO_DEVICE_KIND"), help=kind)
     latency = "of a transfer between any two devices, instead of measuring them: 20us (without a unit: microseconds)"
     p.add_argument("--latency", type=time_of, metavar="TIME", help=latency)
-    p.add_argument("--bandwidth", type=partial(amount, 1e-9), metavar="GB/s", help="of the same, in 10^9 bytes per second (without it: bytes are free)")
-    p.add_argument("--no-transfers", action="store_true", help="measure neither transfers nor what a block costs beside its layers")
+    p.add_argument(
+        "--bandwidth",
+        type=partial(amount, 1e-9),
+        metavar="GB/s",
+        help="of the same, in 10^9 bytes per second (without it: bytes are free)",
+    )
+    p.add_argument(
+        "--no-transfers",
+        action="store_true",
+        help="measure neither transfers nor what a block costs beside its layers",
+    )
     again = "measure the model once more as STAGES stages, and print it beside what the profile predicts"
     p.add_argument("--check", type=positive, metavar="STAGES", help=again)
-    p.add_argument("--html", type=Path, metavar="PAGE", help="a flame chart of a micro-batch, its memory, its layers")
-    p.add_argument("--perfetto", type=Path, metavar="TRACE", help="the same for ui.perfetto.dev or chrome://tracing")
-    drawn = "ranks that the page and the trace show, each with a stage of about equal time (as --check, else 1)"
+    p.add_argument(
+        "--html", type=Path, metavar="PAGE", help="a flame chart of a micro-batch, its memory, its layers"
+    )
+    p.add_argument(
+        "--perfetto", type=Path, metavar="TRACE", help="the same for ui.perfetto.dev or chrome://tracing"
+    )
+    drawn = (
+        "ranks that the page and the trace show, each with a stage of about equal time (as --check, else 1)"
+    )
     p.add_argument("--draw-ranks", type=positive, metavar="RANKS", help=drawn)
     add_program_options(p.add_argument_group("of a TorchScript program"))
     p.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
-    p.add_argument("-q", "--quiet", action="store_true", help="print nothing but what is wrong, and JSON where asked for")
+    p.add_argument(
+        "-q", "--quiet", action="store_true", help="print nothing but what is wrong, and JSON where asked for"
+    )
     return p
 
 
 def add_program_options(group: Any) -> None:
     shape = "shape of an input, in order: 8x128:int64:50257 (sizes, type, bound)"
     group.add_argument("--input", action="append", metavar="SHAPE[:TYPE[:BELOW]]", help=shape)
-    group.add_argument("--depth", type=natural, metavar="LEVELS", help="levels of submodules to look into (to where one calls several)")
+    group.add_argument(
+        "--depth",
+        type=natural,
+        metavar="LEVELS",
+        help="levels of submodules to look into (to where one calls several)",
+    )
     loss = "what training does with the output, as a last step with made-up labels (the output's own gradient is given)"
     group.add_argument("--loss", choices=LOSSES, help=loss)
     numbers = "fp32 numbers that the optimizer keeps for each parameter: 2 for Adam, 0 for SGD (2)"
     group.add_argument("--optimizer-numbers", type=natural, metavar="NUMBERS", help=numbers)
-    group.add_argument("--eval", action="store_true", help="run the program as in evaluation, not as in training")
+    group.add_argument(
+        "--eval", action="store_true", help="run the program as in evaluation, not as in training"
+    )
 
 
 def arguments_of(ours: list[str]) -> argparse.Namespace:

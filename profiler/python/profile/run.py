@@ -56,7 +56,9 @@ def describe(profile: Any, job: Job, settings: Settings) -> None:
     profile.set_device(kind=job.kind, torch=torch.__version__, **job.device.description())
     profile.warm_up, profile.repeats = job.warm_up, job.repeats
     first = next(tensors(job.inputs), None)
-    profile.micro_batch_size = settings.micro_batch_size or (first.shape[0] if first is not None and first.dim() else 0)
+    profile.micro_batch_size = settings.micro_batch_size or (
+        first.shape[0] if first is not None and first.dim() else 0
+    )
 
 
 def state_completeness(profile: Any, operators: Operators) -> None:
@@ -111,7 +113,8 @@ def cost_of(layer: Layer, samples: Samples, memory: Footprint, settings: Setting
 
 
 def profile_layers(job: Job, progress: Progress = no_progress) -> Any:
-    """Measures the job's layers on its device, in this process. Returns an `ostinato._profiler.Profile` without transfers.
+    """Measures the job's layers on its device, in this process. Returns an `ostinato._profiler.Profile`
+    without transfers.
 
     Raises ProfileError where a layer cannot be built or run.
     """
@@ -122,7 +125,10 @@ def profile_layers(job: Job, progress: Progress = no_progress) -> Any:
         measured = measure_chain(job, settings, chain, progress)
         footprints = {layer.index: footprint(layer) for layer in chain.layers}
     measurements = zip(chain.layers, measured.samples, strict=True)
-    costs = {layer.index: cost_of(layer, samples, footprints[layer.index], settings) for layer, samples in measurements}
+    costs = {
+        layer.index: cost_of(layer, samples, footprints[layer.index], settings)
+        for layer, samples in measurements
+    }
     for index, cost in costs.items():
         cost.step_time = measured.steps[index]
     profile = _profiler.Profile()
@@ -132,7 +138,9 @@ def profile_layers(job: Job, progress: Progress = no_progress) -> Any:
     profile.tokens = tokens_of(job.inputs)
     if job.stages:
         profile.set_run(job.stages, job.micro_batches)
-    profile.layers = mark_shardable(with_labels(layer_rows(chain, costs, memory, footprints), job), job.layers)
+    profile.layers = mark_shardable(
+        with_labels(layer_rows(chain, costs, memory, footprints), job), job.layers
+    )
     if job.device.own_clock:  # a host runs ahead of its accelerator
         profile.rank = rank_cost(settings)
     else:

@@ -11,15 +11,16 @@ from torch import nn
 FP32 = 4
 BUCKET = 500_000_000  # numbers, where the configuration does not say: DeepSpeed's
 
-# fp32 numbers that an optimizer keeps for each parameter, by its name in lower case without "fused", "cpu", "torch".
+# fp32 numbers that an optimizer keeps for each parameter, by its name in lower case without "fused", "cpu",
+# "torch".
 STATES = {"adam": 2, "adamw": 2, "lamb": 2, "onebitadam": 2, "onebitlamb": 2, "zerooneadam": 2, "muadam": 2,
           "muadamw": 2, "lion": 1, "adagrad": 1, "rmsprop": 1, "sgd": 0, "musgd": 0, "muon": 1}  # fmt: skip
 UNKNOWN_STATES = 2  # as Adam: rather too much than too little
 
 
-# Copies of a parameter that a step of torch's own optimizers makes for a while: where it takes one parameter after the other (of the
-# largest one; the last copy of a parameter lives on until that of the next is there, which may be as large), and where it takes all
-# together. DeepSpeed's own work in place.
+# Copies of a parameter that a step of torch's own optimizers makes for a while: where it takes one parameter
+# after the other (of the largest one; the last copy of a parameter lives on until that of the next is there,
+# which may be as large), and where it takes all together. DeepSpeed's own work in place.
 TEMPORARIES = {"adam": (3, 1), "adamw": (3, 1), "rmsprop": (2, 1), "adagrad": (2, 2), "sgd": (0, 0)}
 UNKNOWN_TEMPORARIES = (3, 2)  # rather too much than too little
 
@@ -50,23 +51,28 @@ class Settings:
     bucket_number: int = FP32  # bytes
 
     def bucket_bytes(self) -> tuple[int, int]:
-        """What a rank holds of ZeRO's buckets whichever layers it has: always, and more while gradients are reduced at the end of a
-        step, when DeepSpeed's pipeline engine asks for one anew.
+        """What a rank holds of ZeRO's buckets whichever layers it has: always, and more while gradients are
+        reduced at the end of a step, when DeepSpeed's pipeline engine asks for one anew.
         """
         size = self.bucket * self.bucket_number
         return self.buckets * size, size
 
     def step_bytes(self, parameters: list[nn.Parameter]) -> tuple[int, int]:
-        """What the end of a step takes for a while, when nothing is kept: over the layers of a device the first add up, and of the
-        second the largest counts. DeepSpeed reduces gradients in one flat copy. Where it keeps fp32 copies of parameters, the optimizer
-        sees one flat parameter, whose gradient is a copy as well where gradients are no fp32.
+        """What the end of a step takes for a while, when nothing is kept: over the layers of a device the
+        first add up, and of the second the largest counts. DeepSpeed reduces gradients in one flat copy.
+        Where it keeps fp32 copies of parameters, the optimizer sees one flat parameter, whose gradient is a
+        copy as well where gradients are no fp32.
         """
         sizes = [p.numel() * FP32 for p in parameters]
         gradients = self.gradient_bytes(parameters)
         if not self.master:
             return max(gradients, sum(sizes) * self.together), max(sizes, default=0) * self.alone
-        of_optimizer = sum(sizes) * max(self.alone - 1, self.together)  # (nothing lives on from another parameter)
-        if self.zero:  # it flattens gradients, makes fp32 numbers of that, and lets both go before the optimizer's step
+        of_optimizer = sum(sizes) * max(
+            self.alone - 1, self.together
+        )  # (nothing lives on from another parameter)
+        if (
+            self.zero
+        ):  # it flattens gradients, makes fp32 numbers of that, and lets both go before the optimizer's step
             flat = sum(p.numel() * self.bucket_number for p in parameters)
             whole = sum(sizes) if self.bucket_number != FP32 else 0
             return max(flat + whole, sum(sizes) + of_optimizer - gradients), 0
@@ -75,7 +81,9 @@ class Settings:
 
     def state_bytes(self, trained: list[nn.Parameter], held: int) -> StateBytes:
         """Of a layer with these parameters that are trained; `held`: bytes of all its parameters and buffers."""
-        return StateBytes(held, self.gradient_bytes(trained), self.optimizer_bytes(trained), *self.step_bytes(trained))
+        return StateBytes(
+            held, self.gradient_bytes(trained), self.optimizer_bytes(trained), *self.step_bytes(trained)
+        )
 
     def gradient_bytes(self, parameters: list[nn.Parameter]) -> int:
         return sum(p.numel() * (p.element_size() + self.gradient_copy) for p in parameters)
@@ -107,11 +115,14 @@ def optimizer_states(config: dict, optimizer) -> int:
     name = name.lower()
     for prefix in ("deepspeed", "fused", "cpu", "torch"):
         name = name.removeprefix(prefix)
-    return STATES.get(name, UNKNOWN_STATES) + (1 if name.endswith("sgd") and options.get("momentum", 0) else 0)
+    return STATES.get(name, UNKNOWN_STATES) + (
+        1 if name.endswith("sgd") and options.get("momentum", 0) else 0
+    )
 
 
 def step_temporaries(config: dict, optimizer, accelerator: bool) -> tuple[int, int]:
-    """(alone, together) of TEMPORARIES for the script's own optimizer where it has one, else for the configuration's."""
+    """(alone, together) of TEMPORARIES for the script's own optimizer where it has one, else for the
+    configuration's."""
     if optimizer is not None:
         kind, options = type(optimizer), getattr(optimizer, "defaults", {})
         name, of_torch = kind.__name__.lower(), kind.__module__.startswith("torch.")

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers that the script has made before, as arguments of a LayerSpec and as they are; some keep the script's arguments and a function."""
+"""Layers that the script has made before, as arguments of a LayerSpec and as they are; some keep the script's
+arguments and a function."""
 
 import torch
 from common import WIDTH, args, data, done, initialize, made
@@ -17,7 +18,9 @@ class Wrapped(nn.Module):
 
 
 parts = [nn.Linear(WIDTH, WIDTH) for _ in range(8)]
-engine, *_ = initialize(made([LayerSpec(Wrapped, part) if index < 6 else part for index, part in enumerate(parts)]))
+engine, *_ = initialize(
+    made([LayerSpec(Wrapped, part) if index < 6 else part for index, part in enumerate(parts)])
+)
 batches = data()
 losses = [engine.train_batch(batches).item() for _ in range(3)]
 done(losses, engine)

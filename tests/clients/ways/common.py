@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the scripts of this folder share: arguments, layers, data, and how they write down what they have trained.
+"""What the scripts of this folder share: arguments, layers, data, and how they write down what they have
+trained.
 
-    torchrun --nproc-per-node 2 WAY.py --deepspeed_config FILE --results FILE
-    torchrun --nproc-per-node 2 WAY.py --late FILE --results FILE        # the same, read after the model is made
+torchrun --nproc-per-node 2 WAY.py --deepspeed_config FILE --results FILE
+torchrun --nproc-per-node 2 WAY.py --late FILE --results FILE        # the same, read after the model is made
 """
 
 import argparse
@@ -73,8 +74,17 @@ def data():
 
 def done(losses, engine, **more) -> None:
     """`losses`: of every step and evaluation."""
-    weights = {name: hashlib.sha1(p.detach().contiguous().numpy()).hexdigest() for name, p in engine.module.named_parameters()}
+    weights = {
+        name: hashlib.sha1(p.detach().contiguous().numpy()).hexdigest()
+        for name, p in engine.module.named_parameters()
+    }
     names = [name for name in weights if "ostinato" not in name]
-    text = json.dumps({"losses": [float(loss).hex() for loss in losses], "weights": {name: weights[name] for name in names}, "more": more})
+    text = json.dumps(
+        {
+            "losses": [float(loss).hex() for loss in losses],
+            "weights": {name: weights[name] for name in names},
+            "more": more,
+        }
+    )
     args.results.with_suffix(f".{rank}").write_text(text)
     torch.distributed.barrier()

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rank 1 becomes slow after a few steps. The script saves every ten steps, and goes on from its last checkpoint wherever it starts; --kind
-forgets: it does not. It ends a while after it has started for the third time.
+"""Rank 1 becomes slow after a few steps. The script saves every ten steps, and goes on from its last
+checkpoint wherever it starts; --kind forgets: it does not. It ends a while after it has started for the third
+time.
 """
 
 import time

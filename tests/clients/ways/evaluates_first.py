@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An evaluation before the first step and after every second, with a loss of the script that writes down figures."""
+"""An evaluation before the first step and after every second, with a loss of the script that writes down
+figures."""
 
 from common import BATCHES, data, done, initialize, made
 from torch import nn

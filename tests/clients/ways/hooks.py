@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hooks on layers and gradients, a reference to a layer, an average of weights that begins before the first step, an attribute set."""
+"""Hooks on layers and gradients, a reference to a layer, an average of weights that begins before the first
+step, an attribute set."""
 
 from common import Block, data, done, initialize, made
 
@@ -23,5 +24,8 @@ for _ in range(3):
 for module in model.modules():
     assert not isinstance(module, Block) or dict(model.named_children())[module.name] is module
 if kept is not None:
-    assert any(module is kept for module in engine.module.modules()) and (kept.linear.weight != average["3.linear.weight"]).any()
+    assert (
+        any(module is kept for module in engine.module.modules())
+        and (kept.linear.weight != average["3.linear.weight"]).any()
+    )
 done(losses, engine)

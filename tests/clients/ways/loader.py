@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A DataLoader with workers that stay, shuffled by the script's generator, and a second one that is set on the engine."""
+"""A DataLoader with workers that stay, shuffled by the script's generator, and a second one that is set on
+the engine."""
 
 import torch
 from common import SIZE, WIDTH, done, initialize, made
@@ -7,7 +8,9 @@ from deepspeed.utils import RepeatingLoader
 from torch.utils.data import DataLoader, TensorDataset
 
 generator = torch.Generator().manual_seed(3)
-items = TensorDataset(torch.randn(24, WIDTH, generator=generator), torch.randn(24, WIDTH, generator=generator))
+items = TensorDataset(
+    torch.randn(24, WIDTH, generator=generator), torch.randn(24, WIDTH, generator=generator)
+)
 engine, *_ = initialize(made())
 shuffled = DataLoader(items, SIZE, shuffle=True, num_workers=1, persistent_workers=True, generator=generator)
 batches = iter(RepeatingLoader(shuffled))

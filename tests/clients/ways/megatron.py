@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Megatron's layers do: keep the script's arguments, mark parameters as slices, hand (hidden, mask) from one to the next, tie one weight of
-an embedding that has more.
+"""What Megatron's layers do: keep the script's arguments, mark parameters as slices, hand (hidden, mask) from
+one to the next, tie one weight of an embedding that has more.
 """
 
 import torch
@@ -60,7 +60,12 @@ def data():
         yield (text[:, :-1].contiguous(), text[:, :-1] < 4), text[:, 1:].contiguous()
 
 
-layers = [tied(), *(LayerSpec(ParallelTransformerLayerPipe) for _ in range(5)), lambda given: given[0], tied(forward_fn=head)]
+layers = [
+    tied(),
+    *(LayerSpec(ParallelTransformerLayerPipe) for _ in range(5)),
+    lambda given: given[0],
+    tied(forward_fn=head),
+]
 engine, *_ = initialize(made(layers, loss_fn=loss))
 batches = data()
 losses = [engine.train_batch(batches).item() for _ in range(3)]

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""qlora-pipe: an engine of the script's own, made without deepspeed.initialize(); its loss function returns what is learnt from and a metric, its
-forward pass keeps both, and train_batch(), which takes no iterator, returns them of every micro-batch.
+"""qlora-pipe: an engine of the script's own, made without deepspeed.initialize(); its loss function returns
+what is learnt from and a metric, its forward pass keeps both, and train_batch(), which takes no iterator,
+returns them of every micro-batch.
 """
 
 import torch
@@ -16,13 +17,23 @@ class Reporting(PipelineEngine):
         self.reset_activation_shape()
         self.module.train()
         self._compute_loss = True
-        self._exec_schedule(schedule.TrainSchedule(micro_batches=self.micro_batches, stages=self.num_stages, stage_id=self.stage_id))
+        self._exec_schedule(
+            schedule.TrainSchedule(
+                micro_batches=self.micro_batches, stages=self.num_stages, stage_id=self.stage_id
+            )
+        )
         return self.kept()
 
     def kept(self):
         """(losses, metrics), by micro-batch."""
-        kept = torch.tensor(self.fwd_outputs).T.contiguous() if self.is_last_stage() else torch.zeros(2, self.micro_batches)
-        torch.distributed.broadcast(kept, self.grid.stage_to_global(self.num_stages - 1), group=self.grid.get_pipe_parallel_group())
+        kept = (
+            torch.tensor(self.fwd_outputs).T.contiguous()
+            if self.is_last_stage()
+            else torch.zeros(2, self.micro_batches)
+        )
+        torch.distributed.broadcast(
+            kept, self.grid.stage_to_global(self.num_stages - 1), group=self.grid.get_pipe_parallel_group()
+        )
         return list(kept)
 
     def forward_pass(self, buffer_id):
@@ -42,6 +53,8 @@ def losses(outputs, targets):
 
 model = made(loss_fn=losses)
 config = args.deepspeed_config
-engine = Reporting(args=args, model=model, mpu=model.mpu(), config=config, config_class=DeepSpeedConfig(config, model.mpu()))
+engine = Reporting(
+    args=args, model=model, mpu=model.mpu(), config=config, config_class=DeepSpeedConfig(config, model.mpu())
+)
 engine.set_dataiterator(data())
 done([number for _ in range(3) for of_kind in engine.train_batch() for number in of_kind], engine)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""As talks_to_last, but with one target on its way at a time: the first stage's loader waits until the last one's has read them."""
+"""As talks_to_last, but with one target on its way at a time: the first stage's loader waits until the last
+one's has read them."""
 
 import torch.distributed as dist
 from common import SIZE, WIDTH, data, done, initialize, made

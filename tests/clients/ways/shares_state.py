@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers that count together how often they have run, where no reader of code would look: --kind says where. Against the contract."""
+"""Layers that count together how often they have run, where no reader of code would look: --kind says where.
+Against the contract."""
 
 import contextvars
 import itertools
@@ -13,7 +14,11 @@ from common import Block, args, blocks, data, done, initialize, made
 
 utils = sys.modules["utils"] = types.ModuleType("utils")  # stands for a module that the script imports
 utils.count = 0
-counter, variable, log = itertools.count(1), contextvars.ContextVar("count", default=0), logging.getLogger("counts")
+counter, variable, log = (
+    itertools.count(1),
+    contextvars.ContextVar("count", default=0),
+    logging.getLogger("counts"),
+)
 log.count = total = 0
 
 

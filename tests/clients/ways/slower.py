@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Its layers take longer in its second start, whatever the plan is. --kind saves: it saves a checkpoint after its first step."""
+"""Its layers take longer in its second start, whatever the plan is. --kind saves: it saves a checkpoint after
+its first step."""
 
 import time
 

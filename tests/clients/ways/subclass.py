@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A PipelineModule of the script, which goes on after super().__init__(): it keeps layers, freezes some, and counts parameters."""
+"""A PipelineModule of the script, which goes on after super().__init__(): it keeps layers, freezes some, and
+counts parameters."""
 
 from common import LAYERS, Block, blocks, data, done, initialize, made
 from deepspeed.pipe import PipelineModule

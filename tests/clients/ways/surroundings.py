@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes the working directory and the environment, has a child process, a log file and a writer, and ends by sys.exit()."""
+"""Changes the working directory and the environment, has a child process, a log file and a writer, and ends
+by sys.exit()."""
 
 import atexit
 import logging
@@ -10,7 +11,10 @@ import tempfile
 
 from common import args, data, done, initialize, made, rank
 
-args.results, args.deepspeed_config = args.results.absolute(), args.deepspeed_config and os.path.abspath(args.deepspeed_config)
+args.results, args.deepspeed_config = (
+    args.results.absolute(),
+    args.deepspeed_config and os.path.abspath(args.deepspeed_config),
+)
 args.late = args.late and os.path.abspath(args.late)
 os.chdir(tempfile.gettempdir())
 os.environ["MY_RUN"] = os.environ.get("MY_RUN", "") + "x"

@@ -18,7 +18,10 @@ def loss(logits, words):
     return F.cross_entropy(logits.view(-1, WORDS), words.view(-1))
 
 
-layers = [TiedLayerSpec("words", nn.Embedding, WORDS, WIDTH), *[LayerSpec(Block, index) for index in range(5)]]
+layers = [
+    TiedLayerSpec("words", nn.Embedding, WORDS, WIDTH),
+    *[LayerSpec(Block, index) for index in range(5)],
+]
 layers += [torch.tanh, TiedLayerSpec("words", nn.Embedding, WORDS, WIDTH, forward_fn=head)]
 engine, *_ = initialize(made(layers, loss_fn=loss))
 

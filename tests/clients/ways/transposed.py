@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""gpt-neox: a function between the layers changes the order of dimensions, so the gradient comes back transposed."""
+"""gpt-neox: a function between the layers changes the order of dimensions, so the gradient comes back
+transposed."""
 
 import torch
 from common import LAYERS, Block, data, done, initialize, made

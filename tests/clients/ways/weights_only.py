@@ -4,7 +4,9 @@
 from common import args, data, done, initialize, made
 
 engine, *_ = initialize(made())
-loaded, _ = engine.load_checkpoint(str(args.folder), load_optimizer_states=False, load_lr_scheduler_states=False)
+loaded, _ = engine.load_checkpoint(
+    str(args.folder), load_optimizer_states=False, load_lr_scheduler_states=False
+)
 assert loaded is not None
 batches = data()
 losses = [engine.train_batch(batches).item() for _ in range(2)]

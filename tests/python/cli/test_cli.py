@@ -29,7 +29,9 @@ def placement(tmp_path):
 def test_help_lists_both_halves_in_the_order_of_the_pipeline():
     result = ostinato("--help")
     assert result.returncode == 0
-    commands = [line.split()[0] for line in result.stdout.splitlines() if line.startswith("  ") and line[2].isalpha()]
+    commands = [
+        line.split()[0] for line in result.stdout.splitlines() if line.startswith("  ") and line[2].isalpha()
+    ]
     assert commands == [
         "profile", "placement", "partition", "search", "plan", "simulate",
         "verify", "lower", "show", "compare", "report", "checkpoint", "config", "doctor", "completion",
@@ -72,7 +74,9 @@ def test_cpp_commands_do_not_import_torch():
 ], ids=lambda value: " ".join(value) if isinstance(value, list) else None)  # fmt: skip
 def test_without_torch_options_are_told_and_what_needs_torch_says_so(words, status, said, tmp_path):
     code = f"import sys; sys.modules['torch'] = sys.modules['ostinato._profiler'] = None; from ostinato.cli import main; sys.exit(main({words}))"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=300)
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=300
+    )
     assert (result.returncode, said in result.stdout + result.stderr) == (status, True), result
     assert "Traceback" not in result.stderr
 
@@ -105,7 +109,10 @@ def test_a_missing_package_is_named(monkeypatch, capsys):
     assert cli.main(["profile", "train.py", "--json"]) == 7
     captured = capsys.readouterr()
     assert "torch is missing" in captured.err
-    assert json.loads(captured.out) == {"status": 7, "error": "the Python package torch is missing: pip install torch"}
+    assert json.loads(captured.out) == {
+        "status": 7,
+        "error": "the Python package torch is missing: pip install torch",
+    }
 
 
 def test_interrupting_a_python_command_has_its_status(monkeypatch, capsys):
@@ -124,8 +131,18 @@ def test_signal_handlers_are_given_back(tmp_path):
 
 @pytest.mark.parametrize("command", ["doctor", "--help", "placement v"])
 def test_a_full_output_is_named(command):
-    done = subprocess.run(f"{sys.executable} -m ostinato {command} >/dev/full", shell=True, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 1 and "cannot write to standard output" in done.stderr and "Traceback" not in done.stderr, done.stderr
+    done = subprocess.run(
+        f"{sys.executable} -m ostinato {command} >/dev/full",
+        shell=True,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert (
+        done.returncode == 1
+        and "cannot write to standard output" in done.stderr
+        and "Traceback" not in done.stderr
+    ), done.stderr
 
 
 def test_without_an_output_files_are_written(tmp_path):
@@ -160,7 +177,10 @@ def test_arguments_of_the_script_are_told_where_they_belong(tmp_path):
         pytest.skip("a build without torch")
     result = ostinato("profile", "train.py", "--output", "p.json", "--deepspeed_config", "ds.json")
     assert result.returncode == 2
-    assert "the script's own follow --: ostinato profile train.py --output p.json -- --deepspeed_config ds.json" in result.stderr
+    assert (
+        "the script's own follow --: ostinato profile train.py --output p.json -- --deepspeed_config ds.json"
+        in result.stderr
+    )
 
 
 @pytest.mark.parametrize("number", ["x", "0", "1.5", "-1", "3" * 5000])
@@ -187,10 +207,33 @@ def wait_until_searching(process, plan):
 def test_ctrl_c_writes_the_best_plan(tmp_path):
     """A placement that is too large to be finished: 130 with a valid plan."""
     placement, plan = tmp_path / "p.toml", tmp_path / "plan.json"
-    options = ["--devices", 16, "--forward", "1.01ms", "--backward", "1.37ms", "--weight", "1.13ms", "--capacity", "20MiB"]
+    options = [
+        "--devices",
+        16,
+        "--forward",
+        "1.01ms",
+        "--backward",
+        "1.37ms",
+        "--weight",
+        "1.13ms",
+        "--capacity",
+        "20MiB",
+    ]
     assert ostinato("placement", "wave", *options, "--output", placement).returncode == 0
-    command = [sys.executable, "-m", "ostinato", "search", placement, "--micro-batches", "64", "--time-limit", "0"]
-    process = subprocess.Popen([*map(str, command), "--output", plan], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    command = [
+        sys.executable,
+        "-m",
+        "ostinato",
+        "search",
+        placement,
+        "--micro-batches",
+        "64",
+        "--time-limit",
+        "0",
+    ]
+    process = subprocess.Popen(
+        [*map(str, command), "--output", plan], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     wait_until_searching(process, plan)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=300)

@@ -16,7 +16,9 @@ def test_bash_completes_commands_options_and_choices():
     def completed(*words):
         array = " ".join(f"'{word}'" for word in ("ostinato", *words))
         ask = f'eval "$(ostinato completion bash)"; COMP_WORDS=({array}); COMP_CWORD={len(words)}; _ostinato; echo ${{COMPREPLY[*]}}'
-        return subprocess.run(["bash", "-c", OSTINATO + ask], capture_output=True, text=True, timeout=300).stdout.split()
+        return subprocess.run(
+            ["bash", "-c", OSTINATO + ask], capture_output=True, text=True, timeout=300
+        ).stdout.split()
 
     assert completed("pl") == ["placement", "plan"]
     assert completed("search", "v.toml", "--ob") == ["--objective"]
@@ -29,7 +31,8 @@ def test_bash_completes_commands_options_and_choices():
 
 
 class Zsh:
-    """A shell at a terminal of its own, as somebody sits before it. `begin`: in its .zshrc before ours; leave with end()."""
+    """A shell at a terminal of its own, as somebody sits before it. `begin`: in its .zshrc before ours; leave
+    with end()."""
 
     def __init__(self, home, begin=""):
         show = 'show() { print -r -- "<$BUFFER>"; BUFFER=; }; zle -N show; bindkey "^T" show; PS1=; print ready\n'
@@ -37,7 +40,13 @@ class Zsh:
         environment = os.environ | {"HOME": str(home), "ZDOTDIR": str(home), "TERM": "dumb"}
         self.terminal, theirs = os.openpty()
         self.shell = subprocess.Popen(
-            ["zsh", "-d", "-i"], stdin=theirs, stdout=theirs, stderr=theirs, env=environment, cwd=home, start_new_session=True
+            ["zsh", "-d", "-i"],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            env=environment,
+            cwd=home,
+            start_new_session=True,
         )
         os.close(theirs)
         self.shown = b""
@@ -61,7 +70,10 @@ class Zsh:
         os.close(self.terminal)
 
 
-@pytest.fixture(params=["", "autoload -Uz compinit && compinit -u; compinit() { print again; }"], ids=["bare", "with completions of its own"])
+@pytest.fixture(
+    params=["", "autoload -Uz compinit && compinit -u; compinit() { print again; }"],
+    ids=["bare", "with completions of its own"],
+)
 def zsh(request, tmp_path):
     if not shutil.which("zsh"):
         pytest.skip("needs zsh")
@@ -77,7 +89,12 @@ def test_zsh_completes_commands_options_choices_and_files(zsh, tmp_path):
     assert zsh.completed("ostinato comp") == "ostinato comp"  # are, letion
     assert zsh.completed("ostinato compl") == "ostinato completion "
     assert zsh.completed("ostinato search v.toml --objecti") == "ostinato search v.toml --objective "
-    assert zsh.completed("ostinato search v.toml --objective la") == "ostinato search v.toml --objective latency "
+    assert (
+        zsh.completed("ostinato search v.toml --objective la")
+        == "ostinato search v.toml --objective latency "
+    )
     assert zsh.completed("ostinato placement wa") == "ostinato placement wave "
     assert zsh.completed("ostinato verify pla") == "ostinato verify plan.json "
-    assert zsh.completed("ostinato doctor --req") == "ostinato doctor --require "  # of the Python half, from its help
+    assert (
+        zsh.completed("ostinato doctor --req") == "ostinato doctor --require "
+    )  # of the Python half, from its help

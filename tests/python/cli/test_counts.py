@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Of one thing no message speaks in the plural: the commands over one micro-batch, device, layer and block, and the helper that they share."""
+"""Of one thing no message speaks in the plural: the commands over one micro-batch, device, layer and block,
+and the helper that they share."""
 
 import re
 
@@ -32,16 +33,24 @@ def folder(tmp_path_factory):
     write_profile(made / "p.json", [900])
     (made / "one.toml").write_text(ONE_OF_ALL)
     (made / "sizes.toml").write_text(SIZES)
-    for words in ("search one.toml --micro-batches 1 --output s.json", "search one.toml --micro-batches 2 --output two.json"):
+    for words in (
+        "search one.toml --micro-batches 1 --output s.json",
+        "search one.toml --micro-batches 2 --output two.json",
+    ):
         assert run(made, words) == 0
-    assert run(made, "plan p.json --devices 1 --micro-batches 1 --output pl.json --placement-output pl.toml") == 0
+    assert (
+        run(made, "plan p.json --devices 1 --micro-batches 1 --output pl.json --placement-output pl.toml")
+        == 0
+    )
     (made / "traces").mkdir()
     write(made / "traces", trace(0, step_seconds=[9.0, 2.0], step=2))
     return made
 
 
 def run(folder, words: str) -> int:
-    return _search.main([str(folder / word) if word.endswith((".json", ".toml", ".svg")) else word for word in words.split()])
+    return _search.main(
+        [str(folder / word) if word.endswith((".json", ".toml", ".svg")) else word for word in words.split()]
+    )
 
 
 @pytest.mark.parametrize(
@@ -89,7 +98,13 @@ def test_the_report(folder, capsys):
 
 
 @pytest.mark.parametrize(
-    ("count", "of", "said"), [(1, "entry", "1 entry"), (0, "entry", "0 entries"), (2, "batch", "2 batches"), (3, "process", "3 processes")]
+    ("count", "of", "said"),
+    [
+        (1, "entry", "1 entry"),
+        (0, "entry", "0 entries"),
+        (2, "batch", "2 batches"),
+        (3, "process", "3 processes"),
+    ],
 )
 def test_python_counts_as_the_command_line_does(count, of, said):
     assert counted(count, of) == said

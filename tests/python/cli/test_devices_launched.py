@@ -33,7 +33,11 @@ def test_the_file_has_the_least_memory_and_the_slowest_link():
     file = tomllib.loads(device_file(TWO_KINDS, COSTS, Path("out/p.json")))
     assert {kind["name"]: kind["memory"] for kind in file["kinds"]} == {"H200": 90, "A100": 40}
     assert file["between"] == {"latency": 10, "bandwidth": 5.0}
-    assert [(node["devices"], node.get("bandwidth")) for node in file["nodes"]] == [(2, 300.0), (1, None), (1, None)]
+    assert [(node["devices"], node.get("bandwidth")) for node in file["nodes"]] == [
+        (2, 300.0),
+        (1, None),
+        (1, None),
+    ]
     assert file["kinds"][1]["profile"].endswith("out/p.a100.json")
 
 
@@ -78,13 +82,32 @@ def test_plans_for_the_ranks_of_torchrun(tmp_path):
     from support.profiles import write_profile
 
     profile = write_profile(tmp_path / "profile.json", [1000] * 6)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3", "-m", "ostinato", "plan"]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "3",
+        "-m",
+        "ostinato",
+        "plan",
+    ]
     command += [str(profile), "--devices", "launcher", "--micro-batches", "4", "--json"]
-    command += ["--output", str(tmp_path / "plan.json"), "--placement-output", str(tmp_path / "placement.toml")]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, env=environment(OSTINATO_DEVICE_KIND="A100"))
+    command += [
+        "--output",
+        str(tmp_path / "plan.json"),
+        "--placement-output",
+        str(tmp_path / "placement.toml"),
+    ]
+    result = subprocess.run(
+        command, capture_output=True, text=True, timeout=TIMEOUT, env=environment(OSTINATO_DEVICE_KIND="A100")
+    )
     assert result.returncode == 0, result.stderr
     assert json.loads(result.stdout)["status"] == 0  # one rank plans
     placement = tomllib.loads((tmp_path / "placement.toml").read_text())
     assert [device["kind"] for device in placement["devices"]] == ["A100"] * 3
     assert all(device["memory"] > 0 for device in placement["devices"])
-    assert placement["link"]["latency"] > 0 and placement["link"]["bandwidth"] > 0  # as measured in this one node
+    assert (
+        placement["link"]["latency"] > 0 and placement["link"]["bandwidth"] > 0
+    )  # as measured in this one node

@@ -16,7 +16,9 @@ def test_json_lists_every_finding_with_a_known_state(capsys):
     _, out, _ = run(capsys, "--json")
     assert json.loads(out)["status"] == 0
     findings = json.loads(out)["findings"]
-    assert {"python", "torch", "transfers", "cuda", "cupti", "deepspeed", "activation"} <= {f["what"] for f in findings}
+    assert {"python", "torch", "transfers", "cuda", "cupti", "deepspeed", "activation"} <= {
+        f["what"] for f in findings
+    }
     assert {f["state"] for f in findings} <= {"ok", "absent", "missing"}
 
 

@@ -22,7 +22,9 @@ RAISED = [
 
 def test_statuses_are_those_of_the_commands_in_cpp():
     table = re.search(r"enum class ExitStatus : int \{(.*?)\n\};", HEADER.read_text(), re.DOTALL)[1]
-    assert {name: int(number) for name, number in re.findall(r"(\w+) = (\d+),", table)} == {s.name.lower(): s.value for s in Status}
+    assert {name: int(number) for name, number in re.findall(r"(\w+) = (\d+),", table)} == {
+        s.name.lower(): s.value for s in Status
+    }
 
 
 def test_control_characters_are_written_out():

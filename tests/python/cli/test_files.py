@@ -61,7 +61,10 @@ def test_a_writer_that_is_killed_leaves_nothing_for_long(tmp_path, monkeypatch, 
     with open(tmp_path / ".ostinato-4567.tmp", "w") as alive:
         fcntl.flock(alive, fcntl.LOCK_EX)
         write_text(path, "third")
-    assert sorted(os.listdir(tmp_path)) == [".ostinato-4567.tmp", ".ostinato-link.tmp", "file"] and path.read_text() == "third"
+    assert (
+        sorted(os.listdir(tmp_path)) == [".ostinato-4567.tmp", ".ostinato-link.tmp", "file"]
+        and path.read_text() == "third"
+    )
 
 
 def test_a_diagnostic_is_lost_and_the_run_is_not(tmp_path, capsys):
@@ -76,7 +79,9 @@ def test_a_diagnostic_is_lost_and_the_run_is_not(tmp_path, capsys):
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
     said = capsys.readouterr().err
-    assert said.count("rank-0.json is not written: File too large; the run goes on\n") == said.count("\n") == 2
+    assert (
+        said.count("rank-0.json is not written: File too large; the run goes on\n") == said.count("\n") == 2
+    )
     assert os.listdir(tmp_path / "trace") == ["rank-0.json"]
 
 
@@ -85,7 +90,9 @@ def test_a_pipe_stays_a_pipe(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    assert not why_not_all({"--output": pipe, "--html": pipe}) and not why_not_apart({"--output": pipe, "--html": pipe}, [pipe])
+    assert not why_not_all({"--output": pipe, "--html": pipe}) and not why_not_apart(
+        {"--output": pipe, "--html": pipe}, [pipe]
+    )
     write_text(pipe, "text")
     assert os.read(reader, 100) == b"text" and stat.S_ISFIFO(pipe.stat().st_mode)
     os.close(reader)
@@ -131,35 +138,63 @@ def test_report_writes_over_no_trace(tmp_path, capsys):
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "rank-0.json").write_text("kept")
-        words = [str(tmp_path / "a"), "--against", str(tmp_path / "b"), "--perfetto", str(tmp_path / folder / "rank-0.json")]
+        words = [
+            str(tmp_path / "a"),
+            "--against",
+            str(tmp_path / "b"),
+            "--perfetto",
+            str(tmp_path / folder / "rank-0.json"),
+        ]
         assert report.main(words) == 2
-        assert "would overwrite what is read" in capsys.readouterr().err and (tmp_path / folder / "rank-0.json").read_text() == "kept"
+        assert (
+            "would overwrite what is read" in capsys.readouterr().err
+            and (tmp_path / folder / "rank-0.json").read_text() == "kept"
+        )
 
 
 def test_what_a_run_measured_goes_over_no_profile(tmp_path, capsys):
     for name in ("profile.json", "rank-0.json"):
         (tmp_path / name).write_text("kept")
-    assert report.main([str(tmp_path), "--profile", str(tmp_path / "profile.json"), "--measured", str(tmp_path)]) == 2
-    assert "would overwrite what is read" in capsys.readouterr().err and (tmp_path / "profile.json").read_text() == "kept"
+    assert (
+        report.main([str(tmp_path), "--profile", str(tmp_path / "profile.json"), "--measured", str(tmp_path)])
+        == 2
+    )
+    assert (
+        "would overwrite what is read" in capsys.readouterr().err
+        and (tmp_path / "profile.json").read_text() == "kept"
+    )
 
 
 def test_a_device_file_goes_over_no_profile(tmp_path, capsys):
     (tmp_path / "profile.json").write_text("kept")
     with pytest.raises(SystemExit, match="2"):
-        devices.main(["--output", str(tmp_path / "profile.json"), "--profile", str(tmp_path / "profile.json")])
-    assert "would overwrite what is read" in capsys.readouterr().err and (tmp_path / "profile.json").read_text() == "kept"
+        devices.main(
+            ["--output", str(tmp_path / "profile.json"), "--profile", str(tmp_path / "profile.json")]
+        )
+    assert (
+        "would overwrite what is read" in capsys.readouterr().err
+        and (tmp_path / "profile.json").read_text() == "kept"
+    )
 
 
 def test_every_option_that_writes_is_known_here():
     """Whoever adds one adds it to what is refused, and to the tests above."""
     written = {"--output", "--html", "--perfetto"}
     paths = [action for action in options.parser()._actions if action.type is Path and action.option_strings]
-    assert {action.option_strings[-1] for action in paths} == written == set(outputs(options.parser().parse_args(["x"])))
-    of_report = {a.option_strings[-1] for a in report.parser()._actions if a.type is Path and a.option_strings}
+    assert (
+        {action.option_strings[-1] for action in paths}
+        == written
+        == set(outputs(options.parser().parse_args(["x"])))
+    )
+    of_report = {
+        a.option_strings[-1] for a in report.parser()._actions if a.type is Path and a.option_strings
+    }
     assert of_report == {"--perfetto", "--measured", "--against", "--profile", "--placement"}
 
 
-@pytest.mark.parametrize(("wrong", "status"), [(["-o", "X", "--html", "X"], 2), (["-o", "/proc/none/p.json"], 3), (["-o", "."], 3)])
+@pytest.mark.parametrize(
+    ("wrong", "status"), [(["-o", "X", "--html", "X"], 2), (["-o", "/proc/none/p.json"], 3), (["-o", "."], 3)]
+)
 def test_profile_looks_before_it_measures(tmp_path, monkeypatch, capsys, wrong, status):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("open('ran', 'w')")
@@ -237,8 +272,11 @@ def test_a_folder_appears_as_a_whole_and_replaces_none(tmp_path):
 
 
 @pytest.mark.parametrize("without_a_name", [True, False])
-def test_a_file_that_was_taken_for_abandoned_before_it_was_locked_is_made_again(tmp_path, monkeypatch, without_a_name):
-    """Ranks that write into one folder at once: one tidies up between another's making a file, or a folder, and locking it."""
+def test_a_file_that_was_taken_for_abandoned_before_it_was_locked_is_made_again(
+    tmp_path, monkeypatch, without_a_name
+):
+    """Ranks that write into one folder at once: one tidies up between another's making a file, or a folder,
+    and locking it."""
     if not without_a_name:
         monkeypatch.setattr("ostinato.files.OWN_FILES", "/nowhere")
     locked, lock = [], files._locked

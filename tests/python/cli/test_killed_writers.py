@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every writer is killed at system calls and at bytes: each of its files is the old one, the new one or absent, and the next run leaves
-nothing beside them.
+"""Every writer is killed at system calls and at bytes: each of its files is the old one, the new one or
+absent, and the next run leaves nothing beside them.
 
 OSTINATO_SOAK_POINTS=500 python -m pytest -s tests/python/cli/test_killed_writers.py
 """
@@ -47,7 +47,14 @@ def beside_a_checkpoint(path: Path, version: int) -> None:
     from ostinato.deepspeed.save import checkpoint  # DeepSpeed takes long to import, and then to fork
 
     stages = [
-        SimpleNamespace(layers=(rank, rank + version), ranks=(rank,), rank=rank, sharded=False, copy=0, on=lambda r, rank=rank: r == rank)
+        SimpleNamespace(
+            layers=(rank, rank + version),
+            ranks=(rank,),
+            rank=rank,
+            sharded=False,
+            copy=0,
+            on=lambda r, rank=rank: r == rank,
+        )
         for rank in range(60)
     ]
     checkpoint.write(str(path.parent.parent), path.parent.name, stages, [None] * 60, {})
@@ -55,10 +62,14 @@ def beside_a_checkpoint(path: Path, version: int) -> None:
 
 WRITERS: dict[str, Callable] = {  # (what was made, the file, 0 or 1: the old or the new content)
     "placement": lambda m, path, n: command("placement", "v", "--devices", 4 + n, "--output", path),
-    "plan": lambda m, path, n: command("search", m.folder / "placement.toml", "--method", "1f1b", "--micro-batches", 24 + n, "--output", path),
+    "plan": lambda m, path, n: command(
+        "search", m.folder / "placement.toml", "--method", "1f1b", "--micro-batches", 24 + n, "--output", path
+    ),
     "html": lambda m, path, n: command("show", m.files[n], m.folder / "placement.toml", "--html", path),
     "svg": lambda m, path, n: command("show", m.files[n], m.folder / "placement.toml", "--svg", path),
-    "perfetto": lambda m, path, n: command("show", m.files[n], m.folder / "placement.toml", "--perfetto", path),
+    "perfetto": lambda m, path, n: command(
+        "show", m.files[n], m.folder / "placement.toml", "--perfetto", path
+    ),
     "options": lambda m, path, n: command("config", "--output", path),
     "profile": lambda m, path, n: write_profile(path, [100 + n] * 9),
     "saved plan": lambda m, path, n: m.plans[n].save(path),
@@ -101,7 +112,10 @@ def test_a_file_is_old_or_new_or_absent(inputs, tmp_path, name):
         if before is not None:
             write_text(path, before.decode())
         if point % 2:
-            killed_at_call(write(1), random.randrange(stops) if POINTS < stops else point // 2 * stops // (POINTS // 2 + 1))
+            killed_at_call(
+                write(1),
+                random.randrange(stops) if POINTS < stops else point // 2 * stops // (POINTS // 2 + 1),
+            )
         else:
             killed_at_byte(write(1), random.randrange(len(versions[1])))
         killed += 1

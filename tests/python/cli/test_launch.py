@@ -51,8 +51,25 @@ def folder(tmp_path_factory):
 
 TRAIN = ["train.py", "--deepspeed_config", "ds_config.json"]
 LAUNCHERS = {
-    "torchrun": ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "ostinato.run", *TRAIN],
-    "deepspeed": ["deepspeed.launcher.runner", "--num_gpus", "2", "--master_port", "PORT", "--module", "ostinato.run", *TRAIN],
+    "torchrun": [
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "-m",
+        "ostinato.run",
+        *TRAIN,
+    ],
+    "deepspeed": [
+        "deepspeed.launcher.runner",
+        "--num_gpus",
+        "2",
+        "--master_port",
+        "PORT",
+        "--module",
+        "ostinato.run",
+        *TRAIN,
+    ],
 }
 
 
@@ -87,7 +104,11 @@ def test_torchrun(folder, of_deepspeed):
 
 def srun(folder, words: list[str]) -> list[subprocess.CompletedProcess]:
     """With what srun sets for two tasks on this machine."""
-    step = {"SLURM_STEP_ID": "0", "SLURM_JOB_ID": str(free_port() - 20000), "SLURM_STEP_NODELIST": "localhost"}
+    step = {
+        "SLURM_STEP_ID": "0",
+        "SLURM_JOB_ID": str(free_port() - 20000),
+        "SLURM_STEP_NODELIST": "localhost",
+    }
     step |= {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_TASKS_PER_NODE": "2"}
     tasks = [step | {"SLURM_PROCID": str(task), "SLURM_LOCALID": str(task)} for task in range(2)]
     with ThreadPoolExecutor() as pool:
@@ -104,20 +125,37 @@ def test_srun(folder, of_deepspeed):
 
 def test_a_refusal_is_said_once_and_last(folder, tmp_path):
     shutil.copy(folder / "train.py", tmp_path)
-    (tmp_path / "ds_config.json").write_text(json.dumps(Options(section={"plan": "gone.json"}).configuration()))
+    (tmp_path / "ds_config.json").write_text(
+        json.dumps(Options(section={"plan": "gone.json"}).configuration())
+    )
     first, second = srun(tmp_path, ["ostinato.run", *TRAIN])
     assert (first.returncode, second.returncode) == (1, 1)
     assert re.search(r"ostinato: .*gone\.json: no such file[^\n]*\n\Z", first.stderr), first.stderr
-    assert "gone.json" not in second.stdout + second.stderr and "Traceback" not in first.stderr + second.stderr
+    assert (
+        "gone.json" not in second.stdout + second.stderr and "Traceback" not in first.stderr + second.stderr
+    )
 
 
 def test_two_nodes(folder, of_deepspeed, tmp_path):
     """One agent a node, with a rank each, and no folder that both see."""
-    place = ["--nnodes", "2", "--nproc-per-node", "1", "--master-addr", "127.0.0.1", "--master-port", str(free_port())]
+    place = [
+        "--nnodes",
+        "2",
+        "--nproc-per-node",
+        "1",
+        "--master-addr",
+        "127.0.0.1",
+        "--master-port",
+        str(free_port()),
+    ]
     nodes = [shutil.copytree(folder, tmp_path / f"node{node}") for node in range(2)]
 
     def agent(node: int) -> str:
-        return run(nodes[node], ["torch.distributed.run", *place, "--node-rank", str(node), "-m", "ostinato.run", *TRAIN], {})
+        return run(
+            nodes[node],
+            ["torch.distributed.run", *place, "--node-rank", str(node), "-m", "ostinato.run", *TRAIN],
+            {},
+        )
 
     with ThreadPoolExecutor() as pool:
         assert losses_in(next(pool.map(agent, range(2)))) == of_deepspeed
@@ -125,7 +163,14 @@ def test_two_nodes(folder, of_deepspeed, tmp_path):
 
 @pytest.mark.parametrize(
     ("nodes", "first"),
-    [("gpu7", "gpu7"), ("gpu[03-07,9],x", "gpu03"), ("a,b[1-2]", "a"), ("r[1,4]n2", "r1n2"), ("n[5]", "n5"), ("h-1,h-2", "h-1")],
+    [
+        ("gpu7", "gpu7"),
+        ("gpu[03-07,9],x", "gpu03"),
+        ("a,b[1-2]", "a"),
+        ("r[1,4]n2", "r1n2"),
+        ("n[5]", "n5"),
+        ("h-1,h-2", "h-1"),
+    ],
 )
 def test_first_node(nodes, first):
     assert slurm.first_node(nodes) == first

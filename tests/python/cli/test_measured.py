@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ostinato report --measured`: what a run took becomes costs of layers and speeds of devices, and the planner plans with them."""
+"""`ostinato report --measured`: what a run took becomes costs of layers and speeds of devices, and the
+planner plans with them."""
 
 import json
 import tomllib
@@ -17,8 +18,8 @@ LAYERS, DEVICES, MICRO_BATCHES = [1000] * 12, 4, 16
 
 @pytest.fixture
 def ran(tmp_path):
-    """run(slower, costlier, steady): a folder with the files of a plan, and the trace of a run in which devices and stages took so many times
-    as long."""
+    """run(slower, costlier, steady): a folder with the files of a plan, and the trace of a run in which
+    devices and stages took so many times as long."""
     from ostinato import _plugin
 
     profile = ostinato.Profile.from_file(write_profile(tmp_path / "profile.json", LAYERS))
@@ -37,7 +38,11 @@ def ran(tmp_path):
                     "planned_start": i.start, "planned_end": i.end, "start": now, "end": now + took,
                 })  # fmt: skip
                 now += took
-            blocks = {(row["stage"], row["action"]): row["end"] - row["start"] for row in rows if row["action"] in "FB"}
+            blocks = {
+                (row["stage"], row["action"]): row["end"] - row["start"]
+                for row in rows
+                if row["action"] in "FB"
+            }
             if not steady:
                 rows[0]["end"] = rows[0]["start"]  # which the steady blocks do not heed
             trace = {
@@ -52,21 +57,32 @@ def ran(tmp_path):
 
 
 def again(folder) -> ostinato.Plan:
-    assert report.main([str(folder), "--profile", str(folder / "profile.json"), "--measured", str(folder / "new")]) == 0
+    assert (
+        report.main(
+            [str(folder), "--profile", str(folder / "profile.json"), "--measured", str(folder / "new")]
+        )
+        == 0
+    )
     devices = ostinato.Devices.from_file(folder / "new" / "devices.toml")
     profile = ostinato.Profile.from_file(folder / "new" / "profile.json")
-    return ostinato.plan(profile, devices=devices, micro_batches=MICRO_BATCHES, max_chunks=1, all_devices=True, time_limit=2)
+    return ostinato.plan(
+        profile, devices=devices, micro_batches=MICRO_BATCHES, max_chunks=1, all_devices=True, time_limit=2
+    )
 
 
 def test_a_slow_device_gets_fewer_layers(ran, capsys):
     folder = ran(slower=(1, 1, 1.5, 1))
     plan = again(folder)
     said = capsys.readouterr().out
-    assert "Device 2 was 1.50 times as slow as planned, relative to the median device" in " ".join(said.split())
+    assert "Device 2 was 1.50 times as slow as planned, relative to the median device" in " ".join(
+        said.split()
+    )
     table = plan.placement.to_dict()
     device_of = {block["stage"]: block["devices"][0] for block in table["blocks"]}
     sizes = {device_of[stage["name"]]: stage["layers"][1] - stage["layers"][0] for stage in table["stages"]}
-    before = ostinato.Plan.from_file(folder / "plan.json", ostinato.Placement.from_file(folder / "placement.toml"))
+    before = ostinato.Plan.from_file(
+        folder / "plan.json", ostinato.Placement.from_file(folder / "placement.toml")
+    )
     assert sizes[2] < 3 and sum(sizes.values()) == 12
     # Three layers on it would take half as long again as before; two take as long as three do elsewhere.
     assert plan.makespan < 1.35 * before.makespan
@@ -87,11 +103,19 @@ def test_a_block_takes_again_what_it_took(ran):
     profile, devices = replanned(found, placement, json.loads((folder / "profile.json").read_text()))
     rows = json.loads(profile)["layers"]
     speed_of = {kind["name"]: kind["speed"] for kind in tomllib.loads(devices)["kinds"]}
-    speeds = [speed_of[node["kind"]] for node in tomllib.loads(devices)["nodes"] for _ in range(node["devices"])]
+    speeds = [
+        speed_of[node["kind"]] for node in tomllib.loads(devices)["nodes"] for _ in range(node["devices"])
+    ]
     for stage, row in enumerate(placement["stages"]):
         for action, key in (("F", "forward"), ("B", "backward")):
-            took = next(time for block, time in found.measured.items() if (block.stage, block.action) == (stage, action))
-            assert sum(rows[layer][key]["median"] for layer in range(*row["layers"])) / speeds[stage] == pytest.approx(took, rel=0.002)
+            took = next(
+                time
+                for block, time in found.measured.items()
+                if (block.stage, block.action) == (stage, action)
+            )
+            assert sum(rows[layer][key]["median"] for layer in range(*row["layers"])) / speeds[
+                stage
+            ] == pytest.approx(took, rel=0.002)
 
 
 def test_the_last_step_alone_does_not_decide(ran):
@@ -103,19 +127,34 @@ def test_refusals(ran, capsys):
     assert report.main([str(folder), "--measured", str(folder / "new")]) == 2
     assert "--measured needs --profile" in capsys.readouterr().err
     ran(placement_sha256="0" * 64)
-    assert report.main([str(folder), "--profile", str(folder / "profile.json"), "--measured", str(folder / "new")]) == 3
+    assert (
+        report.main(
+            [str(folder), "--profile", str(folder / "profile.json"), "--measured", str(folder / "new")]
+        )
+        == 3
+    )
     assert "is not the placement that ran" in capsys.readouterr().err and not (folder / "new").exists()
 
 
 def test_means_of_a_step():
     blocks = [(0, "F"), None, (0, "B"), (0, "F")]
-    assert means_of(blocks, [(0, 0, 10), (1, 10, 90), (2, 90, 97), (3, 97, 117)]) == {(0, "F"): 15, (0, "B"): 7}
+    assert means_of(blocks, [(0, 0, 10), (1, 10, 90), (2, 90, 97), (3, 97, 117)]) == {
+        (0, "F"): 15,
+        (0, "B"): 7,
+    }
 
 
 def test_a_device_that_is_fast_again(ran):
     """Beside a plan for its slowness; two of a kind are one node."""
     folder = ran(slower=(1, 1, 0.5, 1))
     placement = tomllib.loads((folder / "placement.toml").read_text())
-    _, devices = replanned(Measured.of(read_traces(folder)), placement, json.loads((folder / "profile.json").read_text()), [1, 1, 0.5, 1])
+    _, devices = replanned(
+        Measured.of(read_traces(folder)),
+        placement,
+        json.loads((folder / "profile.json").read_text()),
+        [1, 1, 0.5, 1],
+    )
     made = tomllib.loads(devices)
-    assert [kind["speed"] for kind in made["kinds"]] == [1] and [node["devices"] for node in made["nodes"]] == [DEVICES]
+    assert [kind["speed"] for kind in made["kinds"]] == [1] and [
+        node["devices"] for node in made["nodes"]
+    ] == [DEVICES]

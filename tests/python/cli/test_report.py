@@ -43,7 +43,13 @@ def write(folder, *traces):
 
 def test_blocks_ranks_and_step_are_compared(tmp_path):
     summary = report.summary(read_traces(write(tmp_path, trace(0), trace(1))))
-    assert summary["blocks"][0] == {"stage": 0, "kind": "backward", "rank": 0, "planned": 200, "measured": 220}
+    assert summary["blocks"][0] == {
+        "stage": 0,
+        "kind": "backward",
+        "rank": 0,
+        "planned": 200,
+        "measured": 220,
+    }
     assert summary["ranks"][1]["planned_busy"] == 300
     assert summary["ranks"][1]["planned_bubble"] == 0
     assert summary["ranks"][1]["measured_bubble"] == pytest.approx(1 - 330 / 340)
@@ -56,9 +62,15 @@ def test_blocks_ranks_and_step_are_compared(tmp_path):
 
 @pytest.mark.parametrize(
     ("held_by", "column", "explained"),
-    [("process", "peak of the process", True), ("accelerator", "peak of the allocator", False), (None, "peak memory", False)],
+    [
+        ("process", "peak of the process", True),
+        ("accelerator", "peak of the allocator", False),
+        (None, "peak memory", False),
+    ],
 )
-def test_says_that_the_memory_of_the_process_is_not_what_a_plan_counts(tmp_path, capsys, held_by, column, explained):
+def test_says_that_the_memory_of_the_process_is_not_what_a_plan_counts(
+    tmp_path, capsys, held_by, column, explained
+):
     whose = {"peak_memory_of": held_by} if held_by else {}
     folder = str(write(tmp_path, trace(0, peak_memory=528 << 20, **whose)))
     assert report.main([folder]) == 0
@@ -71,23 +83,47 @@ def test_says_that_the_memory_of_the_process_is_not_what_a_plan_counts(tmp_path,
 
 
 def planned(sha, makespan, **changes):
-    made = {"plan_sha256": sha, "makespan": makespan, "lower_bound": 200, "one_f_one_b": 500, "planning": 3, "measured": 330}
+    made = {
+        "plan_sha256": sha,
+        "makespan": makespan,
+        "lower_bound": 200,
+        "one_f_one_b": 500,
+        "planning": 3,
+        "measured": 330,
+    }
     return made | changes
 
 
 def test_steps_of_their_own_plans(tmp_path, capsys):
     """Two replicas with plans of their own: the one that is planned to end last counts."""
     mine = [planned("aa", 250), planned("ab", 300), planned("ac", 300, measured=700)]
-    other = [planned("ba", 400, lower_bound=390, one_f_one_b=0), planned("bb", 210), planned("bc", 310, planning=9)]
-    folder = write(tmp_path, trace(0, step_plans=mine), trace(1, step_plans=other, plan_sha256="bc", makespan=310))
+    other = [
+        planned("ba", 400, lower_bound=390, one_f_one_b=0),
+        planned("bb", 210),
+        planned("bc", 310, planning=9),
+    ]
+    folder = write(
+        tmp_path, trace(0, step_plans=mine), trace(1, step_plans=other, plan_sha256="bc", makespan=310)
+    )
     rows = report.summary(read_traces(folder))["steps"]
     assert [row["step"] for row in rows] == [1, 2, 3]
-    assert rows[0] == {"step": 1, "predicted": 400, "lower_bound": 390, "predicted_1f1b": None, "measured": 330, "planning": 3}
+    assert rows[0] == {
+        "step": 1,
+        "predicted": 400,
+        "lower_bound": 390,
+        "predicted_1f1b": None,
+        "measured": 330,
+        "planning": 3,
+    }
     assert (rows[1]["predicted"], rows[2]["measured"], rows[2]["planning"]) == (300, 700, 9)
     assert report.above(rows[1]) == pytest.approx(0.5)
     assert report.main([str(folder)]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert "Steps planned for their sizes" in shown and "52.50% above the bound" in shown and "reordering saves 39.0% of it" in shown
+    assert (
+        "Steps planned for their sizes" in shown
+        and "52.50% above the bound" in shown
+        and "reordering saves 39.0% of it" in shown
+    )
 
 
 @pytest.mark.parametrize(
@@ -112,7 +148,10 @@ def test_perfetto_has_planned_beside_measured(tmp_path):
 
 def transfers(rank, *rows):
     """Rows (action, stage, micro-batch, planned, measured)."""
-    made = [{**instruction("", action, planned, measured, m), "stage": stage} for action, stage, m, planned, measured in rows]
+    made = [
+        {**instruction("", action, planned, measured, m), "stage": stage}
+        for action, stage, m, planned, measured in rows
+    ]
     return trace(rank, instructions=made)
 
 
@@ -123,14 +162,26 @@ def arrows(events):
         if event["ph"] in "sf":
             inside = [e for e in events if e["ph"] == "X" and (e["pid"], e["tid"]) == (event["pid"], event["tid"])
                       and e["ts"] < event["ts"] < e["ts"] + e["dur"]]  # fmt: skip
-            found.setdefault(event["id"], []).append([(e["name"], e["args"]["micro_batch"], e["pid"]) for e in inside])
+            found.setdefault(event["id"], []).append(
+                [(e["name"], e["args"]["micro_batch"], e["pid"]) for e in inside]
+            )
     return sorted(tuple(slice for slices in ends for slice in slices) for ends in found.values())
 
 
 def test_arrows_lead_from_sends_to_receives(tmp_path):
     there, back = ((100, 110), (300, 310)), ((200, 210), (400, 410))
-    first = transfers(0, ("SEND_F", 0, 0, there[0], (100, 130)), ("SEND_F", 0, 1, there[1], (120, 140)), ("RECV_B", 0, 0, back[0], (250, 260)))
-    second = transfers(1, ("RECV_F", 1, 0, there[0], (90, 135)), ("RECV_F", 1, 1, there[1], (95, 145)), ("SEND_B", 1, 0, back[0], (240, 255)))
+    first = transfers(
+        0,
+        ("SEND_F", 0, 0, there[0], (100, 130)),
+        ("SEND_F", 0, 1, there[1], (120, 140)),
+        ("RECV_B", 0, 0, back[0], (250, 260)),
+    )
+    second = transfers(
+        1,
+        ("RECV_F", 1, 0, there[0], (90, 135)),
+        ("RECV_F", 1, 1, there[1], (95, 145)),
+        ("SEND_B", 1, 0, back[0], (240, 255)),
+    )
     events = perfetto(read_traces(write(tmp_path, first, second)))["traceEvents"]
     assert arrows(events) == [
         (("0SEND_F", 0, 0), ("1RECV_F", 0, 1)), (("0SEND_F", 1, 0), ("1RECV_F", 1, 1)), (("1SEND_B", 0, 1), ("0RECV_B", 0, 0)),
@@ -144,17 +195,28 @@ def test_arrows_lead_from_sends_to_receives(tmp_path):
 
 def test_arrows_of_replicas_stay_in_theirs_and_what_is_not_clear_has_none(tmp_path):
     there = (100, 110)
-    ranks = [transfers(r, (action, r // 2, 0, there, (100 + r, 130 + r))) for r, action in enumerate(["SEND_F", "SEND_F", "RECV_F", "RECV_F"])]
+    ranks = [
+        transfers(r, (action, r // 2, 0, there, (100 + r, 130 + r)))
+        for r, action in enumerate(["SEND_F", "SEND_F", "RECV_F", "RECV_F"])
+    ]
     in_replicas = [{**made, "device": made["rank"] // 2} for made in ranks]
     found = arrows(perfetto(read_traces(write(tmp_path, *in_replicas)))["traceEvents"])
     assert found == [(("0SEND_F", 0, 0), ("1RECV_F", 0, 2)), (("0SEND_F", 0, 1), ("1RECV_F", 0, 3))]
-    assert arrows(perfetto(read_traces(write(tmp_path, *ranks)))["traceEvents"]) == []  # one pipeline: whose is whose?
+    assert (
+        arrows(perfetto(read_traces(write(tmp_path, *ranks)))["traceEvents"]) == []
+    )  # one pipeline: whose is whose?
 
 
 def test_peers_say_whose_is_whose(tmp_path):
-    """Two messages that leave at the same time from two ranks, crossing: by their planned times alone nobody could tell."""
+    """Two messages that leave at the same time from two ranks, crossing: by their planned times alone nobody
+    could tell."""
     there = (100, 110)
-    rows = [("SEND_F", 0, 3), ("SEND_F", 1, 2), ("RECV_F", 2, 1), ("RECV_F", 3, 0)]  # by rank: action, stage = rank, peer
+    rows = [
+        ("SEND_F", 0, 3),
+        ("SEND_F", 1, 2),
+        ("RECV_F", 2, 1),
+        ("RECV_F", 3, 0),
+    ]  # by rank: action, stage = rank, peer
     ranks = []
     for rank, (action, stage, peer) in enumerate(rows):
         made = transfers(rank, (action, stage, 0, there, (100 + rank, 130 + rank)))
@@ -167,7 +229,15 @@ def test_peers_say_whose_is_whose(tmp_path):
 def test_a_run_names_the_peers_of_its_transfers(tmp_path):
     there = SimpleNamespace(action="SEND_F", stage=0, micro_batch=0, peer=1, peer_stage=1, start=0, end=0)
     here = SimpleNamespace(action="F", stage=0, micro_batch=0, peer=-1, peer_stage=-1, start=0, end=0)
-    program = SimpleNamespace(plan_sha256="ab", placement_sha256="cd", makespan=1, predicted=1, whole_step=3, beside=[], instructions=lambda device: [here, there])
+    program = SimpleNamespace(
+        plan_sha256="ab",
+        placement_sha256="cd",
+        makespan=1,
+        predicted=1,
+        whole_step=3,
+        beside=[],
+        instructions=lambda device: [here, there],
+    )
     written = Trace(tmp_path, program, 0, 0)
     written.step(1.0, SimpleNamespace(records=lambda: [(0, 0, 1), (1, 1, 2)]))
     computed, sent = read_traces(tmp_path)[0].instructions
@@ -190,15 +260,39 @@ def test_command_prints_tables(tmp_path, capsys):
 
 
 def test_the_gain_is_said(tmp_path, capsys):
-    assert report.main([str(write(tmp_path, trace(0, makespan=3_000_000, beside=[["your run now", 4_020_000, 0], ["1F1B on the best stages", 3_600_000, 0]])))]) == 0
+    assert (
+        report.main(
+            [
+                str(
+                    write(
+                        tmp_path,
+                        trace(
+                            0,
+                            makespan=3_000_000,
+                            beside=[
+                                ["your run now", 4_020_000, 0],
+                                ["1F1B on the best stages", 3_600_000, 0],
+                            ],
+                        ),
+                    )
+                )
+            ]
+        )
+        == 0
+    )
     told = " ".join(capsys.readouterr().out.split())
-    assert "This plan was expected to be 1.34 times as fast as your run now: 4.0 -> 3.0 ms a step (1F1B on the best stages: 3.6 ms)" in told
+    assert (
+        "This plan was expected to be 1.34 times as fast as your run now: 4.0 -> 3.0 ms a step (1F1B on the best stages: 3.6 ms)"
+        in told
+    )
 
 
 def test_the_step_with_the_optimizer(tmp_path, capsys):
     assert report.main([str(write(tmp_path, trace(0, makespan=3_000_000, whole_step=1_000_000_000)))]) == 0
     told = " ".join(capsys.readouterr().out.split())
-    assert "whole step with the optimizer: predicted 1000.0 ms, measured (1.50x), median of 3: 1500.0 ms" in told
+    assert (
+        "whole step with the optimizer: predicted 1000.0 ms, measured (1.50x), median of 3: 1500.0 ms" in told
+    )
 
 
 def test_a_plans_baselines_reach_the_report(tmp_path, capsys):
@@ -220,8 +314,24 @@ def test_a_plans_baselines_reach_the_report(tmp_path, capsys):
     left.step(0.25, SimpleNamespace(records=lambda: [(0, 0, 10)]))
     left.close()
     assert report.main([str(tmp_path / "trace"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["beside"] == [{"name": "1F1B on the best stages", "predicted": 1500, "measured_step": None}]
-    assert _search.main(["show", str(plan), str(placement), "--html", str(tmp_path / "page.html"), "--trace", str(tmp_path / "trace")], "") == 0
+    assert json.loads(capsys.readouterr().out)["beside"] == [
+        {"name": "1F1B on the best stages", "predicted": 1500, "measured_step": None}
+    ]
+    assert (
+        _search.main(
+            [
+                "show",
+                str(plan),
+                str(placement),
+                "--html",
+                str(tmp_path / "page.html"),
+                "--trace",
+                str(tmp_path / "trace"),
+            ],
+            "",
+        )
+        == 0
+    )
 
 
 def test_a_run_beside_another(tmp_path, capsys):
@@ -242,7 +352,10 @@ def test_a_run_beside_another(tmp_path, capsys):
 def test_against_no_trace_is_refused(tmp_path, capsys):
     assert report.main([str(write(tmp_path, trace(0))), "--against", str(tmp_path / "none"), "--json"]) == 3
     out, err = capsys.readouterr()
-    assert "no rank-*.json here" in err and json.loads(out) == {"status": 3, "error": err.removeprefix("ostinato report: ").strip()}
+    assert "no rank-*.json here" in err and json.loads(out) == {
+        "status": 3,
+        "error": err.removeprefix("ostinato report: ").strip(),
+    }
 
 
 @pytest.mark.parametrize(
@@ -283,12 +396,34 @@ def real(tmp_path_factory):
 
 CHANGES = int(os.environ.get("OSTINATO_SOAK_MUTATIONS", 1500))  # of bytes, and of fields
 SEED = int(os.environ.get("OSTINATO_SOAK_SEED", 0))
-STRANGE = [None, True, -1, 0, 1, 2**31, 2**63, 10**400, 1e308, float("nan"), float("inf"), "", "F", "\x1b[2J\n", [], {}, [[[]]], 0.5]
+STRANGE = [
+    None,
+    True,
+    -1,
+    0,
+    1,
+    2**31,
+    2**63,
+    10**400,
+    1e308,
+    float("nan"),
+    float("inf"),
+    "",
+    "F",
+    "\x1b[2J\n",
+    [],
+    {},
+    [[[]]],
+    0.5,
+]
 
 
 def with_other_bytes(text: bytes, random: Random) -> bytes:
     at, length = random.randrange(len(text)), random.randrange(1, 60)
-    other = [bytes([random.randrange(256)]), random.choice([b"[" * 100_000, b"9" * 5000, b"\xff", b"", b"-", b'"'])]
+    other = [
+        bytes([random.randrange(256)]),
+        random.choice([b"[" * 100_000, b"9" * 5000, b"\xff", b"", b"-", b'"']),
+    ]
     inserted = random.choice([*other, text[at // 2 : at // 2 + length]])
     return text[:at] + inserted + text[at + random.choice([0, 1, length]) :]
 
@@ -303,7 +438,11 @@ def with_other_fields(text: bytes, random: Random) -> bytes:
         case 1:
             made["instructions"] = made["instructions"][: random.randrange(3)]
         case _:
-            holder[key] = random.choice([*STRANGE, *json.loads(text).values(), *made["instructions"][-1].values()] if made["instructions"] else STRANGE)
+            holder[key] = random.choice(
+                [*STRANGE, *json.loads(text).values(), *made["instructions"][-1].values()]
+                if made["instructions"]
+                else STRANGE
+            )
     return json.dumps(made).encode()
 
 
@@ -332,7 +471,9 @@ def test_a_damaged_trace_is_refused_or_reported(tmp_path, capsys, real, change):
                 json.loads(text, parse_constant=refuse_constants)
         else:
             refused += 1
-            assert err.startswith(f"ostinato report: {tmp_path}") and err.count("\n") == 1 and "\x1b" not in err, seed
+            assert (
+                err.startswith(f"ostinato report: {tmp_path}") and err.count("\n") == 1 and "\x1b" not in err
+            ), seed
     assert refused > CHANGES // 3 and told > CHANGES // 30
 
 

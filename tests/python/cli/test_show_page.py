@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page of `ostinato show --html`: its script runs, in Node and in a browser where there is one, and what it computes is right."""
+"""The page of `ostinato show --html`: its script runs, in Node and in a browser where there is one, and what
+it computes is right."""
 
 import hashlib
 import json
@@ -18,7 +19,9 @@ WORDS_OF_MARKUP = '</script><b>&"\\'
 
 
 def ostinato(*words):
-    done = subprocess.run([sys.executable, "-m", "ostinato", *map(str, words)], capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-m", "ostinato", *map(str, words)], capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -33,12 +36,36 @@ def make(folder, shape, micro_batches, *options, method=("--time-limit", "2")):
 
 @pytest.fixture(scope="module")
 def wave(tmp_path_factory):
-    """A plan with chunks, halves of backwards, transfers and a limit, zb-v below it, and a measured step that took 1.1 times as long."""
+    """A plan with chunks, halves of backwards, transfers and a limit, zb-v below it, and a measured step that
+    took 1.1 times as long."""
     folder = tmp_path_factory.mktemp("wave")
-    options = ("--devices", "4", "--weight", "1", "--latency", "0.2", "--bytes", "1", "--capacity", "9", "--workspace", "0.5")
+    options = (
+        "--devices",
+        "4",
+        "--weight",
+        "1",
+        "--latency",
+        "0.2",
+        "--bytes",
+        "1",
+        "--capacity",
+        "9",
+        "--workspace",
+        "0.5",
+    )
     plan, placement = make(folder, "wave", 10, *options)
     write_trace(folder / "trace", plan, placement, 1.1)
-    ostinato("show", plan, placement, "--html", folder / "page.html", "--against", "zb-v", "--trace", folder / "trace")
+    ostinato(
+        "show",
+        plan,
+        placement,
+        "--html",
+        folder / "page.html",
+        "--against",
+        "zb-v",
+        "--trace",
+        folder / "trace",
+    )
     return folder / "page.html"
 
 
@@ -58,9 +85,19 @@ def write_trace(folder, plan, placement, factor):
                 "planned_start": begin, "planned_end": begin + length,
                 "start": int(begin * factor), "end": int((begin + length) * factor),
             })  # fmt: skip
-    head = {"format": "ostinato-trace/1", "step": 1, "step_seconds": [1.0], "makespan": json.loads(text)["makespan"]}
+    head = {
+        "format": "ostinato-trace/1",
+        "step": 1,
+        "step_seconds": [1.0],
+        "makespan": json.loads(text)["makespan"],
+    }
     for rank, instructions in ranks.items():
-        about = {"rank": rank, "device": rank, "plan_sha256": hashlib.sha256(text).hexdigest(), "instructions": instructions}
+        about = {
+            "rank": rank,
+            "device": rank,
+            "plan_sha256": hashlib.sha256(text).hexdigest(),
+            "instructions": instructions,
+        }
         (folder / f"rank-{rank}.json").write_text(json.dumps(head | about))
 
 
@@ -92,7 +129,9 @@ def test_every_view_is_drawn_and_is_an_image(wave):
 
 
 def test_memory_rises_to_the_peak_that_the_plan_says(wave):
-    pairs = evaluate(wave, "data.plans.flatMap((plan) => plan.devices.map((d, i) => [memoryCurve(plan, i).peak, d.peak]))")
+    pairs = evaluate(
+        wave, "data.plans.flatMap((plan) => plan.devices.map((d, i) => [memoryCurve(plan, i).peak, d.peak]))"
+    )
     assert len(pairs) == 8 and all(drawn == said > 0 for drawn, said in pairs)
 
 
@@ -116,7 +155,10 @@ def test_cells_share_the_time_rightly(wave):
 
 
 def test_what_binds_leads_from_the_begin_to_the_end(wave):
-    chains = evaluate(wave, "data.plans.map((plan) => [plan.makespan, plan.chain.map((s) => [s.start, s.end, s.link.transfer + s.link.idle])])")
+    chains = evaluate(
+        wave,
+        "data.plans.map((plan) => [plan.makespan, plan.chain.map((s) => [s.start, s.end, s.link.transfer + s.link.idle])])",
+    )
     for makespan, chain in chains:
         assert chain[0][0] == 0 and chain[-1][1] == makespan
         for (_, end, _), (start, _, between) in zip(chain, chain[1:], strict=False):
@@ -124,7 +166,10 @@ def test_what_binds_leads_from_the_begin_to_the_end(wave):
 
 
 def test_measured_steps_find_their_plan(wave):
-    found = evaluate(wave, "measured.flatMap((row) => row.computes.map((s) => [s.start, s.planned.start, s.planned.microBatch - s.microBatch]))")
+    found = evaluate(
+        wave,
+        "measured.flatMap((row) => row.computes.map((s) => [s.start, s.planned.start, s.planned.microBatch - s.microBatch]))",
+    )
     assert len(found) == 10 * 24
     assert all(start == int(planned * 1.1) and other == 0 for start, planned, other in found)
     told = evaluate(wave, "describe(shownPlans[0].rows[2][7])")
@@ -163,14 +208,23 @@ def test_fingers_and_keys_move_and_zoom(wave):
 def test_names_that_look_like_markup_stay_names(tmp_path):
     plan, placement = make(tmp_path, "v", 3, "--devices", "2")
     quoted = json.dumps(WORDS_OF_MARKUP)
-    placement.write_text(placement.read_text().replace('"v-shape-2"', quoted).replace('"device0"', quoted).replace('"s0"', quoted))
+    placement.write_text(
+        placement.read_text()
+        .replace('"v-shape-2"', quoted)
+        .replace('"device0"', quoted)
+        .replace('"s0"', quoted)
+    )
     ostinato("search", placement, "--micro-batches", 3, "--output", plan)
     page = tmp_path / "page.html"
     ostinato("show", plan, placement, "--html", page)
     assert "<b>" not in page.read_text()
     image, name, told = evaluate(page, "[svgText(), first.devices[0].name, describe(first.rows[0][0])]")
     texts = [text.text for text in ElementTree.fromstring(image).iter(f"{SVG}text")]
-    assert name == WORDS_OF_MARKUP and any(text.startswith(WORDS_OF_MARKUP[:8]) for text in texts) and WORDS_OF_MARKUP in told
+    assert (
+        name == WORDS_OF_MARKUP
+        and any(text.startswith(WORDS_OF_MARKUP[:8]) for text in texts)
+        and WORDS_OF_MARKUP in told
+    )
 
 
 @pytest.fixture(scope="module")
@@ -208,7 +262,14 @@ INK = """(() => {
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("which", ["wave", "many"])
 def test_in_a_browser(request, which, width, dark):
-    """With 4 and with 256 devices it draws in the colours of the day, no wider and no taller than the window, and no error is heard of."""
+    """With 4 and with 256 devices it draws in the colours of the day, no wider and no taller than the window,
+    and no error is heard of."""
     found = look(request.getfixturevalue(which), INK, width=width, dark=dark)
     paper = {False: "#fdfdfc", True: "#14171b"}[dark]
-    assert found == {"shown": ["forward", "lane", "paper"], "paper": paper, "over": 0, "tall": True, "note": ""}
+    assert found == {
+        "shown": ["forward", "lane", "paper"],
+        "paper": paper,
+        "over": 0,
+        "tall": True,
+        "note": "",
+    }

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What commands print for people keeps to 80 columns, also where a model gives its layers long names; a word is never broken."""
+"""What commands print for people keeps to 80 columns, also where a model gives its layers long names; a word
+is never broken."""
 
 import io
 import json
@@ -68,8 +69,13 @@ def test_commands_keep_to_the_columns(words, folder, capfd, monkeypatch):
 
 
 def too_long(text: str) -> list[str]:
-    """Lines that could have been broken: more than a word behind the blanks at the left. A file's name has no blank to break at."""
-    return [line for line in text.splitlines() if len(line) > COLUMNS and len(line.split()) > 1 and "/" not in line]
+    """Lines that could have been broken: more than a word behind the blanks at the left. A file's name has no
+    blank to break at."""
+    return [
+        line
+        for line in text.splitlines()
+        if len(line) > COLUMNS and len(line.split()) > 1 and "/" not in line
+    ]
 
 
 def test_the_timeline_is_as_wide_as_the_environment_says(folder, capfd, monkeypatch):
@@ -81,6 +87,10 @@ def test_the_timeline_is_as_wide_as_the_environment_says(folder, capfd, monkeypa
 
 def test_the_report_keeps_to_the_columns(tmp_path):
     out = io.StringIO()
-    report.show(report.summary(read_traces(write(tmp_path, trace(0), trace(1)))), Console(file=out, width=COLUMNS))
+    report.show(
+        report.summary(read_traces(write(tmp_path, trace(0), trace(1)))), Console(file=out, width=COLUMNS)
+    )
     lines = out.getvalue().splitlines()
-    assert max(map(len, lines)) <= COLUMNS and any("predicted" in line and "measured" in line and "kind" in line for line in lines)
+    assert max(map(len, lines)) <= COLUMNS and any(
+        "predicted" in line and "measured" in line and "kind" in line for line in lines
+    )

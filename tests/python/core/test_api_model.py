@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Any sequence of calls of the Python API: what it returns holds together, what it raises is documented, and it never crashes.
+"""Any sequence of calls of the Python API: what it returns holds together, what it raises is documented, and
+it never crashes.
 
-hypothesis draws the calls, keeps those that fail in .hypothesis, runs them again first, and shrinks them to a short program:
-OSTINATO_SOAK_CALLS=1000 OSTINATO_SOAK_SEED=7 python -m pytest tests/python/core/test_api_model.py
+hypothesis draws the calls, keeps those that fail in .hypothesis, runs them again first, and shrinks them to a
+short program: OSTINATO_SOAK_CALLS=1000 OSTINATO_SOAK_SEED=7 python -m pytest
+tests/python/core/test_api_model.py
 """
 
 import itertools
@@ -13,7 +15,15 @@ from pathlib import Path
 import ostinato
 from hypothesis import HealthCheck, note, seed, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    invariant,
+    multiple,
+    rule,
+    run_state_machine_as_test,
+)
 from support.profiles import write_profile
 
 RUNS = int(os.environ.get("OSTINATO_SOAK_CALLS", 25))
@@ -31,7 +41,12 @@ DEVICES_TOML = 'format = "ostinato-devices/1"\nmemory_unit = "MiB"\n[[kinds]]\nn
 
 
 class Calls(RuleBasedStateMachine):
-    placements, plans, profiles, devices = Bundle("placements"), Bundle("plans"), Bundle("profiles"), Bundle("devices")
+    placements, plans, profiles, devices = (
+        Bundle("placements"),
+        Bundle("plans"),
+        Bundle("profiles"),
+        Bundle("devices"),
+    )
 
     def __init__(self):
         super().__init__()
@@ -59,9 +74,13 @@ class Calls(RuleBasedStateMachine):
     def a_placement(self, shape, **options):
         return self.made(ostinato.placement, shape, **options)
 
-    @rule(target=profiles, times=st.lists(st.integers(1, 500), min_size=1, max_size=9), shardable=st.booleans())
+    @rule(
+        target=profiles, times=st.lists(st.integers(1, 500), min_size=1, max_size=9), shardable=st.booleans()
+    )
     def a_profile(self, times, shardable):
-        return ostinato.Profile.from_file(write_profile(self.file(), times, shardable=(len(times) - 1,) if shardable else ()))
+        return ostinato.Profile.from_file(
+            write_profile(self.file(), times, shardable=(len(times) - 1,) if shardable else ())
+        )
 
     @rule(target=devices, n=NUMBERS.filter(lambda n: n < 100 or n > 2**40), memory=AMOUNTS)
     def some_devices(self, n, memory):
@@ -81,26 +100,40 @@ class Calls(RuleBasedStateMachine):
     def search(self, placement, **options):
         return self.made(ostinato.search, placement, time_limit=0.1, **options)
 
-    @rule(target=plans, placement=placements, sizes=st.lists(st.integers(-1, 50), max_size=6), size=st.integers(-1, 20))
+    @rule(
+        target=plans,
+        placement=placements,
+        sizes=st.lists(st.integers(-1, 50), max_size=6),
+        size=st.integers(-1, 20),
+    )
     def search_sizes(self, placement, sizes, size):
         return self.made(ostinato.search_sizes, placement, sizes, size=size, time_limit=0.1, effort=10)
 
     @rule(target=plans, placement=placements, micro_batches=COUNTS, points=st.integers(-1, 3))
     def pareto(self, placement, micro_batches, points):
-        found = self.made(ostinato.pareto, placement, micro_batches=micro_batches, points=points, time_limit=0.1, threads=1)
+        found = self.made(
+            ostinato.pareto, placement, micro_batches=micro_batches, points=points, time_limit=0.1, threads=1
+        )
         return multiple(*found) if isinstance(found, list) else found
 
     @rule(target=plans, profile=profiles, on=st.one_of(devices, COUNTS), micro_batches=COUNTS, memory=AMOUNTS, max_chunks=st.integers(-1, 3),
           without=st.lists(st.sampled_from(["chunks", "split", "moves", "gravity"]), max_size=2), replicas=st.sampled_from([1, 2, "auto", 0]))  # fmt: skip
     def plan(self, profile, on, memory, **options):
-        return self.made(ostinato.plan, profile, devices=on, device_memory=memory, time_limit=0.1, threads=1, **options)
+        return self.made(
+            ostinato.plan, profile, devices=on, device_memory=memory, time_limit=0.1, threads=1, **options
+        )
 
     @rule(plan=plans)
     def verify(self, plan):
         check = ostinato.verify(plan)
         assert check and check.passed, check.failures
 
-    @rule(plan=plans, jitter=st.sampled_from([0, 0.3, -1, 2]), transfer_factor=st.sampled_from([1, 0, 2.5, -1]), runs=st.integers(-1, 5))
+    @rule(
+        plan=plans,
+        jitter=st.sampled_from([0, 0.3, -1, 2]),
+        transfer_factor=st.sampled_from([1, 0, 2.5, -1]),
+        runs=st.integers(-1, 5),
+    )
     def simulate(self, plan, **options):
         found = self.made(ostinato.simulate, plan, **options)
         if isinstance(found, ostinato.Simulation):
@@ -117,8 +150,15 @@ class Calls(RuleBasedStateMachine):
     @rule(plan=plans)
     def look_at(self, plan):
         assert plan.lower_bound <= plan.makespan or plan.objective != "makespan"
-        assert str(plan).strip() and repr(plan) and plan.html() and plan.to_dict()["placement"]["sha256"] == plan.placement.sha256
-        assert len(plan.peak_memory) == len(plan.placement.devices) and isinstance(ostinato.explain(plan), list)
+        assert (
+            str(plan).strip()
+            and repr(plan)
+            and plan.html()
+            and plan.to_dict()["placement"]["sha256"] == plan.placement.sha256
+        )
+        assert len(plan.peak_memory) == len(plan.placement.devices) and isinstance(
+            ostinato.explain(plan), list
+        )
         assert max((step.end for step in plan.schedule), default=0) == plan.makespan
 
     @rule(target=plans, plan=consumes(plans))
@@ -133,7 +173,10 @@ class Calls(RuleBasedStateMachine):
     def save_and_load_a_placement(self, placement):
         placement.save(path := self.file())
         again = ostinato.Placement.from_file(path)
-        assert again == placement == ostinato.Placement.from_text(placement.text) and again.sha256 == placement.sha256
+        assert (
+            again == placement == ostinato.Placement.from_text(placement.text)
+            and again.sha256 == placement.sha256
+        )
         assert hash(again) == hash(placement) and again.to_dict() == placement.to_dict()
         return again
 
@@ -169,5 +212,11 @@ class Calls(RuleBasedStateMachine):
 
 
 def test_any_sequence_of_calls():
-    quick = settings(max_examples=RUNS, stateful_step_count=STEPS, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)
+    quick = settings(
+        max_examples=RUNS,
+        stateful_step_count=STEPS,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        print_blob=True,
+    )
     run_state_machine_as_test(seed(SEED)(Calls), settings=quick)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The core as Python has it: the examples of its docstrings, the same bytes as the commands write, errors, Ctrl-C."""
+"""The core as Python has it: the examples of its docstrings, the same bytes as the commands write, errors,
+Ctrl-C."""
 
 import doctest
 import inspect
@@ -20,12 +21,16 @@ from support.profiles import write_profile
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 # Searched for seconds: nothing proves its best plan the best.
-SLOW = dict(devices=8, forward=[3, 7, 4, 9, 5, 8, 6, 2], backward=[11, 5, 13, 7, 9, 17, 8, 6], memory=1, capacity=9)
+SLOW = dict(
+    devices=8, forward=[3, 7, 4, 9, 5, 8, 6, 2], backward=[11, 5, 13, 7, 9, 17, 8, 6], memory=1, capacity=9
+)
 
 
 @pytest.fixture(scope="module")
 def profile(tmp_path_factory):
-    return write_profile(tmp_path_factory.mktemp("profile") / "profile.json", [100, 300, 200, 100, 500, 100, 100, 200])
+    return write_profile(
+        tmp_path_factory.mktemp("profile") / "profile.json", [100, 300, 200, 100, 500, 100, 100, 200]
+    )
 
 
 def command(*words) -> None:
@@ -51,17 +56,29 @@ def test_everything_is_found_in_the_package():
         ostinato.serch  # noqa: B018
 
 
-OPTIONS = {"search": ["search"], "pareto": ["search"], "plan": ["plan", "partition", "search"], "partition": ["partition"], "simulate": ["simulate"]}
+OPTIONS = {
+    "search": ["search"],
+    "pareto": ["search"],
+    "plan": ["plan", "partition", "search"],
+    "partition": ["partition"],
+    "simulate": ["simulate"],
+}
 
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_keywords_are_the_options_of_the_command(name):
     """Same names, same defaults."""
     table = {key: default for section, key, default in _search.option_table() if section in OPTIONS[name]}
-    given = {key: p.default for key, p in inspect.signature(getattr(core, name)).parameters.items() if p.default is not p.empty}
+    given = {
+        key: p.default
+        for key, p in inspect.signature(getattr(core, name)).parameters.items()
+        if p.default is not p.empty
+    }
     own = {"progress", "micro_batches", "sizes", "size", "keep_order"}
     own |= {"effort"} if name == "plan" else set()  # of the search for sizes
-    assert {key: objects.typed(key, value) for key, value in given.items() if key not in own} == {key: table[key] for key in given if key not in own}
+    assert {key: objects.typed(key, value) for key, value in given.items() if key not in own} == {
+        key: table[key] for key in given if key not in own
+    }
     chosen_by_plan = {"chunks", "layout", "stages", "recompute", "choose", "points"}
     left_out = {"search": {"points"}, "pareto": {"method"}, "plan": chosen_by_plan}.get(name, set())
     assert table.keys() - given.keys() == left_out
@@ -72,7 +89,10 @@ def test_a_search_gives_the_bytes_of_the_command(tmp_path):
     command("placement", "m", "--devices", 4, "--forward", "1ms", "--backward", "3ms", "--output", placement)
     command("search", placement, "--micro-batches", 8, "--output", plan)
     mine = ostinato.placement("m", devices=4, forward="1ms", backward=3_000_000)
-    assert mine == ostinato.Placement.from_file(placement) and mine.sha256 == ostinato.Placement.from_file(placement).sha256
+    assert (
+        mine == ostinato.Placement.from_file(placement)
+        and mine.sha256 == ostinato.Placement.from_file(placement).sha256
+    )
     found = ostinato.search(mine, micro_batches=8)
     assert found.text == plan.read_text() == ostinato.Plan.from_file(plan, placement).text
     found.save(tmp_path / "again.json")
@@ -85,7 +105,9 @@ def test_a_search_gives_the_bytes_of_the_command(tmp_path):
 def test_a_plan_of_a_profile_is_that_of_the_command(profile, tmp_path):
     files = ["--output", tmp_path / "plan.json", "--placement-output", tmp_path / "placement.toml"]
     command("plan", profile, "--devices", 2, "--micro-batches", 4, "--device-memory", "1GiB", *files)
-    found = ostinato.plan(ostinato.Profile.from_file(profile), devices=2, micro_batches=4, device_memory=2**30)
+    found = ostinato.plan(
+        ostinato.Profile.from_file(profile), devices=2, micro_batches=4, device_memory=2**30
+    )
     assert found.text == (tmp_path / "plan.json").read_text()
     assert found.placement.text == (tmp_path / "placement.toml").read_text()
     assert found.report["chosen"] in str(found) and len(found.report["candidates"]) > 2
@@ -96,8 +118,21 @@ def test_a_plan_of_a_profile_is_that_of_the_command(profile, tmp_path):
 
 
 def test_a_partition_is_that_of_the_command(profile, tmp_path):
-    command("partition", profile, "--devices", 4, "--chunks", 2, "--layout", "wave", "--output", tmp_path / "p.toml")
-    found = ostinato.partition(ostinato.Profile.from_file(profile), devices=ostinato.Devices(4), chunks=2, layout="wave")
+    command(
+        "partition",
+        profile,
+        "--devices",
+        4,
+        "--chunks",
+        2,
+        "--layout",
+        "wave",
+        "--output",
+        tmp_path / "p.toml",
+    )
+    found = ostinato.partition(
+        ostinato.Profile.from_file(profile), devices=ostinato.Devices(4), chunks=2, layout="wave"
+    )
     assert found.text == (tmp_path / "p.toml").read_text()
     assert found.report["busiest"] >= found.report["lower_bound"] > 0
 
@@ -217,7 +252,9 @@ def test_other_threads_go_on():
 def test_a_curve_over_memory():
     curve = ostinato.pareto(ostinato.placement("v", devices=4), micro_batches=8, points=3)
     assert 2 <= len(curve) <= 3 and all(map(ostinato.verify, curve))
-    assert [max(plan.peak_memory) for plan in curve] == sorted((max(plan.peak_memory) for plan in curve), reverse=True)
+    assert [max(plan.peak_memory) for plan in curve] == sorted(
+        (max(plan.peak_memory) for plan in curve), reverse=True
+    )
 
 
 def test_modes_are_chosen_and_kept(tmp_path):
@@ -236,7 +273,9 @@ def test_a_plan_is_replayed_explained_lowered_and_drawn(monkeypatch):
     assert ostinato.explain(plan) and len(ostinato.lower(plan)) == 4
     page = plan._repr_html_()
     assert page.startswith("<iframe srcdoc=") and "&lt;html" in page
-    monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=lambda rows, columns: (rows, columns)))
+    monkeypatch.setitem(
+        sys.modules, "pandas", SimpleNamespace(DataFrame=lambda rows, columns: (rows, columns))
+    )
     rows, columns = plan.to_frame()
     assert len(rows) == len(plan.schedule) and columns[0] == "block" and json.dumps(rows[0])
 
@@ -249,7 +288,13 @@ def test_a_plan_that_does_not_run_tells_nothing(tmp_path):
     path.write_text(plan.text.replace(f'"makespan": {plan.makespan}', f'"makespan": {plan.makespan // 2}'))
     wrong = ostinato.Plan.from_file(path, v)
     assert not ostinato.verify(wrong)
-    for use in (wrong.html, lambda: str(wrong), lambda: wrong.schedule, lambda: wrong.facts, lambda: ostinato.simulate(wrong)):
+    for use in (
+        wrong.html,
+        lambda: str(wrong),
+        lambda: wrong.schedule,
+        lambda: wrong.facts,
+        lambda: ostinato.simulate(wrong),
+    ):
         with pytest.raises(ostinato.InputError, match="the makespan is"):
             use()
 
@@ -257,8 +302,14 @@ def test_a_plan_that_does_not_run_tells_nothing(tmp_path):
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: ostinato.search("v.toml", micro_batches=2), r"takes a Placement, and was given a str: Placement.from_file\('v.toml'\) reads one"),
-        (lambda: ostinato.plan("p.json", devices=2, micro_batches=2), "takes a Profile, and was given a str: Profile"),
+        (
+            lambda: ostinato.search("v.toml", micro_batches=2),
+            r"takes a Placement, and was given a str: Placement.from_file\('v.toml'\) reads one",
+        ),
+        (
+            lambda: ostinato.plan("p.json", devices=2, micro_batches=2),
+            "takes a Profile, and was given a str: Profile",
+        ),
         (lambda: ostinato.partition(1, devices=2, micro_batches=2), "takes a Profile, and was given a int$"),
         (lambda: ostinato.explain("plan.json"), "takes a Plan, and was given a str: Plan"),
     ],

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Placements as Megatron-LM's pipeline layout: what the text says is what the placement has; what it cannot say is refused by name."""
+"""Placements as Megatron-LM's pipeline layout: what the text says is what the placement has; what it cannot
+say is refused by name."""
 
 import doctest
 import re
@@ -12,7 +13,8 @@ from ostinato import megatron
 
 
 def read(text: str) -> list[str]:
-    """The layers of each stage, by the grammar of the user guide: commas mean nothing, (ab|)*2 is ab|ab|, x*3 is xxx."""
+    """The layers of each stage, by the grammar of the user guide: commas mean nothing, (ab|)*2 is ab|ab|, x*3
+    is xxx."""
     text = text.replace(",", "")
     text = re.sub(r"\(([^)]+)\)\*(\d+)", lambda found: found[1] * int(found[2]), text)
     return re.sub(r"(.)\*(\d+)", lambda found: found[1] * int(found[2]), text).split("|")
@@ -23,7 +25,14 @@ def chain(cuts: list[int], devices: int) -> dict:
     borders = [sum(cuts[:place]) for place in range(len(cuts) + 1)]
     stages = [{"name": f"s{i}", "layers": borders[i : i + 2]} for i in range(len(cuts))]
     forwards = [
-        {"name": f"s{i}.F", "stage": f"s{i}", "kind": "forward", "devices": [i % devices], "after": [f"s{i - 1}.F"] if i else []} for i in range(len(cuts))
+        {
+            "name": f"s{i}.F",
+            "stage": f"s{i}",
+            "kind": "forward",
+            "devices": [i % devices],
+            "after": [f"s{i - 1}.F"] if i else [],
+        }
+        for i in range(len(cuts))
     ]
     return {"devices": [{"name": f"d{d}"} for d in range(devices)], "stages": stages, "blocks": forwards}
 
@@ -54,12 +63,16 @@ def test_the_text_says_what_the_placement_has(data):
 def test_placements_of_the_commands_are_said(shape, devices):
     placement = ostinato.placement(shape, devices=devices, layers=16)
     said = read(placement.megatron_layout())
-    assert [len(part) for part in said] == [stage["layers"][1] - stage["layers"][0] for stage in placement.to_dict()["stages"]]
+    assert [len(part) for part in said] == [
+        stage["layers"][1] - stage["layers"][0] for stage in placement.to_dict()["stages"]
+    ]
 
 
 def test_layers_that_megatron_holds_in_others_are_left_out():
     assert megatron.layout(chain([3, 3], 2), "Ett,t.L") == "Ett|tL"
-    assert megatron.layout(chain([3, 1, 3, 3], 2), "Ett . ttt t.L") == "Ett||t*3|tL"  # an empty stage is legal
+    assert (
+        megatron.layout(chain([3, 1, 3, 3], 2), "Ett . ttt t.L") == "Ett||t*3|tL"
+    )  # an empty stage is legal
 
 
 @pytest.mark.parametrize(
@@ -72,14 +85,19 @@ def test_layers_that_megatron_holds_in_others_are_left_out():
     ],
 )
 def test_what_the_text_cannot_say_is_refused(shape, words):
-    with pytest.raises(ostinato.UsageError, match=f"^Megatron-LM's pipeline layout cannot say this placement: .*({words})"):
+    with pytest.raises(
+        ostinato.UsageError, match=f"^Megatron-LM's pipeline layout cannot say this placement: .*({words})"
+    ):
         ostinato.placement(shape, devices=2, layers=16).megatron_layout()
 
 
 def test_branches_are_refused():
     placement = chain([2, 2, 2, 2], 4)
     placement["blocks"][2]["after"] = ["s0.F"]
-    with pytest.raises(ostinato.UsageError, match='stage "s2" does not take the output of the stage before it, and nothing else'):
+    with pytest.raises(
+        ostinato.UsageError,
+        match='stage "s2" does not take the output of the stage before it, and nothing else',
+    ):
         megatron.layout(placement)
     placement = chain([2, 2], 2)
     placement["stages"][0]["layers"] = [[0, 1], [2, 3]]

@@ -36,7 +36,19 @@ def command(capfd, *words) -> dict:
 @pytest.mark.parametrize("strategy", ["best", "hash", "critical-path", "heft"])
 def test_it_is_what_the_command_says_and_writes(strategy, files, capfd):
     graph, devices, output = files / "graph.csv", files / "devices.csv", files / "out.csv"
-    told = command(capfd, "partition", graph, "--devices", devices, "--strategy", strategy, "--seed", 3, "--output", output)
+    told = command(
+        capfd,
+        "partition",
+        graph,
+        "--devices",
+        devices,
+        "--strategy",
+        strategy,
+        "--seed",
+        3,
+        "--output",
+        output,
+    )
     found = ostinato.partition_graph(graph, devices=devices, strategy=strategy, seed=3)
     assert found.text == output.read_text()
     assert found.report == {key: value for key, value in told.items() if key not in ("status", "output")}
@@ -56,10 +68,14 @@ def test_rows_are_objects(files):
 def test_the_layers_of_a_profile_are_vertices(files, capfd):
     path = write_profile(files / "profile.json", [100, 300, 200, 100])
     found = ostinato.partition_graph(ostinato.Profile.from_file(path), devices=2, strategy="heft")
-    told = command(capfd, "partition", path, "--devices", 2, "--strategy", "heft", "--output", files / "out.csv")
+    told = command(
+        capfd, "partition", path, "--devices", 2, "--strategy", "heft", "--output", files / "out.csv"
+    )
     assert found.text == (files / "out.csv").read_text()
     assert found.makespan == told["makespan"] and len(found.rows) == 8
-    forwards = ostinato.partition_graph(ostinato.Profile.from_file(path), devices=2, strategy="heft", inference=True)
+    forwards = ostinato.partition_graph(
+        ostinato.Profile.from_file(path), devices=2, strategy="heft", inference=True
+    )
     assert len(forwards.rows) == 4 and forwards.makespan < found.makespan
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a profile to the plan of one step whose micro-batches differ, and a plan's order with other sizes: Python and the command line."""
+"""From a profile to the plan of one step whose micro-batches differ, and a plan's order with other sizes:
+Python and the command line."""
 
 import json
 from pathlib import Path
@@ -33,7 +34,11 @@ def with_sizes(profile: Path, square: bool) -> Path:
     told["tokens"] = 1024
     shares = {512: 0.5, 1024: 1, 2048: 4 if square else 2}
     told["sizes"] = [
-        {"size": size, "forward": [int(1000 * t * share) for t in TIMES], "backward": [int(2000 * t * share) for t in TIMES]}
+        {
+            "size": size,
+            "forward": [int(1000 * t * share) for t in TIMES],
+            "backward": [int(2000 * t * share) for t in TIMES],
+        }
         for size, share in shares.items()
     ]
     profile.write_text(json.dumps(told))
@@ -41,8 +46,25 @@ def with_sizes(profile: Path, square: bool) -> Path:
 
 
 def test_command_and_python_give_the_same_bytes(profile, tmp_path):
-    step, plan, placement = step_file(tmp_path / "step.toml"), tmp_path / "plan.json", tmp_path / "placement.toml"
-    words = ["plan", profile, "--devices", 2, "--sizes", step, "--effort", 50, "--output", plan, "--placement-output", placement]
+    step, plan, placement = (
+        step_file(tmp_path / "step.toml"),
+        tmp_path / "plan.json",
+        tmp_path / "placement.toml",
+    )
+    words = [
+        "plan",
+        profile,
+        "--devices",
+        2,
+        "--sizes",
+        step,
+        "--effort",
+        50,
+        "--output",
+        plan,
+        "--placement-output",
+        placement,
+    ]
     done = command(*words)
     assert done.returncode == 0, done.stderr
     assert "6 micro-batches of sizes of their own on 2 devices" in done.stdout
@@ -53,7 +75,10 @@ def test_command_and_python_give_the_same_bytes(profile, tmp_path):
     assert ostinato.verify(ours), ostinato.verify(ours).failures
     assert command("verify", plan, placement).returncode == 0
     told = json.loads(command(*words, "--json").stdout)
-    assert told["chosen"] == told["candidates"][0]["name"] and told["makespan"] == told["candidates"][0]["makespan"] == ours.makespan
+    assert (
+        told["chosen"] == told["candidates"][0]["name"]
+        and told["makespan"] == told["candidates"][0]["makespan"] == ours.makespan
+    )
 
 
 def test_no_placement_that_was_tried_is_better(profile):
@@ -76,7 +101,9 @@ def test_equal_sizes_are_no_worse_than_none(times, tmp_path):
 @pytest.mark.parametrize("square", [False, True])
 def test_times_follow_what_the_profile_measured(profile, square):
     measured = ostinato.Profile.from_file(with_sizes(profile, square))
-    plan = ostinato.plan(measured, devices=2, sizes=[512, 1024, 1536, 2048, 256], all_devices=True, only=["moves"])
+    plan = ostinato.plan(
+        measured, devices=2, sizes=[512, 1024, 1536, 2048, 256], all_devices=True, only=["moves"]
+    )
     lengths = {(step.block, step.micro_batch): step.end - step.start for step in plan.schedule}
     of = lengths["s0.F", 1]
     factors = [lengths["s0.F", i] / of for i in range(5)]
@@ -86,7 +113,18 @@ def test_times_follow_what_the_profile_measured(profile, square):
 def test_without_any_size_of_the_profile_it_is_asked_for(profile, tmp_path):
     with pytest.raises(ostinato.InputError, match="does not say which size"):
         ostinato.plan(ostinato.Profile.from_file(profile), devices=2, sizes=SIZES)
-    done = command("plan", profile, "--devices", 2, "--sizes", step_file(tmp_path / "s.toml", of=None), "--output", tmp_path / "p", "--placement-output", tmp_path / "q")
+    done = command(
+        "plan",
+        profile,
+        "--devices",
+        2,
+        "--sizes",
+        step_file(tmp_path / "s.toml", of=None),
+        "--output",
+        tmp_path / "p",
+        "--placement-output",
+        tmp_path / "q",
+    )
     assert done.returncode == 3 and "size = ..." in done.stderr
 
 
@@ -96,12 +134,20 @@ def test_a_size_that_contradicts_the_profile_is_refused(profile):
         ostinato.plan(measured, devices=2, sizes=[10, 20], size=10)
 
 
-@pytest.mark.parametrize("options", [{"inference": True}, {"shard": "0"}, {"split_backward": False, "keep_order": True}])
+@pytest.mark.parametrize(
+    "options", [{"inference": True}, {"shard": "0"}, {"split_backward": False, "keep_order": True}]
+)
 def test_other_options_go_with_it(profile, options):
     told = json.loads(profile.read_text())
     told["layers"][0]["shardable"] = True
     profile.write_text(json.dumps(told))
-    found = ostinato.plan(ostinato.Profile.from_file(profile), devices=ostinato.Devices(2, hosts=((2, 1),)), sizes=SIZES, size=1024, **options)
+    found = ostinato.plan(
+        ostinato.Profile.from_file(profile),
+        devices=ostinato.Devices(2, hosts=((2, 1),)),
+        sizes=SIZES,
+        size=1024,
+        **options,
+    )
     assert ostinato.verify(found), ostinato.verify(found).failures
 
 
@@ -122,7 +168,11 @@ def test_other_options_go_with_it(profile, options):
 )
 def test_what_does_not_go_together_is_named(profile, given, said):
     with pytest.raises(ostinato.UsageError, match=said):
-        ostinato.plan(ostinato.Profile.from_file(profile), devices=2, **({"size": 1024} if "sizes" in given else {}) | given)
+        ostinato.plan(
+            ostinato.Profile.from_file(profile),
+            devices=2,
+            **({"size": 1024} if "sizes" in given else {}) | given,
+        )
 
 
 def test_a_file_for_a_placement_to_come_names_no_blocks(profile, tmp_path):
@@ -132,7 +182,9 @@ def test_a_file_for_a_placement_to_come_names_no_blocks(profile, tmp_path):
     assert caught.value.line == 8
 
 
-@pytest.mark.parametrize("unit", ["time_unit = 1979-05-27", 'time_unit = "fortnight"', 'memory_unit = "parsec"', "memory_unit = 1"])
+@pytest.mark.parametrize(
+    "unit", ["time_unit = 1979-05-27", 'time_unit = "fortnight"', 'memory_unit = "parsec"', "memory_unit = 1"]
+)
 def test_a_unit_is_refused_alike_with_and_without_a_placement(profile, tmp_path, unit):
     step = step_file(tmp_path / "step.toml")
     step.write_text(step.read_text().replace("size = 1024", f"size = 1024\n{unit}"))
@@ -146,7 +198,9 @@ def test_a_unit_is_refused_alike_with_and_without_a_placement(profile, tmp_path,
 def test_no_memory_for_them_is_said(tmp_path):
     profile = write_profile(tmp_path / "p.json", TIMES, kept=1 << 20)
     with pytest.raises(ostinato.UndecidedError, match="alone needs more memory"):
-        ostinato.plan(ostinato.Profile.from_file(profile), devices=2, sizes=[10, 1000], size=10, device_memory="16MiB")
+        ostinato.plan(
+            ostinato.Profile.from_file(profile), devices=2, sizes=[10, 1000], size=10, device_memory="16MiB"
+        )
 
 
 # ---- simulate
@@ -162,7 +216,10 @@ def test_an_order_with_other_sizes_is_between_the_bound_and_1f1b(sizes):
     took = ostinato.simulate(alike, sizes=sizes, size=10).at(0)
     assert took == best.facts["named"]["1f1b"]["makespan"] >= best.lower_bound
     assert ostinato.simulate(best, sizes=sizes, size=10).at(0) <= best.makespan
-    assert ostinato.simulate(best, sizes=[10] * len(sizes), size=10).at(0) >= ostinato.search(free, micro_batches=len(sizes)).lower_bound
+    assert (
+        ostinato.simulate(best, sizes=[10] * len(sizes), size=10).at(0)
+        >= ostinato.search(free, micro_batches=len(sizes)).lower_bound
+    )
 
 
 def test_simulate_with_a_file(tmp_path):

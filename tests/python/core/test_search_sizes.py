@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans for micro-batches of unequal size, from Python and from the command line: the same bytes, and what both refuse."""
+"""Plans for micro-batches of unequal size, from Python and from the command line: the same bytes, and what
+both refuse."""
 
 import json
 import subprocess
@@ -28,7 +29,9 @@ SIZES = [{"size": 4}, {"size": 25, "times": {"s1.F": 333}}, {"size": 11}]
 
 
 def command(*words: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "ostinato", *map(str, words)], capture_output=True, text=True, timeout=120)
+    return subprocess.run(
+        [sys.executable, "-m", "ostinato", *map(str, words)], capture_output=True, text=True, timeout=120
+    )
 
 
 @pytest.fixture
@@ -83,7 +86,10 @@ def test_no_plan_is_worse_than_1f1b_given_or_sorted(sizes):
 
 
 def test_what_holds_it_up_is_told_with_the_names_of_the_plan():
-    told = " ".join(ostinato.explain(ostinato.search_sizes(V, SIZES, size=10)) + list(ostinato.verify(ostinato.search_sizes(V, SIZES, size=10)).passed))
+    told = " ".join(
+        ostinato.explain(ostinato.search_sizes(V, SIZES, size=10))
+        + list(ostinato.verify(ostinato.search_sizes(V, SIZES, size=10)).passed)
+    )
     assert "#" not in told
     assert "6 blocks, 3 micro-batches: each block runs exactly once for each micro-batch" in told
 
@@ -118,19 +124,25 @@ def test_a_plan_of_sizes_is_lowered():
     ],
 )  # fmt: skip
 def test_options_that_do_not_go_with_sizes_are_named(files, words, said):
-    done = command("search", files / "v.toml", "--sizes", files / "step.toml", "--output", files / "p.json", *words)
+    done = command(
+        "search", files / "v.toml", "--sizes", files / "step.toml", "--output", files / "p.json", *words
+    )
     assert done.returncode in (2, 3)
     assert said in done.stderr
 
 
 def test_effort_is_of_sizes_alone(files):
-    done = command("search", files / "v.toml", "--micro-batches", 2, "--effort", 50, "--output", files / "p.json")
+    done = command(
+        "search", files / "v.toml", "--micro-batches", 2, "--effort", 50, "--output", files / "p.json"
+    )
     assert done.returncode == 2
     assert "--effort goes with --sizes" in done.stderr
 
 
 def test_facts_are_what_the_command_prints(files):
-    done = command("search", files / "v.toml", "--sizes", files / "step.toml", "--output", files / "p.json", "--json")
+    done = command(
+        "search", files / "v.toml", "--sizes", files / "step.toml", "--output", files / "p.json", "--json"
+    )
     told = json.loads(done.stdout)
     facts = ostinato.search_sizes(V, files / "step.toml").facts
     assert {key: told[key] for key in facts} == facts

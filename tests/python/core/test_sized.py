@@ -10,19 +10,27 @@ from support.profiles import write_profile
 
 from ostinato import InputError, Placement, Profile, search_sizes, verify
 
-PLACEMENT = Placement.from_text(placement_text(Layout("halves", (1,), (0, 1)), 2, forward=100, backward=200))  # microseconds a layer
-RECOMPUTED = Placement.from_text(PLACEMENT.text.replace('name = "s1"\nlayers = [1, 2]', 'name = "s1"\nlayers = [1, 2]\nrecompute = true'))
+PLACEMENT = Placement.from_text(
+    placement_text(Layout("halves", (1,), (0, 1)), 2, forward=100, backward=200)
+)  # microseconds a layer
+RECOMPUTED = Placement.from_text(
+    PLACEMENT.text.replace('name = "s1"\nlayers = [1, 2]', 'name = "s1"\nlayers = [1, 2]\nrecompute = true')
+)
 
 
 @pytest.fixture
 def profile(tmp_path):
-    """Of two layers, by (size, forward, backward) in microseconds of each; `again`: what a forward takes that is run once more."""
+    """Of two layers, by (size, forward, backward) in microseconds of each; `again`: what a forward takes that
+    is run once more."""
 
     def made(*times, again: int | None = None, layers: int = 2) -> Profile:
         forward = next(forward for size, forward, _ in times if size == 100)
         told = json.loads(write_profile(tmp_path / "profile.json", [forward] * layers).read_text())
         told["tokens"] = 100
-        told["sizes"] = [{"size": size, "forward": [1000 * f] * layers, "backward": [1000 * b] * layers} for size, f, b in times]
+        told["sizes"] = [
+            {"size": size, "forward": [1000 * f] * layers, "backward": [1000 * b] * layers}
+            for size, f, b in times
+        ]
         for layer in told["layers"] if again else ():
             layer["recompute"] = 1000 * again
         return Profile.from_text(json.dumps(told))
@@ -41,8 +49,12 @@ def test_without_a_profile_they_grow_in_proportion():
 
 
 def test_times_follow_what_was_measured(profile):
-    half, between, beyond, least = sized(PLACEMENT, [50, 150, 400, 0.5], 100, profile((50, 10, 30), (100, 20, 40), (200, 80, 120)))
-    assert times_of(half)["s0.F"] == 50_000 and times_of(half)["s1.B"] == 150_000  # 10/20 of 100 us, 30/40 of 200 us
+    half, between, beyond, least = sized(
+        PLACEMENT, [50, 150, 400, 0.5], 100, profile((50, 10, 30), (100, 20, 40), (200, 80, 120))
+    )
+    assert (
+        times_of(half)["s0.F"] == 50_000 and times_of(half)["s1.B"] == 150_000
+    )  # 10/20 of 100 us, 30/40 of 200 us
     assert times_of(between)["s0.F"] == 250_000 and times_of(between)["s1.B"] == 400_000
     assert times_of(beyond)["s0.F"] == 1_000_000  # on the line through the last two: 200 of 20
     assert times_of(least)["s0.F"] == 500  # 0.1 of 20
@@ -57,12 +69,16 @@ def test_a_stage_that_recomputes_runs_its_forward_in_its_backward(profile):
 
 
 def test_layers_that_the_profile_lacks_are_named(profile):
-    with pytest.raises(InputError, match='stage "s1" of the placement has layer 1, and the profile has 1 layer'):
+    with pytest.raises(
+        InputError, match='stage "s1" of the placement has layer 1, and the profile has 1 layer'
+    ):
         sized(PLACEMENT, [50], 100, profile((50, 10, 30), (100, 20, 40), layers=1))
 
 
 def test_a_plan_of_such_costs_is_proved_and_never_worse_than_1f1b(profile):
-    batches = sized(PLACEMENT, [200, 40, 90, 170, 60, 50], 100, profile((50, 10, 30), (100, 20, 40), (200, 80, 120)))
+    batches = sized(
+        PLACEMENT, [200, 40, 90, 170, 60, 50], 100, profile((50, 10, 30), (100, 20, 40), (200, 80, 120))
+    )
     free, kept = (search_sizes(PLACEMENT, batches, keep_order=keep) for keep in (False, True))
     assert bool(verify(free)) and bool(verify(kept))
     assert free.makespan <= kept.makespan

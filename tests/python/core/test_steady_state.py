@@ -29,7 +29,9 @@ def test_it_is_what_the_command_says(shape, tmp_path, capfd):
 @given(st.lists(st.integers(1, 9), min_size=2, max_size=3), st.integers(2, 4), st.integers(1, 6))
 def test_no_plan_has_a_better_rate(forward, capacity, micro_batches):
     """Any plan, one step after the other, is a repeating part, too."""
-    placement = ostinato.placement("v", devices=len(forward), forward=forward, backward=1, memory=1, capacity=capacity)
+    placement = ostinato.placement(
+        "v", devices=len(forward), forward=forward, backward=1, memory=1, capacity=capacity
+    )
     found = ostinato.steady_state(placement)
     assert found.period >= found.lower_bound >= (max(forward) + 1) * found.unroll
     assert max(found.peak_memory) <= capacity

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ostinato.data.BalancedBatches: the same samples a step, dealt alike on every replica, no slower than dealt in order, and a true bound."""
+"""ostinato.data.BalancedBatches: the same samples a step, dealt alike on every replica, no slower than dealt
+in order, and a true bound."""
 
 import itertools
 import subprocess
@@ -13,12 +14,20 @@ from hypothesis import strategies as st
 import ostinato.data
 from ostinato.data import BalancedBatches
 
-SHAPES = st.tuples(st.integers(1, 4), st.integers(1, 3), st.integers(1, 4), st.integers(1, 3), st.booleans())  # N, samples, R, stages, padded
+SHAPES = st.tuples(
+    st.integers(1, 4), st.integers(1, 3), st.integers(1, 4), st.integers(1, 3), st.booleans()
+)  # N, samples, R, stages, padded
 
 
 def made(shape, sizes, **more):
     micro_batches, each, replicas, stages, padded = shape
-    given = {"micro_batches": micro_batches, "micro_batch_size": each, "replicas": replicas, "stages": stages, "padded": padded}
+    given = {
+        "micro_batches": micro_batches,
+        "micro_batch_size": each,
+        "replicas": replicas,
+        "stages": stages,
+        "padded": padded,
+    }
     return BalancedBatches(sizes, **(given | more))
 
 
@@ -82,7 +91,10 @@ def test_small_deals_are_near_the_best_of_all():
         one = BalancedBatches(sizes, micro_batches=3, replicas=2, stages=2)
         costs = [ostinato.data._Cost(one.times([size])) for size in sizes]
         best = min(
-            max(ostinato.data._predicted([costs[k] for k in mine]) for mine in (ours, set(range(6)) - set(ours)))
+            max(
+                ostinato.data._predicted([costs[k] for k in mine])
+                for mine in (ours, set(range(6)) - set(ours))
+            )
             for ours in itertools.combinations(range(6), 3)
         )
         ratios.append(one.deal(range(6)).slowest / best)
@@ -97,7 +109,10 @@ def test_a_state_of_other_steps_is_refused():
     assert BalancedBatches(range(8), micro_batches=2).state_dict(steps=3)["taken"] == 6
 
 
-@pytest.mark.parametrize(("wrong", "message"), [({"micro_batches": 0}, "micro_batches is 0"), ({"replica": 2, "replicas": 2}, "replica is 2")])
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [({"micro_batches": 0}, "micro_batches is 0"), ({"replica": 2, "replicas": 2}, "replica is 2")],
+)
 def test_what_cannot_be_is_refused(wrong, message):
     with pytest.raises(ValueError, match=message):
         BalancedBatches([1, 2], **({"micro_batches": 1} | wrong))
@@ -108,10 +123,16 @@ def test_a_data_loader_takes_it():
     lengths = [3, 1, 4, 1, 5, 9, 2, 6]
     batches = BalancedBatches(lengths, micro_batches=2, micro_batch_size=2, replicas=2, seed=1)
     loader = data.DataLoader(range(8), batch_sampler=batches, collate_fn=list)
-    assert list(loader) == list(BalancedBatches(lengths, micro_batches=2, micro_batch_size=2, replicas=2, seed=1))
+    assert list(loader) == list(
+        BalancedBatches(lengths, micro_batches=2, micro_batch_size=2, replicas=2, seed=1)
+    )
     assert len(loader) == 2
 
 
 def test_it_needs_neither_torch_nor_the_compiled_half():
     code = "import sys; import ostinato.data; assert not {'torch', 'ostinato._search'} & set(sys.modules), sys.modules.keys()"
-    subprocess.run([sys.executable, "-c", code], check=True, env={**__import__("os").environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"})
+    subprocess.run(
+        [sys.executable, "-c", code],
+        check=True,
+        env={**__import__("os").environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"},
+    )

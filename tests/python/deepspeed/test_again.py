@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks replace themselves, once: under launchers, with what a script may have open, and not where that cannot go well."""
+"""Ranks replace themselves, once: under launchers, with what a script may have open, and not where that
+cannot go well."""
 
 import json
 import multiprocessing
@@ -29,15 +30,32 @@ def torchrun(*more: str) -> list[str]:
 
 
 def meeting(rank: int, port: str) -> dict[str, str]:
-    return {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+    }
 
 
 def launched(folder: Path, commands: list[list[str]], environments: list[dict[str, str]]) -> str:
     """What all of them print. Python's words each; started in TESTS with the script's arguments behind."""
-    common = worlds.without_launcher() | {"PYTHONPATH": f"{TESTS}{os.pathsep}{OURS}", "GLOO_SOCKET_IFNAME": "lo", "TMPDIR": str(folder)}
+    common = worlds.without_launcher() | {
+        "PYTHONPATH": f"{TESTS}{os.pathsep}{OURS}",
+        "GLOO_SOCKET_IFNAME": "lo",
+        "TMPDIR": str(folder),
+    }
     with open(folder / "printed", "w+") as printed:
         started = [
-            subprocess.Popen([sys.executable, *words], cwd=TESTS, env=common | more, stdin=subprocess.DEVNULL, stdout=printed, stderr=printed)
+            subprocess.Popen(
+                [sys.executable, *words],
+                cwd=TESTS,
+                env=common | more,
+                stdin=subprocess.DEVNULL,
+                stdout=printed,
+                stderr=printed,
+            )
             for words, more in zip(commands, environments, strict=True)
         ]
         try:
@@ -60,45 +78,86 @@ def check(folder: Path, said: str) -> None:
         first, second = seen(folder, rank, 1), seen(folder, rank, 2)
         same = ("pid", "argv", "folder", "sum", "variable", "inherited")
         assert {key: first[key] for key in same} == {key: second[key] for key in same}, said[-4000:]
-        assert (first["folder"], first["sum"], first["variable"], first["inherited"]) == (str(TESTS), 3.0, "x", False)
+        assert (first["folder"], first["sum"], first["variable"], first["inherited"]) == (
+            str(TESTS),
+            3.0,
+            "x",
+            False,
+        )
         assert (first["why"], second["why"]) == ("", SECOND)
-        assert (folder / f"{rank}-2.refused").read_text() == f"rank 0 cannot start again by itself, for {SECOND}", "a third start"
-        assert second["left"]["plan.json"] == f"plan of rank {rank}" and stat.filemode(second["mode"]) == "?rwx------"
+        assert (
+            folder / f"{rank}-2.refused"
+        ).read_text() == f"rank 0 cannot start again by itself, for {SECOND}", "a third start"
+        assert (
+            second["left"]["plan.json"] == f"plan of rank {rank}"
+            and stat.filemode(second["mode"]) == "?rwx------"
+        )
         assert not Path(second["where"]).exists(), "the folder goes with the second start"
         assert len(first["children"]) == 2 and not any(map(is_running, first["children"]))
         assert not (folder / f"{rank}-1.ended").exists() and (folder / f"{rank}-2.ended").exists(), "atexit"
-        assert (folder / f"{rank}.log").read_text() == "kept until then\n" and (folder / f"{rank}.events").read_text() == ""
+        assert (folder / f"{rank}.log").read_text() == "kept until then\n" and (
+            folder / f"{rank}.events"
+        ).read_text() == ""
         assert said.count(f"rank {rank} has said this") == 1
     assert "Traceback" not in said and "TCPStore" not in said, said[-4000:]
 
 
 def test_torchrun(tmp_path):
-    """Its agent keeps the store, and what the first start has left there. A rank that comes up late is named meanwhile."""
+    """Its agent keeps the store, and what the first start has left there. A rank that comes up late is named
+    meanwhile."""
     port = str(worlds.free_port())
-    said = launched(tmp_path, [torchrun("--nproc-per-node", "2", "--master-port", port, SCRIPT, str(tmp_path), "1")], [{}])
+    said = launched(
+        tmp_path, [torchrun("--nproc-per-node", "2", "--master-port", port, SCRIPT, str(tmp_path), "1")], [{}]
+    )
     check(tmp_path, said)
     assert "in torch.distributed.init_process_group(): rank 1 has not called it" in said
-    assert seen(tmp_path, 0, 1)["port"] == port != seen(tmp_path, 0, 2)["port"] == seen(tmp_path, 1, 2)["port"]
-    print(f"{max(s['at'] - float(s['left']['began']) for s in (seen(tmp_path, rank, 2) for rank in range(2))):.1f} s for the second start")
+    assert (
+        seen(tmp_path, 0, 1)["port"] == port != seen(tmp_path, 0, 2)["port"] == seen(tmp_path, 1, 2)["port"]
+    )
+    print(
+        f"{max(s['at'] - float(s['left']['began']) for s in (seen(tmp_path, rank, 2) for rank in range(2))):.1f} s for the second start"
+    )
 
 
 @pytest.mark.slow  # test_torchrun has a second start under a launcher, test_launch.py two nodes
 def test_torchrun_on_two_nodes(tmp_path):
-    place = ["--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{worlds.free_port()}", "--local-addr", "127.0.0.1"]
+    place = [
+        "--nnodes",
+        "2",
+        "--rdzv-backend",
+        "c10d",
+        "--rdzv-endpoint",
+        f"127.0.0.1:{worlds.free_port()}",
+        "--local-addr",
+        "127.0.0.1",
+    ]
     check(tmp_path, launched(tmp_path, [torchrun(*place, SCRIPT, str(tmp_path))] * 2, [{}] * 2))
 
 
 @pytest.mark.slow  # test_torchrun has a second start, test_launch.py this launcher
 def test_deepspeed_launcher(tmp_path):
     world = "eyJsb2NhbGhvc3QiOiBbMCwgMV19"  # {"localhost": [0, 1]}
-    words = ["-m", "deepspeed.launcher.launch", "--world_info", world, "--master_port", str(worlds.free_port()), "--no_local_rank"]
+    words = [
+        "-m",
+        "deepspeed.launcher.launch",
+        "--world_info",
+        world,
+        "--master_port",
+        str(worlds.free_port()),
+        "--no_local_rank",
+    ]
     check(tmp_path, launched(tmp_path, [[*words, SCRIPT, str(tmp_path)]], [{}]))
 
 
 @pytest.mark.slow  # test_modules_and_commands has a second start without a launcher, test_launch.py srun
 def test_srun_with_ostinatos_command(tmp_path):
     """The launcher's variables become torch's in each start."""
-    job = {"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_TASKS_PER_NODE": "2", "SLURM_STEP_NODELIST": "localhost"}
+    job = {
+        "SLURM_STEP_ID": "0",
+        "SLURM_STEP_NUM_TASKS": "2",
+        "SLURM_STEP_TASKS_PER_NODE": "2",
+        "SLURM_STEP_NODELIST": "localhost",
+    }
     job["SLURM_JOB_ID"] = str(worlds.free_port() - 20_000)
     tasks = [job | {"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)} for rank in range(2)]
     check(tmp_path, launched(tmp_path, [["-m", "ostinato.run", SCRIPT, str(tmp_path)]] * 2, tasks))
@@ -107,13 +166,20 @@ def test_srun_with_ostinatos_command(tmp_path):
 def test_modules_and_commands(tmp_path):
     """Ranks with words of Python's own: `-m` and `-c`, behind options."""
     module = ["-W", "ignore", "-um", "support.second_start", str(tmp_path)]
-    command = ["-X", "faulthandler", "-c", "import sys; from support import second_start; second_start.main(sys.argv[1])", str(tmp_path)]
+    command = [
+        "-X",
+        "faulthandler",
+        "-c",
+        "import sys; from support import second_start; second_start.main(sys.argv[1])",
+        str(tmp_path),
+    ]
     port = str(worlds.free_port())
     check(tmp_path, launched(tmp_path, [module, command], [meeting(rank, port) for rank in range(2)]))
 
 
 def missed(folder: str) -> list[str]:
-    """Of a rank: all come, and are children of multiprocessing; then rank 1 does not come. And what this rank has left."""
+    """Of a rank: all come, and are children of multiprocessing; then rank 1 does not come. And what this rank
+    has left."""
     tempfile.tempdir, said = folder, []
     for ranks in ((0, 1), (0,)):
         if dist.get_rank() in ranks:
@@ -202,9 +268,20 @@ def test_a_script_that_reads_standard_input(tmp_path, kind):
     with open(tmp_path / "input") as file:
         os.lseek(file.fileno(), len("skipped\n"), os.SEEK_SET)  # by a shell's loop, say
         given = {"input": "read\nleft\n"} if kind == "a pipe" else {"stdin": file}
-        done = subprocess.run([sys.executable, "reads.py"], cwd=tmp_path, env=worlds.without_launcher() | {"PYTHONPATH": str(OURS)}, capture_output=True, text=True, **given)
+        done = subprocess.run(
+            [sys.executable, "reads.py"],
+            cwd=tmp_path,
+            env=worlds.without_launcher() | {"PYTHONPATH": str(OURS)},
+            capture_output=True,
+            text=True,
+            **given,
+        )
     child = "it is a child of multiprocessing, which only its parent can start"
-    assert done.stdout.splitlines() == ["", child, "the script has read standard input, which it cannot read twice"], done.stderr
+    assert done.stdout.splitlines() == [
+        "",
+        child,
+        "the script has read standard input, which it cannot read twice",
+    ], done.stderr
 
 
 def test_programs_of_a_second_start_are_first_starts(tmp_path, monkeypatch):
@@ -224,7 +301,9 @@ def test_ranks_that_met_in_a_file(tmp_path):
     child = multiprocessing.get_context("fork").Process(target=_met_in_a_file, args=(tmp_path,))
     child.start()
     child.join()
-    assert (tmp_path / "why").read_text() == "its ranks have met in a FileStore, which keeps what the first start wrote"
+    assert (
+        tmp_path / "why"
+    ).read_text() == "its ranks have met in a FileStore, which keeps what the first start wrote"
 
 
 def _met_in_a_file(folder: Path) -> None:
@@ -234,7 +313,8 @@ def _met_in_a_file(folder: Path) -> None:
 
 
 def test_the_environment_of_the_launcher(monkeypatch):
-    """What the process has changed in its own comes a second time; where a library has written over the first one, it is as it is now."""
+    """What the process has changed in its own comes a second time; where a library has written over the first
+    one, it is as it is now."""
     monkeypatch.setenv("OSTINATO_TESTED", "x")
     assert "OSTINATO_TESTED" not in again._first_environment() and "PATH" in again._first_environment()
     for left in (b"\0" * 100, b"a title\0\0", b""):

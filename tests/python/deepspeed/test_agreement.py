@@ -30,7 +30,9 @@ def one_rank(monkeypatch):
 @pytest.mark.parametrize("last", ["set", "wait", "get", "add"])
 def test_a_process_that_ends_with_the_store_is_named(monkeypatch, one_rank, last):
     monkeypatch.setattr(reports, "_get_default_store", lambda: Store(last))
-    with pytest.raises(OstinatoError, match="the process that holds it, rank 0 or the launcher's agent, is stopped or gone"):
+    with pytest.raises(
+        OstinatoError, match="the process that holds it, rank 0 or the launcher's agent, is stopped or gone"
+    ):
         agree(Statement(), 1.0)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-""""auto" measures the first step's micro-batches by their sizes, and every step has a plan of its own for what it measured."""
+""" "auto" measures the first step's micro-batches by their sizes, and every step has a plan of its own for what it measured."""
 
 import json
 from dataclasses import replace
@@ -20,9 +20,13 @@ def test_every_bit_is_deepspeeds_and_the_costs_are_by_size(world2, stock, tmp_pa
     expected = stock(world2, UNEQUAL, unequal_steps)
     for _ in range(2):  # the second time, the plan is there
         got = world2.run(in_both_starts, unequal_steps, replace(UNEQUAL, section=section))
-        assert [(r["losses"], r["weights"], r["evaluation"]) for r in got] == [(r["losses"], r["weights"], r["evaluation"]) for r in expected]
+        assert [(r["losses"], r["weights"], r["evaluation"]) for r in got] == [
+            (r["losses"], r["weights"], r["evaluation"]) for r in expected
+        ]
     profile, kept = (json.loads((tmp_path / name).read_text()) for name in ("profile.json", "sizes.json"))
-    assert profile["tokens"] == kept["profile"]["tokens"] == 8  # the nearest to the mean of lengths 5, 1, 4, 1 of two samples
+    assert (
+        profile["tokens"] == kept["profile"]["tokens"] == 8
+    )  # the nearest to the mean of lengths 5, 1, 4, 1 of two samples
     assert [row["size"] for row in profile["sizes"]] == [2, 8, 10]
     assert all(len(row["forward"]) == LAYERS and min(row["forward"]) > 0 for row in profile["sizes"])
     other = section | {"sizes": "test_auto_sizes:other"}
@@ -41,7 +45,9 @@ def word(item) -> str:
 def test_a_size_that_is_none_stops_the_measuring_on_every_rank(world2):
     section = AUTO | {"sizes": "test_auto_sizes:word"}
     for message in world2.run(refused_step, replace(UNEQUAL, section=section)):
-        assert message.startswith("OstinatoError: pipeline rank 0: the size of micro-batch 0: a str is no number"), message
+        assert message.startswith(
+            "OstinatoError: pipeline rank 0: the size of micro-batch 0: a str is no number"
+        ), message
 
 
 @pytest.mark.parametrize(
@@ -66,5 +72,12 @@ def test_sizes_that_are_measured_are_a_quarter_apart():
 
 
 def test_times_never_fall_with_the_size():
-    layers = [SimpleNamespace(by_size=[(20, 200), (10, 220), (90, 300)]), SimpleNamespace(by_size=[(5, 6), (7, 8), (9, 10)])]
-    assert rows_by_size([200, 100, 400], layers) == [(100, [10, 7], [220, 8]), (200, [20, 7], [220, 8]), (400, [90, 9], [300, 10])]
+    layers = [
+        SimpleNamespace(by_size=[(20, 200), (10, 220), (90, 300)]),
+        SimpleNamespace(by_size=[(5, 6), (7, 8), (9, 10)]),
+    ]
+    assert rows_by_size([200, 100, 400], layers) == [
+        (100, [10, 7], [220, 8]),
+        (200, [20, 7], [220, 8]),
+        (400, [90, 9], [300, 10]),
+    ]

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Losses of layers of other stages, which travel with the activations: what docs/howto.md shows trains as in one process."""
+"""Losses of layers of other stages, which travel with the activations: what docs/howto.md shows trains as in
+one process."""
 
 import pytest
 from support.documented import MICRO_BATCHES, block, train, train_alone
@@ -14,7 +15,9 @@ LAYOUTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("layout", everyday(LAYOUTS, LAYOUTS[-1]), ids=lambda layout: layout.name if layout else "DeepSpeed alone")
+@pytest.mark.parametrize(
+    "layout", everyday(LAYOUTS, LAYOUTS[-1]), ids=lambda layout: layout.name if layout else "DeepSpeed alone"
+)
 def test_they_train_as_in_one_process(layout, world2, tmp_path):
     expected = world2.run(train_alone, CODE)[0]
     section = layout and {"plan": str(make_plan(tmp_path, layout, 7, MICRO_BATCHES)), "timeout_s": 60}
@@ -24,4 +27,6 @@ def test_they_train_as_in_one_process(layout, world2, tmp_path):
 
 def test_they_count(world2):
     without = CODE.replace("+ 0.1 * outputs[1].sum()", "")
-    assert without != CODE and world2.run(train_alone, without)[0][1] != pytest.approx(world2.run(train_alone, CODE)[0][1], rel=1e-6)
+    assert without != CODE and world2.run(train_alone, without)[0][1] != pytest.approx(
+        world2.run(train_alone, CODE)[0][1], rel=1e-6
+    )

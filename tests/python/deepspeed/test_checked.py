@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trainings under a plan are measured against DeepSpeed's own: what is equal is called equal, and what is not is named."""
+"""Trainings under a plan are measured against DeepSpeed's own: what is equal is called equal, and what is not
+is named."""
 
 import gc
 import math
@@ -29,7 +30,10 @@ from torch import nn
 WIDTH = 8
 ADAM = Options(steps=2)
 ZERO_1, BF16 = {"zero_optimization": {"stage": 1}}, {"bf16": {"enabled": True}}
-OFFLOAD = {"zero_optimization": {"stage": 1, "offload_optimizer": {"device": "cpu"}}, "zero_force_ds_cpu_optimizer": False}
+OFFLOAD = {
+    "zero_optimization": {"stage": 1, "offload_optimizer": {"device": "cpu"}},
+    "zero_force_ds_cpu_optimizer": False,
+}
 LOOPED = Layout("looped", (2, 4, 6), (0, 1, 0, 1))
 WAVE = Layout("wave", (1, 4, 6), (0, 1, 1, 0))
 SPLIT = Layout("split", (2, 4, 6), (0, 1, 0, 1), split=True)
@@ -52,8 +56,8 @@ class Scaled(torch.autograd.Function):
 
 
 class Layer(nn.Module):
-    """Shares state with other layers where it is told to; "unused" is a parameter that has no gradient; "marked" is one that
-    says it is a part of a tensor.
+    """Shares state with other layers where it is told to; "unused" is a parameter that has no gradient;
+    "marked" is one that says it is a part of a tensor.
     """
 
     def __init__(self, fault: str = ""):
@@ -135,11 +139,21 @@ EQUAL = {
 def test_a_plan_is_measured_equal(case, world2, stock, tmp_path):
     comparison = told(world2, stock, *EQUAL[case], tmp_path)
     assert comparison.equal and not comparison.left_out, comparison.sentence()
-    seen = {"unused": "gradients and weights of 8", "marked": "gradients and weights of 8", "tied": "gradients, weights and buffers of 6"}.get(case, "gradients, weights and buffers of 7")
-    assert comparison.sentence().startswith(f"steps 1 and 2: losses, {seen} layers equal DeepSpeed's 1F1B bit for bit")
+    seen = {
+        "unused": "gradients and weights of 8",
+        "marked": "gradients and weights of 8",
+        "tied": "gradients, weights and buffers of 6",
+    }.get(case, "gradients, weights and buffers of 7")
+    assert comparison.sentence().startswith(
+        f"steps 1 and 2: losses, {seen} layers equal DeepSpeed's 1F1B bit for bit"
+    )
 
 
-@pytest.mark.parametrize("config", everyday([{}, BF16, ZERO_1, BF16 | ZERO_1], BF16 | ZERO_1), ids=["fp32", "bf16", "zero1", "bf16-zero1"])
+@pytest.mark.parametrize(
+    "config",
+    everyday([{}, BF16, ZERO_1, BF16 | ZERO_1], BF16 | ZERO_1),
+    ids=["fp32", "bf16", "zero1", "bf16-zero1"],
+)
 def test_with_replicas(config, world4, stock, tmp_path):
     comparison = told(world4, stock, WAVE, replace(ADAM, config=config), tmp_path)
     assert comparison.equal and not comparison.unseen, comparison.sentence()
@@ -171,7 +185,9 @@ def test_state_that_backwards_share_is_named_by_its_layer(world2, stock, tmp_pat
     options = replace(ADAM, model="checked", changed=((1, "backward"), (5, "backward")))
     comparison = told(world2, stock, LOOPED, options, tmp_path)
     assert not comparison.within_rounding
-    beyond = {d.name for d in comparison.differences if d.step == 1 and d.kind == "gradients" and not d.rounding}
+    beyond = {
+        d.name for d in comparison.differences if d.step == 1 and d.kind == "gradients" and not d.rounding
+    }
     assert beyond == {"1.mix.weight", "5.mix.weight"}
     start = "step 1 differs from DeepSpeed's 1F1B beyond rounding: gradient of layer 1 (1.mix.weight) by 0."
     assert comparison.sentence().startswith(start) and comparison.sentence().endswith(", and 1 more layer")
@@ -188,7 +204,10 @@ def test_no_gradient_is_not_a_gradient_of_zeros(world2, stock):
     options = replace(ADAM, model="checked", changed=((3, "unused"),))
     texts = [stock(world2, replace(options, config=config), recorded)[0] for config in (BF16, {})]
     without, zeros = map(Records.from_text, texts)
-    assert without.steps[0]["gradients"]["3.unused"] is None and zeros.steps[0]["gradients"]["3.unused"].norm == 0
+    assert (
+        without.steps[0]["gradients"]["3.unused"] is None
+        and zeros.steps[0]["gradients"]["3.unused"].norm == 0
+    )
     names = {d.name: str(d) for d in compare(without, zeros).differences if d.kind == "gradients"}
     assert names["3.unused"] == "gradient of layer 3 (3.unused), which DeepSpeed's 1F1B has not"
 
@@ -203,7 +222,11 @@ def offloaded(options: Options) -> str:
 
 def one_without_shares(options: Options) -> str:
     """recorded(), where rank 1 finds its shares of the gradients in another place."""
-    with mock.patch.object(checked, "_has_share", side_effect=LookupError) if dist.get_rank() == 1 else nullcontext():
+    with (
+        mock.patch.object(checked, "_has_share", side_effect=LookupError)
+        if dist.get_rank() == 1
+        else nullcontext()
+    ):
         return recorded(options)
 
 
@@ -212,7 +235,9 @@ def test_gradients_that_cannot_be_had_are_said_to_be_unseen(job, world2, stock):
     options = replace(ADAM, stages=1, steps=1, config=ZERO_1)  # two replicas
     without = world2.run(job, replace(options, config=OFFLOAD) if job is offloaded else options)
     assert len(set(without)) == 1  # and no rank waits for another
-    comparison = compare(Records.from_text(stock(world2, options, recorded)[0]), Records.from_text(without[0]))
+    comparison = compare(
+        Records.from_text(stock(world2, options, recorded)[0]), Records.from_text(without[0])
+    )
     assert comparison.sentence() == (
         "step 1: loss, weights and buffers of 7 layers equal DeepSpeed's 1F1B bit for bit (gradients not seen under DeepSpeedZeroOptimizer)"
     )
@@ -244,10 +269,16 @@ def test_1f1b_repeats_itself_in_one_process(case, world2):
     assert not Records.from_text(world2.run(repeated, REPEATED[case])[0]).itself
 
 
-@pytest.mark.parametrize("config", everyday([{}, BF16, ZERO_1, BF16 | ZERO_1], BF16 | ZERO_1), ids=["fp32", "bf16", "zero1", "bf16-zero1"])
+@pytest.mark.parametrize(
+    "config",
+    everyday([{}, BF16, ZERO_1, BF16 | ZERO_1], BF16 | ZERO_1),
+    ids=["fp32", "bf16", "zero1", "bf16-zero1"],
+)
 def test_where_it_does_not_the_layer_is_named(config, world2):
     records = world2.run(repeated, replace(ADAM, model="checked", changed=((3, "backward"),), config=config))
-    assert {(d.kind, d.name, d.rounding) for d in Records.from_text(records[0]).itself} == {("gradients", "3.mix.weight", False)}
+    assert {(d.kind, d.name, d.rounding) for d in Records.from_text(records[0]).itself} == {
+        ("gradients", "3.mix.weight", False)
+    }
     assert records[0] == records[1]
 
 
@@ -286,7 +317,10 @@ def test_differences_are_told_in_model_order():
     assert "beyond rounding: gradient of layer 10 (l10) by " in compare(a, b).sentence()
 
 
-@pytest.mark.parametrize(("dtype", "close", "far"), [(torch.float32, 3e-5, 3e-4), (torch.float16, 3e-3, 3e-2), (torch.bfloat16, 1e-2, 1e-1)])
+@pytest.mark.parametrize(
+    ("dtype", "close", "far"),
+    [(torch.float32, 3e-5, 3e-4), (torch.float16, 3e-3, 3e-2), (torch.bfloat16, 1e-2, 1e-1)],
+)
 def test_the_bound_follows_the_coarsest_dtype(dtype, close, far):
     eps = torch.finfo(dtype).eps
     assert compare(records(eps, l0=NOISE), records(eps, l0=NOISE * (1 + close))).within_rounding
@@ -309,9 +343,12 @@ def test_adam_makes_a_step_of_rounding():
     assert [d.name for d in compare(a, b).differences if not d.rounding] == ["l0"]
 
 
-@pytest.mark.parametrize(("faint", "moved", "rounds"), [(100, 1.0, True), (0, 1.0, False), (100, 100.0, False)])
+@pytest.mark.parametrize(
+    ("faint", "moved", "rounds"), [(100, 1.0, True), (0, 1.0, False), (100, 100.0, False)]
+)
 def test_adam_makes_steps_of_the_faint_part_of_a_gradient(faint, moved, rounds):
-    """A bias of query, key and value in one: the key's share of its gradient is rounding. `moved`: by how much more the weights differ than Adam's step."""
+    """A bias of query, key and value in one: the key's share of its gradient is rounding. `moved`: by how
+    much more the weights differ than Adam's step."""
     made, eps = [], torch.finfo(torch.float32).eps
     for sign in (1, -1):
         gradient, step = NOISE.clone(), 0.01 * torch.ones(1000)
@@ -320,7 +357,10 @@ def test_adam_makes_steps_of_the_faint_part_of_a_gradient(faint, moved, rounds):
         step[:100] *= sign * moved
         record = records(l0=gradient)
         record.steps[0]["gradients"] = {"l0": print_of(gradient, eps=eps)}
-        record.steps[0] |= {prints.BEFORE: {"l0": print_of(torch.zeros(1000))}, "weights": {"l0": print_of(step)}}
+        record.steps[0] |= {
+            prints.BEFORE: {"l0": print_of(torch.zeros(1000))},
+            "weights": {"l0": print_of(step)},
+        }
         made.append(record)
     assert compare(*made).within_rounding is rounds
 
@@ -329,14 +369,21 @@ def test_a_gradient_that_was_rounding_alone_is_judged_again():
     a, b = records(l0=NOISE, l1=1e-10 * NOISE), records(l0=NOISE, l1=-1e-10 * NOISE)
     a.steps.extend(records(l0=NOISE, l1=NOISE).steps)
     b.steps.extend(records(l0=NOISE, l1=2 * NOISE).steps)
-    assert compare(a, b).sentence().startswith("step 2 differs from DeepSpeed's 1F1B beyond rounding: gradient of layer 1 (l1) by ")
+    assert (
+        compare(a, b)
+        .sentence()
+        .startswith("step 2 differs from DeepSpeed's 1F1B beyond rounding: gradient of layer 1 (l1) by ")
+    )
 
 
 def test_weights_that_differed_before_step_1_are_named_first():
     a, b = records(l0=NOISE, l1=NOISE), records(l0=2 * NOISE, l1=NOISE)
     for record, factor in ((a, 1), (b, 2)):
         record.steps[0][prints.BEFORE] = {"l1": print_of(factor * NOISE)}
-    assert "beyond rounding: weight before step 1 of layer 1 (l1) by 1, and 1 more layer" in compare(a, b).sentence()
+    assert (
+        "beyond rounding: weight before step 1 of layer 1 (l1) by 1, and 1 more layer"
+        in compare(a, b).sentence()
+    )
 
 
 def test_tied_layers_that_run_on_one_module_are_compared_with_the_first():
@@ -352,7 +399,10 @@ def test_tied_layers_that_run_on_one_module_are_compared_with_the_first():
 
 def test_integers_and_shapes_do_not_round():
     a, b, whole = records(l0=NOISE), records(l0=NOISE), torch.arange(100_000)
-    a.steps[0]["buffers"], b.steps[0]["buffers"] = {"l0": print_of(whole)}, {"l0": print_of(whole + (whole == 5))}
+    a.steps[0]["buffers"], b.steps[0]["buffers"] = (
+        {"l0": print_of(whole)},
+        {"l0": print_of(whole + (whole == 5))},
+    )
     assert not compare(a, b).within_rounding
     sentence = compare(records(l0=NOISE), records(l0=NOISE.view(10, 100))).sentence()
     assert sentence.endswith("gradient of layer 0 (l0), float32 [10, 100] instead of float32 [1000]")
@@ -367,9 +417,15 @@ def test_what_overflowed_in_both_agrees():
 
 def test_the_norm_of_all_gradients_may_round():
     a, b = records(l0=NOISE), records(l0=NOISE)
-    a.steps[0]["norm"], b.steps[0]["norm"] = {"": print_of(torch.tensor(1.0))}, {"": print_of(torch.tensor(1 + 1e-6))}
+    a.steps[0]["norm"], b.steps[0]["norm"] = (
+        {"": print_of(torch.tensor(1.0))},
+        {"": print_of(torch.tensor(1 + 1e-6))},
+    )
     assert compare(a, b).equal
-    assert compare(a, b).sentence() == "step 1: loss and gradients of 1 layer equal DeepSpeed's 1F1B bit for bit; gradient norm by 9.5e-07 (rounding)"
+    assert (
+        compare(a, b).sentence()
+        == "step 1: loss and gradients of 1 layer equal DeepSpeed's 1F1B bit for bit; gradient norm by 9.5e-07 (rounding)"
+    )
     b.steps[0]["norm"] = {"": print_of(torch.tensor(1.1))}
     assert not compare(a, b).equal and "beyond rounding: gradient norm by 0.1" in compare(a, b).sentence()
 
@@ -381,7 +437,9 @@ def unsteady(by: float, layer: int = 0) -> list[Difference]:
 def test_what_does_not_repeat_itself_is_not_called_equal_bit_for_bit():
     a = records(l0=NOISE, l1=NOISE)._replace(itself=unsteady(2e-4))
     itself = "as far as it repeats itself; DeepSpeed's 1F1B does not repeat itself here: gradient of layer 0 (l0) by 0.0002"
-    assert compare(a, a).sentence() == f"step 1: loss and gradients of 2 layers equal DeepSpeed's 1F1B {itself}"
+    assert (
+        compare(a, a).sentence() == f"step 1: loss and gradients of 2 layers equal DeepSpeed's 1F1B {itself}"
+    )
     assert compare(Records.from_text(a.to_text()), a).sentence() == compare(a, a).sentence()
 
 
@@ -389,14 +447,23 @@ def test_the_bound_is_wider_where_1f1b_does_not_repeat_itself():
     """In that layer, and by what it differs."""
     a = records(l0=NOISE, l1=NOISE)
     for_itself = a._replace(itself=unsteady(2e-4))
-    close, far, elsewhere = (records(l0=NOISE * (1 + by), l1=NOISE * (1 + other)) for by, other in ((3e-4, 0), (9e-4, 0), (0, 3e-4)))
+    close, far, elsewhere = (
+        records(l0=NOISE * (1 + by), l1=NOISE * (1 + other))
+        for by, other in ((3e-4, 0), (9e-4, 0), (0, 3e-4))
+    )
     assert not compare(a, close).within_rounding and compare(for_itself, close).within_rounding
     for other in (far, elsewhere):
         said = compare(for_itself, other)
-        assert not said.within_rounding and "beyond rounding: gradient of layer" in said.sentence() and "does not repeat itself here" in said.sentence()
+        assert (
+            not said.within_rounding
+            and "beyond rounding: gradient of layer" in said.sentence()
+            and "does not repeat itself here" in said.sentence()
+        )
     a.steps.extend(records(l0=NOISE, l1=NOISE).steps)
     later = close._replace(steps=[*close.steps, *elsewhere.steps])
-    assert compare(for_itself, later).within_rounding, "weights are others by then, and so are the gradients of all layers"
+    assert compare(for_itself, later).within_rounding, (
+        "weights are others by then, and so are the gradients of all layers"
+    )
 
 
 def test_no_order_of_additions_explains_more():
@@ -423,7 +490,9 @@ KINDS = ["random", "element", "column", "rank 1", "even"]
 SKETCHED = [(kind, shape) for shape in ((64, 64), (500, 1024)) for kind in KINDS]
 
 
-@pytest.mark.parametrize(("kind", "shape"), everyday(SKETCHED, *SKETCHED[: len(KINDS)], ("rank 1", (500, 1024))))
+@pytest.mark.parametrize(
+    ("kind", "shape"), everyday(SKETCHED, *SKETCHED[: len(KINDS)], ("rank 1", (500, 1024)))
+)
 def test_a_sketch_estimates_the_distance(kind, shape):
     generator = torch.Generator().manual_seed(11)
     for relative in (1e-9, 1e-6, 1e-3, 1.0) * 5:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ostinato checkpoint`: a placement's checkpoint for DeepSpeed alone, what lies in one, and what DeepSpeed alone says of one that is not converted."""
+"""`ostinato checkpoint`: a placement's checkpoint for DeepSpeed alone, what lies in one, and what DeepSpeed
+alone says of one that is not converted."""
 
 import json
 import os
@@ -24,7 +25,10 @@ from ostinato import checkpoint
 @pytest.fixture(scope="module")
 def plans(tmp_path_factory):
     folder = tmp_path_factory.mktemp("plans")
-    return {x.name: str(make_plan(folder / x.name, x, LAYERS, MICRO_BATCHES)) for x in (STOCK, WAVE, LOOPED, FOUR, FRONT)}
+    return {
+        x.name: str(make_plan(folder / x.name, x, LAYERS, MICRO_BATCHES))
+        for x in (STOCK, WAVE, LOOPED, FOUR, FRONT)
+    }
 
 
 def run(capsys, *words):
@@ -49,7 +53,8 @@ CASES = {  # options, the placement that saves
 
 @pytest.mark.parametrize("case", CASES)
 def test_deepspeed_alone_goes_on(world2, plans, saved, tmp_path, capsys, monkeypatch, case):
-    """With the losses of the run that saved the checkpoint. Tensors that are put together lie in files, as large ones do."""
+    """With the losses of the run that saved the checkpoint. Tensors that are put together lie in files, as
+    large ones do."""
     from ostinato.deepspeed.save import convert
 
     monkeypatch.setattr(convert, "SMALL", 16)
@@ -58,7 +63,9 @@ def test_deepspeed_alone_goes_on(world2, plans, saved, tmp_path, capsys, monkeyp
     folder, expected = saved(world2, under(options, plans[before]), ways[0])
     status, out, err = run(capsys, "convert", folder, tmp_path / "alone", "--stages", 2)
     assert status == 0, err
-    assert out.endswith("global_step3 for DeepSpeed alone, 1 replica: stage 0 has layers 0 to 3; stage 1 has layers 4 to 7\n")
+    assert out.endswith(
+        "global_step3 for DeepSpeed alone, 1 replica: stage 0 has layers 0 to 3; stage 1 has layers 4 to 7\n"
+    )
     assert [path.name for path in tmp_path.iterdir()] == ["alone"]
     assert not list((tmp_path / "alone" / "global_step3").glob("*.tmp"))
     for rank, result in enumerate(world2.run(ways[1], options, str(tmp_path / "alone"))):
@@ -67,7 +74,8 @@ def test_deepspeed_alone_goes_on(world2, plans, saved, tmp_path, capsys, monkeyp
 
 
 def load_alone(options: Options, folder: str) -> list[str]:
-    """What DeepSpeed's own load_checkpoint() says, as where ostinato is not installed: with optimizer state, and without."""
+    """What DeepSpeed's own load_checkpoint() says, as where ostinato is not installed: with optimizer state,
+    and without."""
     said = []
     for wanted in (True, False):
         engine = make_engine(options)
@@ -84,13 +92,32 @@ def load_alone_half(options: Options, folder: str) -> list[str]:
 
 
 SEALED = "this optimizer state belongs to a placement of ostinato's"
-EQUAL = Options(model="strangers")  # whose layers have equal shapes: DeepSpeed alone would go on with the state of other layers
+EQUAL = Options(
+    model="strangers"
+)  # whose layers have equal shapes: DeepSpeed alone would go on with the state of other layers
 
 
-@pytest.mark.parametrize("case", ["fp32", "fp32-zero1", "fp16", "fp16-flat", "fp16-zero1", "bf16-zero1", "equal", "equal-zero1", "elastic"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        "fp32",
+        "fp32-zero1",
+        "fp16",
+        "fp16-flat",
+        "fp16-zero1",
+        "bf16-zero1",
+        "equal",
+        "equal-zero1",
+        "elastic",
+    ],
+)
 def test_deepspeed_alone_does_not_take_the_state_of_a_placement(world2, plans, saved, case):
     """It says whose it is; weights load."""
-    equal = {"equal": EQUAL, "equal-zero1": replace(EQUAL, config=ZERO_1), "elastic": replace(EQUAL, config={"zero_optimization": {"stage": 1, "elastic_checkpoint": True}})}
+    equal = {
+        "equal": EQUAL,
+        "equal-zero1": replace(EQUAL, config=ZERO_1),
+        "elastic": replace(EQUAL, config={"zero_optimization": {"stage": 1, "elastic_checkpoint": True}}),
+    }
     options, before = (equal[case], "wave") if case in equal else CASES[case]
     ways = (save_half, load_alone_half) if "fp16" in case else (save, load_alone)
     folder, _ = saved(world2, under(options, plans[before]), ways[0])
@@ -100,7 +127,8 @@ def test_deepspeed_alone_does_not_take_the_state_of_a_placement(world2, plans, s
 
 
 def test_for_another_number_of_stages_and_of_replicas(world4, plans, saved, tmp_path, capsys):
-    """Two replicas of two stages save; DeepSpeed alone reads it on four stages, and on two replicas that are cut otherwise."""
+    """Two replicas of two stages save; DeepSpeed alone reads it on four stages, and on two replicas that are
+    cut otherwise."""
     options = Options(config=ZERO_1 | BF16)
     folder, (expected, *_) = saved(world4, under(options, plans["wave"]), save_states)
     (tmp_path / "placement.toml").write_text(placement_text(Layout("uneven", (5,), (0, 1)), LAYERS))
@@ -110,7 +138,9 @@ def test_for_another_number_of_stages_and_of_replicas(world4, plans, saved, tmp_
         assert status == 0, err
         got = world4.run(load_states, reader, str(tmp_path / str(number)))[0]
         assert got.keys() == expected.keys() and all(torch.equal(got[name], expected[name]) for name in got)
-    status, out, _ = run(capsys, "convert", folder, tmp_path / "uneven", "--placement", tmp_path / "placement.toml", "--json")
+    status, out, _ = run(
+        capsys, "convert", folder, tmp_path / "uneven", "--placement", tmp_path / "placement.toml", "--json"
+    )
     assert (status, json.loads(out)["bounds"], json.loads(out)["replicas"]) == (0, [0, 5, 8], 2)
 
 
@@ -129,7 +159,9 @@ def test_deepspeeds_own_partition_is_known_without_the_model(world2, world4, sav
     assert status == 0, err
     assert json.loads(out)["bounds"] == expected
     with_file = json.loads((Path(folder) / "global_step3" / "ostinato.json").read_text())["model"]["files"]
-    assert with_file == [int(path.name[6:8]) for path in sorted((Path(folder) / "global_step3").glob("layer_*"))]
+    assert with_file == [
+        int(path.name[6:8]) for path in sorted((Path(folder) / "global_step3").glob("layer_*"))
+    ]
 
 
 def recorded(change):
@@ -186,9 +218,15 @@ def test_what_cannot_be_converted_leaves_nothing(world2, plans, saved, tmp_path,
     assert "is there already" in run(capsys, "convert", folder, tmp_path / "there", "--stages", 2)[2]
 
 
-GAPS = resaved(lambda held: held["optimizer_state_dict"]["param_alignment_paddings"][0].__setitem__(0, 2), "zero_pp_rank_0_mp_rank_00_optim_states.pt")
+GAPS = resaved(
+    lambda held: held["optimizer_state_dict"]["param_alignment_paddings"][0].__setitem__(0, 2),
+    "zero_pp_rank_0_mp_rank_00_optim_states.pt",
+)
 OLDER = resaved(
-    lambda held: held["optimizer_state_dict"]["base_optimizer_state"]["state"][0].update(step=torch.tensor(2.0)), "zero_pp_rank_0_mp_rank_01_optim_states.pt"
+    lambda held: held["optimizer_state_dict"]["base_optimizer_state"]["state"][0].update(
+        step=torch.tensor(2.0)
+    ),
+    "zero_pp_rank_0_mp_rank_01_optim_states.pt",
 )
 REFUSED_OF_ZERO = {
     '"parameter_alignment" has left gaps between parameters': (GAPS, ("--stages", 2)),
@@ -208,11 +246,15 @@ def test_what_cannot_be_converted_of_zero(world2, plans, saved, tmp_path, capsys
         assert status == 3 and words in err, err
 
 
-def test_of_deepspeed_alone_zero_says_which_parameter_lies_where(world2, world4, plans, saved, tmp_path, capsys):
+def test_of_deepspeed_alone_zero_says_which_parameter_lies_where(
+    world2, world4, plans, saved, tmp_path, capsys
+):
     """So its state is cut for another number of replicas; which layers are tied it does not say."""
     options, placement = Options(config=ZERO_1), Path(plans["stock"]).with_name("placement.toml")
     folder, (expected, *_) = saved(world4, options, save_states)
-    status, _, err = run(capsys, "convert", folder, tmp_path / "one", "--placement", placement, "--replicas", 1)
+    status, _, err = run(
+        capsys, "convert", folder, tmp_path / "one", "--placement", placement, "--replicas", 1
+    )
     assert status == 0, err
     got = world2.run(load_states, options, str(tmp_path / "one"))[0]
     assert got.keys() == expected.keys() and all(torch.equal(got[name], expected[name]) for name in got)
@@ -224,22 +266,34 @@ def test_of_deepspeed_alone_zero_says_which_parameter_lies_where(world2, world4,
 def test_a_full_disk(world2, plans, saved, tmp_path, capsys, monkeypatch):
     def full(state, path):
         Path(path).write_bytes(b"PK")
-        raise RuntimeError("[enforce fail at inline_container.cc:858] . PytorchStreamWriter failed writing file data/3: file write failed\nbacktrace")
+        raise RuntimeError(
+            "[enforce fail at inline_container.cc:858] . PytorchStreamWriter failed writing file data/3: file write failed\nbacktrace"
+        )
 
     folder, _ = saved(world2, under(Options(config=ZERO_1), plans["wave"]), save)
     monkeypatch.setattr(torch, "save", full)
     status, _, err = run(capsys, "convert", folder, tmp_path / "to", "--stages", 2)
-    assert status == 3 and "zero_pp_rank_0_mp_rank_00_optim_states.pt cannot be written: [enforce fail" in err and "backtrace" not in err
+    assert (
+        status == 3
+        and "zero_pp_rank_0_mp_rank_00_optim_states.pt cannot be written: [enforce fail" in err
+        and "backtrace" not in err
+    )
     assert list(tmp_path.iterdir()) == []
 
 
 def test_states_that_deepspeed_alone_has_not(world2, plans, saved, tmp_path, capsys):
     folder, _ = saved(world2, under(Options(config=BF16, tied=True), plans["wave"]), save)
-    assert "DeepSpeed alone cannot load bf16 without ZeRO" in run(capsys, "convert", folder, tmp_path / "to", "--stages", 2)[2]
+    assert (
+        "DeepSpeed alone cannot load bf16 without ZeRO"
+        in run(capsys, "convert", folder, tmp_path / "to", "--stages", 2)[2]
+    )
     folder, _ = saved(world2, Options(), save)
     (tmp_path / "placement.toml").write_text(placement_text(Layout("uneven", (5,), (0, 1)), LAYERS))
     said = run(capsys, "convert", folder, tmp_path / "to", "--placement", tmp_path / "placement.toml")[2]
-    assert "DeepSpeed's files do not say which parameter is which: load it under a plan and save it again" in said
+    assert (
+        "DeepSpeed's files do not say which parameter is which: load it under a plan and save it again"
+        in said
+    )
 
 
 def test_show_says_what_lies_in_it(world2, plans, saved, tmp_path, capsys):
@@ -249,7 +303,10 @@ def test_show_says_what_lies_in_it(world2, plans, saved, tmp_path, capsys):
     assert f"{folder}/global_step3: step 3, 24 samples, DeepSpeed 0." in out
     assert "Tags: global_step3 (latest)" in out
     assert "Training: fp32, ZeRO-1, optimizer Adam (exp_avg, exp_avg_sq, step)" in out
-    assert "Ranks: 2 stages, 1 replica, 1 slice; its layers lie in a placement of ostinato's: DeepSpeed alone needs it converted" in out
+    assert (
+        "Ranks: 2 stages, 1 replica, 1 slice; its layers lie in a placement of ostinato's: DeepSpeed alone needs it converted"
+        in out
+    )
     assert out.endswith("Whole: every file is there and can be read\n")
     told = json.loads(run(capsys, "show", Path(folder) / "global_step3", "--json")[1])
     assert told["placement"]["layers"] == [[0, 6, 7], [1, 2, 3, 4, 5]] and told["tags"] == ["global_step3"]
@@ -257,7 +314,11 @@ def test_show_says_what_lies_in_it(world2, plans, saved, tmp_path, capsys):
         (0, 208, [0]), (1, 88, [1]), (2, 72, [1]), (3, 40, [1]), (5, 88, [1]), (6, 88, [0]),
     ]  # fmt: skip
     assert told["bytes"]["layers"] == sum(path.stat().st_size for path in Path(folder).glob("*/layer_*"))
-    folder = changed(folder, tmp_path / "torn", lambda files: os.truncate(files / "zero_pp_rank_0_mp_rank_01_optim_states.pt", 2000))
+    folder = changed(
+        folder,
+        tmp_path / "torn",
+        lambda files: os.truncate(files / "zero_pp_rank_0_mp_rank_01_optim_states.pt", 2000),
+    )
     status, out, _ = run(capsys, "show", folder)
     assert status == 6 and "NOT whole: zero_pp_rank_0_mp_rank_01_optim_states.pt cannot be read (" in out
 
@@ -288,7 +349,11 @@ def test_what_is_no_checkpoint(tmp_path, capsys):
     assert "b: mp_rank_00_model_states.pt cannot be read (" in said("two", "--tag", "b")
 
 
-@pytest.mark.parametrize("words", [("convert", "a"), ("convert", "a", "b"), ("show", "a", "b"), ("show", "a", "--replicas", "2")], ids=" ".join)
+@pytest.mark.parametrize(
+    "words",
+    [("convert", "a"), ("convert", "a", "b"), ("show", "a", "b"), ("show", "a", "--replicas", "2")],
+    ids=" ".join,
+)
 def test_misuse(words, capsys):
     status, out, err = run(capsys, *words)
     assert (status, out) == (2, "") and "Try: ostinato checkpoint --help" in err

@@ -13,7 +13,11 @@ def test_ranks_with_a_core_each_share_none():
         [Place("a", (0, 1)), Place("a", (0, 1))],
         [Place("gpus", ())] * 8,
     ):
-        assert sharing(places) == [] and hosts(places, range(len(places))) == () and note(places, planned=False) == ""
+        assert (
+            sharing(places) == []
+            and hosts(places, range(len(places))) == ()
+            and note(places, planned=False) == ""
+        )
 
 
 def test_threads_take_a_core_each():
@@ -25,7 +29,9 @@ def test_threads_take_a_core_each():
 def test_the_host_that_is_shared_most_is_named_where_the_plan_does_not_count_it():
     places = [Place("a", (0, 1))] * 3 + [Place("b", (0, 1))] * 4 + [Place("c", (0, 1, 2, 3))] * 4
     said = note(places, planned=False)
-    assert said.startswith("4 ranks share 2 cores of b, and this plan has one for each: steps may take up to 2 times as long")
+    assert said.startswith(
+        "4 ranks share 2 cores of b, and this plan has one for each: steps may take up to 2 times as long"
+    )
     assert note([Place("a", (7,))] * 2, planned=False).startswith("2 ranks share 1 core of a")
     assert note(places, planned=True) == ""
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A link between two hosts that is cut in the middle of a training: both ranks say for whom they wait, and end. One that is slow and loses
-packets is waited for. Hosts are network namespaces of one machine, which takes root and iproute2; losing packets takes nftables.
+"""A link between two hosts that is cut in the middle of a training: both ranks say for whom they wait, and
+end. One that is slow and loses packets is waited for. Hosts are network namespaces of one machine, which
+takes root and iproute2; losing packets takes nftables.
 """
 
 import contextlib
@@ -37,7 +38,20 @@ def hosts():
             for name in NAMES:
                 run("netns", "add", name)
                 made.callback(run, "netns", "del", name)
-            run("link", "add", LINKS[0], "netns", NAMES[0], "type", "veth", "peer", "name", LINKS[1], "netns", NAMES[1])
+            run(
+                "link",
+                "add",
+                LINKS[0],
+                "netns",
+                NAMES[0],
+                "type",
+                "veth",
+                "peer",
+                "name",
+                LINKS[1],
+                "netns",
+                NAMES[1],
+            )
             for host, (name, link) in enumerate(zip(NAMES, LINKS, strict=True)):
                 run("-n", name, "addr", "add", f"10.77.0.{host + 1}/24", "dev", link)
                 run("-n", name, "link", "set", link, "up")
@@ -49,9 +63,25 @@ def hosts():
 
 def start(plan: Path, folder: Path, rank: int) -> subprocess.Popen:
     """A rank in the namespace of its number; rank 0 holds the store."""
-    words = ["ip", "netns", "exec", NAMES[rank], sys.executable, "-m", "support.fault_jobs", str(plan), str(folder)]
-    environment = os.environ | worlds.environment(rank, 2, 29500) | {"MASTER_ADDR": "10.77.0.1", "GLOO_SOCKET_IFNAME": LINKS[rank]}
-    environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[1]), environment.get("PYTHONPATH", "")])
+    words = [
+        "ip",
+        "netns",
+        "exec",
+        NAMES[rank],
+        sys.executable,
+        "-m",
+        "support.fault_jobs",
+        str(plan),
+        str(folder),
+    ]
+    environment = (
+        os.environ
+        | worlds.environment(rank, 2, 29500)
+        | {"MASTER_ADDR": "10.77.0.1", "GLOO_SOCKET_IFNAME": LINKS[rank]}
+    )
+    environment["PYTHONPATH"] = os.pathsep.join(
+        [str(Path(__file__).parents[1]), environment.get("PYTHONPATH", "")]
+    )
     return subprocess.Popen(words, env=environment, stdout=subprocess.DEVNULL)
 
 
@@ -85,7 +115,22 @@ def inside(host: int, *words: str) -> str:
 
 def make_slow(host: int) -> None:
     """Of what a host sends, 64 kbit a second get through; a step sends 2 kB."""
-    inside(host, "tc", "qdisc", "add", "dev", LINKS[host], "root", "tbf", "rate", "64kbit", "burst", "1600", "limit", "3000")
+    inside(
+        host,
+        "tc",
+        "qdisc",
+        "add",
+        "dev",
+        LINKS[host],
+        "root",
+        "tbf",
+        "rate",
+        "64kbit",
+        "burst",
+        "1600",
+        "limit",
+        "3000",
+    )
 
 
 def make_lossy(host: int) -> None:

@@ -89,9 +89,17 @@ def test_switched_off_by_the_environment(installed, small_deepspeed):
     assert not json.loads(out.splitlines()[-1])["wrapped"]
 
 
-@pytest.mark.parametrize("first", everyday(["import ostinato.deepspeed", "import deepspeed, ostinato.deepspeed"], "import deepspeed, ostinato.deepspeed"))
+@pytest.mark.parametrize(
+    "first",
+    everyday(
+        ["import ostinato.deepspeed", "import deepspeed, ostinato.deepspeed"],
+        "import deepspeed, ostinato.deepspeed",
+    ),
+)
 def test_importing_the_package_is_enough(small_deepspeed, first):
-    out, err = python("-c", STATE.format(first=first), path=[small_deepspeed], TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+    out, err = python(
+        "-c", STATE.format(first=first), path=[small_deepspeed], TORCH_DEVICE_BACKEND_AUTOLOAD="0"
+    )
     assert json.loads(out.splitlines()[-1])["wrapped"]
     assert "TORCH_DEVICE_BACKEND_AUTOLOAD=0" in err
 
@@ -108,11 +116,24 @@ def test_run_module(tmp_path, small_deepspeed):
 
 
 def test_run_module_without_a_script():
-    run = subprocess.run([sys.executable, "-m", "ostinato.run"], env={"PYTHONPATH": str(PACKAGE)}, capture_output=True)
+    run = subprocess.run(
+        [sys.executable, "-m", "ostinato.run"], env={"PYTHONPATH": str(PACKAGE)}, capture_output=True
+    )
     assert run.returncode == 2 and b"usage: python -m ostinato.run" in run.stderr
-    for words, message in ((["none.py"], b"none.py: no such file"), (["-m", "none"], b"-m none: No module named none")):
-        run = subprocess.run([sys.executable, "-m", "ostinato.run", *words], env={"PYTHONPATH": str(PACKAGE)}, capture_output=True)
-        assert run.returncode == 2 and run.stderr.startswith(b"python -m ostinato.run: " + message) and b"Traceback" not in run.stderr
+    for words, message in (
+        (["none.py"], b"none.py: no such file"),
+        (["-m", "none"], b"-m none: No module named none"),
+    ):
+        run = subprocess.run(
+            [sys.executable, "-m", "ostinato.run", *words],
+            env={"PYTHONPATH": str(PACKAGE)},
+            capture_output=True,
+        )
+        assert (
+            run.returncode == 2
+            and run.stderr.startswith(b"python -m ostinato.run: " + message)
+            and b"Traceback" not in run.stderr
+        )
 
 
 def test_an_error_does_not_break_torch(installed, small_deepspeed):
@@ -128,7 +149,11 @@ def plain_engine(section) -> dict:
     import deepspeed
     import torch
 
-    config = {"train_batch_size": 1, "optimizer": {"type": "Adam", "params": {"lr": 0.1, "torch_adam": True}}, **section}
+    config = {
+        "train_batch_size": 1,
+        "optimizer": {"type": "Adam", "params": {"lr": 0.1, "torch_adam": True}},
+        **section,
+    }
     try:
         engine, *_ = deepspeed.initialize(model=torch.nn.Linear(2, 2), config=config)
     except Exception as error:

@@ -15,11 +15,7 @@ from torch import nn
 
 BRANCHES_2 = Options(model="branches", optimizer="SGD", steps=10)
 BRANCHES_4 = replace(BRANCHES_2, stages=4)
-K_2 = [
-    Stage("text", 0, 3, (0,)),
-    Stage("image", 3, 5, (1,)),
-    Stage("both", 5, 8, (0,), ("text", "image")),
-]
+K_2 = [Stage("text", 0, 3, (0,)), Stage("image", 3, 5, (1,)), Stage("both", 5, 8, (0,), ("text", "image"))]
 K_4 = [
     Stage("text", 0, 2, (0,)),
     Stage("more", 2, 3, (1,), ("text",)),
@@ -69,8 +65,8 @@ def test_four_ranks(case, world4, stock, tmp_path):
 
 
 def compare(world, stock, stages, split, options, folder):
-    """Equal from run to run; against the same layers in DeepSpeed's chain, where what a later layer reads rides along and each of
-    several outputs has a backward of its own, but for the order of sums."""
+    """Equal from run to run; against the same layers in DeepSpeed's chain, where what a later layer reads
+    rides along and each of several outputs has a backward of its own, but for the order of sums."""
     ours = replace(options, section=plan_of(folder, stages, split))
     expected, got, again = stock(world, options)[0], *(world.run(train, ours)[0] for _ in range(2))
     assert got["losses"] == again["losses"] and got["last"] == again["last"]
@@ -86,7 +82,11 @@ def test_a_chain_of_them_is_a_chain(world2, stock, tmp_path, tied):
     alone = replace(BRANCHES_2, tied=tied)
     ours = replace(alone, section=plan_of(tmp_path, CHAIN_2))
     expected, got = stock(world2, alone)[0], world2.run(train, ours)[0]
-    assert (got["losses"], got["last"], got["evaluation"]) == (expected["losses"], expected["last"], expected["evaluation"])
+    assert (got["losses"], got["last"], got["evaluation"]) == (
+        expected["losses"],
+        expected["last"],
+        expected["evaluation"],
+    )
 
 
 def saved(options: Options, folder: str) -> dict[str, bytes]:
@@ -124,7 +124,9 @@ def test_branches_that_meet_in_a_stage_on_all_devices(world4, stock, tmp_path):
 def test_edges_that_the_model_does_not_have(world2, tmp_path):
     wrong = [K_2[0], replace(K_2[1], inputs=("text",)), K_2[2]]
     for message in world2.run(refusal, replace(BRANCHES_2, section=plan_of(tmp_path, wrong))):
-        assert 'stage "image" takes the outputs of text, and its layers read those of no stage' in message, message
+        assert 'stage "image" takes the outputs of text, and its layers read those of no stage' in message, (
+            message
+        )
 
 
 def test_a_plain_chain_has_no_branches(world2, tmp_path):

@@ -45,7 +45,9 @@ def test_numbers_are_those_of_deepspeed_alone(world2, plan, first):
     unchanged = {name: "dropout" if name == "dropout_off" else "" for name in names}
     theirs = world2.run(changed, BASE, [*names, *set(unchanged.values())])[0]
     ours = world2.run(changed, replace(BASE, section={"plan": plan}), names)[0]
-    assert not [name for name in names if theirs[name] == theirs[unchanged[name]]], "the test shows nothing of these"
+    assert not [name for name in names if theirs[name] == theirs[unchanged[name]]], (
+        "the test shows nothing of these"
+    )
     assert not [name for name in names if ours[name] != theirs[name]], "other numbers than DeepSpeed's"
 
 
@@ -59,16 +61,28 @@ def test_a_tuple_of_one_tensor(world2, stock, plan):
     """It is not the tensor itself: the next layer takes it apart."""
     options = replace(BASE, change="tuples")
     theirs, ours = stock(world2, options)[0], world2.run(train, replace(options, section={"plan": plan}))[0]
-    assert (ours["losses"], ours["evaluation"], ours["last"]) == (theirs["losses"], theirs["evaluation"], theirs["last"])
+    assert (ours["losses"], ours["evaluation"], ours["last"]) == (
+        theirs["losses"],
+        theirs["evaluation"],
+        theirs["last"],
+    )
 
 
 def test_one_object_at_several_places(world2, plan):
     for message in world2.run(refusal, replace(BASE, change="one_object", section={"plan": plan})):
-        assert message.startswith("OstinatoError") and 'layers 1, 3 on other devices than 0 (they share tensors ("' in message and "TiedLayerSpec" in message
+        assert (
+            message.startswith("OstinatoError")
+            and 'layers 1, 3 on other devices than 0 (they share tensors ("' in message
+            and "TiedLayerSpec" in message
+        )
 
 
 def test_a_frozen_front(world2, stock, plan):
     """A stage without a gradient to compute, frozen by the script after its layers were made."""
     options = replace(BASE, change="front_frozen")
     theirs, ours = stock(world2, options)[0], world2.run(train, replace(options, section={"plan": plan}))[0]
-    assert (ours["losses"], ours["evaluation"], ours["last"]) == (theirs["losses"], theirs["evaluation"], theirs["last"])
+    assert (ours["losses"], ours["evaluation"], ours["last"]) == (
+        theirs["losses"],
+        theirs["evaluation"],
+        theirs["last"],
+    )

@@ -61,7 +61,10 @@ def load(options: Options, folder: str, optimizer: bool = True) -> dict:
 @pytest.fixture(scope="module")
 def plans(tmp_path_factory):
     folder = tmp_path_factory.mktemp("plans")
-    return {x.name: str(make_plan(folder / x.name, x, LAYERS, MICRO_BATCHES)) for x in (STOCK, WAVE, LOOPED, FRONT, FOUR)}
+    return {
+        x.name: str(make_plan(folder / x.name, x, LAYERS, MICRO_BATCHES))
+        for x in (STOCK, WAVE, LOOPED, FRONT, FOUR)
+    }
 
 
 def under(options: Options, plan: str) -> Options:
@@ -101,17 +104,24 @@ def test_layer_files_are_those_of_deepspeed(world2, plans, saved):
 
 def test_weights_load_under_another_placement(world2, plans, saved):
     folder, _ = saved(world2, Options(), save)
-    alone, ours = (world2.run(load, options, folder, False) for options in (Options(), under(Options(), plans["wave"])))
+    alone, ours = (
+        world2.run(load, options, folder, False) for options in (Options(), under(Options(), plans["wave"]))
+    )
     for result, expected in zip(ours, alone, strict=True):
         assert result["weights"] == expected["weights"]
         assert result["losses"] == expected["losses"]
 
 
 def half(job, options: Options, *args):
-    """job() where DeepSpeed takes fp16, and AdamW, which own_optimizer brings, for its fused optimizer, for which it flattens groups."""
+    """job() where DeepSpeed takes fp16, and AdamW, which own_optimizer brings, for its fused optimizer, for
+    which it flattens groups."""
     from deepspeed.runtime import engine
 
-    with fp16_on_a_processor(), mock.patch.object(engine, "FusedAdam", torch.optim.AdamW), mock.patch.object(engine, "APEX_INSTALLED", False):
+    with (
+        fp16_on_a_processor(),
+        mock.patch.object(engine, "FusedAdam", torch.optim.AdamW),
+        mock.patch.object(engine, "APEX_INSTALLED", False),
+    ):
         return job(options, *args)
 
 
@@ -140,7 +150,8 @@ MOVED = {  # options, the placement before, the one after
 
 @pytest.mark.parametrize("case", everyday(MOVED, "fp32-idle-rank", "fp16-flat", "bf16-zero1"))
 def test_training_goes_on_under_another_placement(world2, plans, saved, case):
-    """With the losses of the placement that wrote the checkpoint. DeepSpeed's own files name no parameters without ZeRO."""
+    """With the losses of the placement that wrote the checkpoint. DeepSpeed's own files name no parameters
+    without ZeRO."""
     options, before, after = MOVED[case]
     ways = (save_half, load_half) if "fp16" in case else (save, load)
     folder, expected = saved(world2, under(options, plans[before]) if before else options, ways[0])
@@ -165,17 +176,24 @@ def test_a_first_start_reads_what_a_plan_has_saved(world2, plans, saved):
 
 
 def whole_states(engine) -> dict[str, torch.Tensor]:
-    """By parameter: the weights in fp32 and Adam's state, one after the other. DeepSpeed's get_full_hp_param() finds the first group's only."""
+    """By parameter: the weights in fp32 and Adam's state, one after the other. DeepSpeed's
+    get_full_hp_param() finds the first group's only."""
     optimizer, mine = engine.optimizer, []
     groups = getattr(optimizer, "bit16_groups", None) or optimizer.bf16_groups
     for group, stepped in zip(groups, optimizer.optimizer.param_groups, strict=True):
         flat = stepped["params"][0]
-        state = torch.stack([flat.detach(), *(optimizer.optimizer.state[flat][key] for key in ("exp_avg", "exp_avg_sq"))])
+        state = torch.stack(
+            [flat.detach(), *(optimizer.optimizer.state[flat][key] for key in ("exp_avg", "exp_avg_sq"))]
+        )
         for p in (p for p in group if p._hp_mapping is not None):
             here, begin = p._hp_mapping.hp_fragment_address, p._hp_mapping.lp_fragment_address.start
-            mine.append((engine.param_names[p], begin, state[:, here.start : here.start + here.numel].clone()))
+            mine.append(
+                (engine.param_names[p], begin, state[:, here.start : here.start + here.numel].clone())
+            )
     found = {(name, begin): piece for held in everyones(mine) for name, begin, piece in held}
-    return {name: torch.cat([found[key] for key in sorted(found) if key[0] == name], dim=1) for name, _ in found}
+    return {
+        name: torch.cat([found[key] for key in sorted(found) if key[0] == name], dim=1) for name, _ in found
+    }
 
 
 def save_states(options: Options, folder: str) -> dict:
@@ -197,7 +215,9 @@ def test_other_numbers_of_stages_and_replicas(world2, world4, plans, saved, conf
     """Two replicas of two stages write; read by four stages, and by one replica of the same two."""
     options = Options(config=config, own_optimizer=config is ZERO_1)
     folder, (expected, *_) = saved(world4, under(options, plans["wave"]), save_states)
-    readers = [(world2, options, "wave")] + [(world4, replace(options, stages=4), "four")] * (not options.own_optimizer)
+    readers = [(world2, options, "wave")] + [(world4, replace(options, stages=4), "four")] * (
+        not options.own_optimizer
+    )
     for world, reader, plan in readers:
         got = world.run(load_states, under(reader, plans[plan]), folder)[0]
         assert got.keys() == expected.keys()
@@ -253,11 +273,19 @@ def resaved(change, name: str = "mp_rank_01_model_states.pt"):
 
 REFUSED = {
     "mp_rank_01_model_states.pt is missing": lambda files: (files / "mp_rank_01_model_states.pt").unlink(),
-    "mp_rank_01_model_states.pt cannot be read (": lambda files: os.truncate(files / "mp_rank_01_model_states.pt", 3000),
+    "mp_rank_01_model_states.pt cannot be read (": lambda files: os.truncate(
+        files / "mp_rank_01_model_states.pt", 3000
+    ),
     "which of its numbers belong to which parameter is not certain": record_without_parameters,
-    "mp_rank_01_model_states.pt is of another kind of optimizer than AdamW": resaved(lambda held: held.update(optimizer=None)),
-    "group 1 of pipeline rank 1 has ": resaved(lambda held: held["optimizer"]["param_groups"][1]["params"].pop()),
-    "group 0 is of parameters that were in several groups": resaved(lambda held: held["optimizer"]["param_groups"][0].update(weight_decay=0.3)),
+    "mp_rank_01_model_states.pt is of another kind of optimizer than AdamW": resaved(
+        lambda held: held.update(optimizer=None)
+    ),
+    "group 1 of pipeline rank 1 has ": resaved(
+        lambda held: held["optimizer"]["param_groups"][1]["params"].pop()
+    ),
+    "group 0 is of parameters that were in several groups": resaved(
+        lambda held: held["optimizer"]["param_groups"][0].update(weight_decay=0.3)
+    ),
     "the schedule of learning rates was for other groups": groups_in_reverse,
     'has saved none of the 64 numbers of "': lambda files: (files / "ostinato.json").write_text(
         (files / "ostinato.json").read_text().replace("mix.weight", "mixed.weight")
@@ -265,7 +293,9 @@ REFUSED = {
     "mp_rank_01_model_states.pt is of step 2, and mp_rank_00_model_states.pt of step 3: files of two checkpoints": resaved(
         lambda held: held.update(global_steps=2)
     ),
-    '.mix.weight" has the shape [4, 16] in it, and [8, 8] now': lambda files: (files / "ostinato.json").write_text(
+    '.mix.weight" has the shape [4, 16] in it, and [8, 8] now': lambda files: (
+        files / "ostinato.json"
+    ).write_text(
         (files / "ostinato.json").read_text().replace('mix.weight", [8, 8]', 'mix.weight", [4, 16]')
     ),
 }
@@ -274,18 +304,26 @@ REFUSED = {
 def test_what_cannot_be_read_is_refused(world2, plans, saved, tmp_path):
     options = MOVED["fp32-two-groups"][0]
     folder, _ = saved(world2, under(options, plans["looped"]), save)
-    spoilt = [changed(folder, tmp_path / str(number), change) for number, change in enumerate(REFUSED.values())]
+    spoilt = [
+        changed(folder, tmp_path / str(number), change) for number, change in enumerate(REFUSED.values())
+    ]
     for errors in world2.run(attempts, under(options, plans["wave"]), [*spoilt, folder]):
         assert errors.pop() == ""
         for words, error in zip(REFUSED, errors, strict=True):
-            assert error.startswith("OstinatoError: ") and "optimizer state of another placement" in error, error
+            assert error.startswith("OstinatoError: ") and "optimizer state of another placement" in error, (
+                error
+            )
             assert words in error and "load_optimizer_states=False" in error, error
 
 
 LAYER_FILES = {
     "layer_05-model_states.pt is missing": lambda files: (files / "layer_05-model_states.pt").unlink(),
-    "layer_02-model_states.pt cannot be read: it is torn": lambda files: os.truncate(files / "layer_02-model_states.pt", 900),
-    "layer_00-model_states.pt cannot be read: it is torn": lambda files: os.truncate(files / "layer_00-model_states.pt", 0),
+    "layer_02-model_states.pt cannot be read: it is torn": lambda files: os.truncate(
+        files / "layer_02-model_states.pt", 900
+    ),
+    "layer_00-model_states.pt cannot be read: it is torn": lambda files: os.truncate(
+        files / "layer_00-model_states.pt", 0
+    ),
     "ostinato.json cannot be read: it is torn": lambda files: os.truncate(files / "ostinato.json", 40),
 }
 
@@ -294,7 +332,9 @@ def test_files_of_layers_that_cannot_be_read_are_refused(world2, plans, saved, t
     """On every rank, before anything is changed."""
     options = under(Options(), plans["wave"])
     folder, _ = saved(world2, options, save)
-    spoilt = [changed(folder, tmp_path / str(number), change) for number, change in enumerate(LAYER_FILES.values())]
+    spoilt = [
+        changed(folder, tmp_path / str(number), change) for number, change in enumerate(LAYER_FILES.values())
+    ]
     for errors in world2.run(attempts, options, spoilt):
         for words, error in zip(LAYER_FILES, errors, strict=True):
             assert error.startswith("OstinatoError: ") and words in error, error
@@ -318,7 +358,9 @@ REPLICA = "zero_pp_rank_1_mp_rank_00_optim_states.pt"
 REFUSED_OF_ZERO = {
     f"{REPLICA} is missing": lambda files: (files / REPLICA).unlink(),
     f'{REPLICA}: "elastic_checkpoint" has left out': resaved(elastic, REPLICA),
-    'with "round_robin_gradients", where parameters lie': resaved(in_order_of_rounds, "mp_rank_00_model_states.pt"),
+    'with "round_robin_gradients", where parameters lie': resaved(
+        in_order_of_rounds, "mp_rank_00_model_states.pt"
+    ),
     "3 ranks of a pipeline have written it, without saying which": of_three_ranks,
 }
 
@@ -326,21 +368,33 @@ REFUSED_OF_ZERO = {
 def test_what_cannot_be_read_of_zero_is_refused(world2, world4, plans, saved, tmp_path):
     options = Options(config=ZERO_1, own_optimizer=True)
     folder, _ = saved(world4, under(options, plans["wave"]), save_states)
-    spoilt = [changed(folder, tmp_path / str(number), change) for number, change in enumerate(REFUSED_OF_ZERO.values())]
+    spoilt = [
+        changed(folder, tmp_path / str(number), change)
+        for number, change in enumerate(REFUSED_OF_ZERO.values())
+    ]
     for errors in world2.run(attempts, under(options, plans["looped"]), spoilt):
         for words, error in zip(REFUSED_OF_ZERO, errors, strict=True):
-            assert words in error and "load_optimizer_states=False); to convert, ds_to_universal" in error, error
+            assert words in error and "load_optimizer_states=False); to convert, ds_to_universal" in error, (
+                error
+            )
 
 
 def refused_here(options: Options, folder: str) -> list[str]:
-    """What load_checkpoint() said under "round_robin_gradients", then of an engine that passes for one with slices, experts, and a loss that learns."""
+    """What load_checkpoint() said under "round_robin_gradients", then of an engine that passes for one with
+    slices, experts, and a loss that learns."""
 
     def refused(engine) -> str:
         with pytest.raises(OstinatoError) as error:
             engine.load_checkpoint(folder)
         return str(error.value)
 
-    said = [refused(make_engine(replace(options, config={"zero_optimization": {"stage": 1, "round_robin_gradients": True}})))]
+    said = [
+        refused(
+            make_engine(
+                replace(options, config={"zero_optimization": {"stage": 1, "round_robin_gradients": True}})
+            )
+        )
+    ]
     engine = make_engine(options)
     with mock.patch.object(engine.module.topology(), "get_dim", lambda axis: 2):
         said.append(refused(engine))
@@ -367,8 +421,13 @@ def test_optimizer_state_of_a_placement_under_deepspeed_alone(world2, plans, sav
     alone = Options(model="strangers", config=config)
     folder, _ = saved(world2, under(alone, plans["wave"]), save)
     for result in world2.run(load, alone, folder):
-        assert result["error"].startswith("OstinatoError: ") and "optimizer state of a placement of ostinato's" in result["error"]
-    ours, theirs = (world2.run(load, options, folder, False) for options in (under(alone, plans["wave"]), alone))
+        assert (
+            result["error"].startswith("OstinatoError: ")
+            and "optimizer state of a placement of ostinato's" in result["error"]
+        )
+    ours, theirs = (
+        world2.run(load, options, folder, False) for options in (under(alone, plans["wave"]), alone)
+    )
     assert [rank["losses"] for rank in ours] == [rank["losses"] for rank in theirs]
 
 

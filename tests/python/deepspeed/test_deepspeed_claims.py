@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What rank 0 says of a run beside 1F1B is true: before step 1, after it, and later; random numbers are those of 1F1B, or it is said."""
+"""What rank 0 says of a run beside 1F1B is true: before step 1, after it, and later; random numbers are those
+of 1F1B, or it is said."""
 
 import io
 import random
@@ -44,7 +45,13 @@ def heard(options: Options) -> dict:
         if options.draws_every:
             torch.rand(5)  # a script's own, between steps
         losses.append(listen(lambda: engine.train_batch(data).item()))
-    return {"losses": losses, "weights": weights(engine), "start": said[0], "first": said[1], "later": sum(said[2:], [])}
+    return {
+        "losses": losses,
+        "weights": weights(engine),
+        "start": said[0],
+        "first": said[1],
+        "later": sum(said[2:], []),
+    }
 
 
 def drawing(batches, every: int):
@@ -58,7 +65,9 @@ def drawing(batches, every: int):
 @pytest.fixture(scope="module")
 def plans(tmp_path_factory):
     folder = tmp_path_factory.mktemp("plans")
-    return {name: str(make_plan(folder / name, x, models.LAYERS, MICRO_BATCHES)) for name, x in PLACEMENTS.items()}
+    return {
+        name: str(make_plan(folder / name, x, models.LAYERS, MICRO_BATCHES)) for name, x in PLACEMENTS.items()
+    }
 
 
 def both(world, stock, options: Options, plan: str):
@@ -80,7 +89,9 @@ def test_nothing_drawn(world2, stock, plans, placement):
 
 
 def test_dropout_where_deepspeed_has_it(world2, stock, plans):
-    theirs, ours = both(world2, stock, replace(BASE, changed=((1, models.Module), (5, models.Dropping))), plans["stock"])
+    theirs, ours = both(
+        world2, stock, replace(BASE, changed=((1, models.Module), (5, models.Dropping))), plans["stock"]
+    )
     assert equal(theirs, ours) and not ours["first"]
 
 
@@ -111,7 +122,9 @@ def test_dropout_that_is_recomputed(world2, stock, tmp_path, way):
 def test_a_recomputed_stage_that_changes_its_inputs_in_place(world2, stock, tmp_path):
     text = placement_text(WAVE, models.LAYERS).replace("layers = [", "recompute = true\nlayers = [")
     plan = make_plan(tmp_path, WAVE, models.LAYERS, MICRO_BATCHES, text=text)
-    theirs, ours = both(world2, stock, replace(BASE, changed=((4, models.InPlace), (6, models.InPlace))), str(plan))
+    theirs, ours = both(
+        world2, stock, replace(BASE, changed=((4, models.InPlace), (6, models.InPlace))), str(plan)
+    )
     assert equal(theirs, ours) and not ours["first"]
 
 
@@ -120,17 +133,24 @@ def test_a_recomputed_layer_that_computes_gradients_is_refused(world2, tmp_path)
     plan = make_plan(tmp_path, UNEVEN, models.LAYERS, MICRO_BATCHES, text=text)
     options = replace(BASE, changed=((1, models.OwnGradient),), section={"plan": str(plan), "timeout_s": 3.0})
     message = world2.run(first_step_refused, options)[0]
-    assert message.startswith("OstinatoError: layer 1 computes gradients in its forward") and "search again" in message
+    assert (
+        message.startswith("OstinatoError: layer 1 computes gradients in its forward")
+        and "search again" in message
+    )
 
 
 def test_dropout_in_two_directions(world2, stock, tmp_path):
     options = replace(BASE, changed=DROPPING)
     theirs, ours = both(world2, stock, options, plan_of(tmp_path, X_2))
-    assert "up to rounding, for gradients of the 2 directions" in " ".join(ours["start"]) and not ours["first"]
+    assert (
+        "up to rounding, for gradients of the 2 directions" in " ".join(ours["start"]) and not ours["first"]
+    )
     assert ours["losses"] == pytest.approx(theirs["losses"], rel=1e-5)
 
 
-@pytest.mark.parametrize(("every", "is_equal"), [(MICRO_BATCHES, True), (3, False)], ids=["between-steps", "within"])
+@pytest.mark.parametrize(
+    ("every", "is_equal"), [(MICRO_BATCHES, True), (3, False)], ids=["between-steps", "within"]
+)
 def test_a_loader_that_draws(world2, stock, plans, every, is_equal):
     """As an epoch that begins: where it does so within a step, that is said."""
     options = replace(BASE, changed=DROPPING, draws_every=every)
@@ -141,7 +161,8 @@ def test_a_loader_that_draws(world2, stock, plans, every, is_equal):
 
 
 def heard_evaluating(options: Options) -> dict:
-    """heard() with evaluations before, between and after the steps: their losses, and all that the rank said in them."""
+    """heard() with evaluations before, between and after the steps: their losses, and all that the rank said
+    in them."""
     random.seed(dist.get_rank())
     engine = make_engine(options)
     data, held_out, printed = data_of(engine), data_of(engine, seed=99), io.StringIO()
@@ -183,13 +204,19 @@ def test_what_draws_is_said(world2, stock, plans, kind):
     layer, generator = DRAWS[kind]
     theirs, ours = both(world2, stock, replace(BASE, changed=((1, layer), (6, layer))), plans["wave"])
     (shown,) = ours["first"]
-    assert "in step 1, layers 1, 6 draw random numbers" in shown and f"({generator})" in shown and "seed_layers" in shown
+    assert (
+        "in step 1, layers 1, 6 draw random numbers" in shown
+        and f"({generator})" in shown
+        and "seed_layers" in shown
+    )
     assert not equal(theirs, ours) and not ours["later"]
 
 
 def test_layers_that_are_skipped_by_chance(world2, stock, plans):
     """What they draw says whether they draw more."""
-    theirs, ours = both(world2, stock, replace(BASE, changed=((1, models.Skipping), (5, models.Skipping))), plans["wave"])
+    theirs, ours = both(
+        world2, stock, replace(BASE, changed=((1, models.Skipping), (5, models.Skipping))), plans["wave"]
+    )
     (shown,) = ours["first"]
     assert "take another number of random numbers than for the first micro-batch" in shown
     assert not equal(theirs, ours)
@@ -197,7 +224,9 @@ def test_layers_that_are_skipped_by_chance(world2, stock, plans):
 
 @pytest.mark.parametrize("interval", everyday([0, 1, 3], 3))
 def test_seeded_layers_are_equal_everywhere(world2, stock, plans, interval):
-    changed = tuple(enumerate([models.Module, models.OfPython, models.OfNumpy, models.Normal, models.Dropping]))
+    changed = tuple(
+        enumerate([models.Module, models.OfPython, models.OfNumpy, models.Normal, models.Dropping])
+    )
     options = replace(BASE, changed=changed, seed_layers=True, checkpoint_interval=interval)
     theirs, ours = both(world2, stock, options, plans["wave"])
     assert "draws" not in " ".join(ours["start"]) and equal(theirs, ours)
@@ -232,5 +261,8 @@ def test_several_tensors_behind_a_border_of_1f1b_alone(world2, stock, plans):
     options = replace(BASE, changed=((3, models.Pair), (4, models.Sum)))
     theirs, ours = both(world2, stock, options, plans["uneven"])
     (shown,) = ours["first"]
-    assert "bit for bit" in " ".join(ours["start"]) and "several tensors with gradients cross from layer 3" in shown
+    assert (
+        "bit for bit" in " ".join(ours["start"])
+        and "several tensors with gradients cross from layer 3" in shown
+    )
     assert ours["losses"] == pytest.approx(theirs["losses"], rel=1e-5)

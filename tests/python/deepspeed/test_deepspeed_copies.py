@@ -18,7 +18,9 @@ SGD_2 = Options(stages=2, optimizer="SGD", steps=10)
 SGD_4 = replace(SGD_2, stages=4)
 X_2, X_4 = two_directions((5,), LAYERS), two_directions((2, 4, 6), LAYERS)
 # Branches that meet, both ways; and an embedding and a head on both ranks for both ways.
-X_OF_K_2 = mirrored([Stage("text", 0, 3, (0,)), Stage("image", 3, 5, (1,)), Stage("both", 5, 8, (0,), ("text", "image"))])
+X_OF_K_2 = mirrored(
+    [Stage("text", 0, 3, (0,)), Stage("image", 3, 5, (1,)), Stage("both", 5, 8, (0,), ("text", "image"))]
+)
 X_OF_M_2 = mirrored(
     [
         Stage("embedding", 0, 1, (0, 1)),
@@ -39,7 +41,14 @@ X_OF_M_4 = mirrored(
     ]
 )
 # The same layers on every rank, but the directions pair the ranks otherwise.
-PAIRS = {"aembedding": (0, 2), "bembedding": (1, 3), "aown": (0, 2), "bown": (1, 3), "ahead": (1, 3), "bhead": (0, 2)}
+PAIRS = {
+    "aembedding": (0, 2),
+    "bembedding": (1, 3),
+    "aown": (0, 2),
+    "bown": (1, 3),
+    "ahead": (1, 3),
+    "bhead": (0, 2),
+}
 X_OTHERWISE_4 = [replace(s, devices=PAIRS.get(s.name, s.devices)) for s in X_OF_M_4]
 
 CASES = {
@@ -52,16 +61,27 @@ CASES = {
     "branches-split-zero1": (X_OF_K_2, "auto", True, replace(SGD_2, model="branches", config=ZERO_1)),
     "sharded": (X_OF_M_2, "auto", False, replace(SGD_2, model="vocabulary")),
     "sharded-split-zero1-clipped": (
-        X_OF_M_2, "auto", True, replace(SGD_2, model="vocabulary", config=ZERO_1 | {"gradient_clipping": 0.1})
+        X_OF_M_2,
+        "auto",
+        True,
+        replace(SGD_2, model="vocabulary", config=ZERO_1 | {"gradient_clipping": 0.1}),
     ),
 }
 CASES_4 = {
     "dualpipe": (X_4, "auto", True, SGD_4),
     "chimera": (X_4, "chimera", False, SGD_4),
     "data-parallel-zero1": (X_2, "auto", False, replace(SGD_2, config=ZERO_1)),
-    "sharded-apart-clipped": (X_OF_M_4, "auto", False, replace(SGD_4, model="vocabulary", config={"gradient_clipping": 0.1})),
+    "sharded-apart-clipped": (
+        X_OF_M_4,
+        "auto",
+        False,
+        replace(SGD_4, model="vocabulary", config={"gradient_clipping": 0.1}),
+    ),
     "sharded-apart-split-zero1-clipped": (
-        X_OF_M_4, "auto", True, replace(SGD_4, model="vocabulary", config=ZERO_1 | {"gradient_clipping": 0.1})
+        X_OF_M_4,
+        "auto",
+        True,
+        replace(SGD_4, model="vocabulary", config=ZERO_1 | {"gradient_clipping": 0.1}),
     ),
 }
 
@@ -71,7 +91,10 @@ def plan_of(folder, stages, method="auto", split=False) -> str:
     return str(make_plan(folder, Layout("x", (), ()), LAYERS, MICRO_BATCHES // 2, method, text))
 
 
-@pytest.mark.parametrize("case", everyday(CASES, "chimera-clipped", "split-tied", "branches-split-zero1", "sharded-split-zero1-clipped"))
+@pytest.mark.parametrize(
+    "case",
+    everyday(CASES, "chimera-clipped", "split-tied", "branches-split-zero1", "sharded-split-zero1-clipped"),
+)
 def test_two_ranks(case, world2, stock, tmp_path):
     compare(world2, stock, *CASES[case], tmp_path)
 
@@ -82,7 +105,8 @@ def test_four_ranks(case, world4, stock, tmp_path):
 
 
 def compare(world, stock, stages, method, split, options, folder):
-    """Equal from run to run; as DeepSpeed alone but for the order of sums. training.weights() compares the copies bit for bit."""
+    """Equal from run to run; as DeepSpeed alone but for the order of sums. training.weights() compares the
+    copies bit for bit."""
     ours = replace(options, section={"plan": plan_of(folder, stages, method, split)})
     expected = stock(world, options)[0]
     got, again = world.run(train, ours), world.run(train, ours)[0]
@@ -97,7 +121,10 @@ def compare(world, stock, stages, method, split, options, folder):
 
 def alone(first: dict[str, bytes], steps: int, lr: float) -> dict[str, torch.Tensor]:
     """The same training by one process, from these weights: plain torch."""
-    layers = [layer.build() if hasattr(layer, "build") else layer for layer in models.layers(tied=False, in_place=False)]
+    layers = [
+        layer.build() if hasattr(layer, "build") else layer
+        for layer in models.layers(tied=False, in_place=False)
+    ]
     tensors = {}
     for index, layer in enumerate(layers):
         if isinstance(layer, torch.nn.Module):
@@ -120,7 +147,10 @@ def alone(first: dict[str, bytes], steps: int, lr: float) -> dict[str, torch.Ten
 
 def test_one_process_computes_the_same(world2, tmp_path):
     got = world2.run(train, replace(SGD_2, section={"plan": plan_of(tmp_path, X_2)}))[0]
-    expected = {f"{name}@0": training.bytes_of(tensor) for name, tensor in alone(got["first"], SGD_2.steps, lr=0.05).items()}
+    expected = {
+        f"{name}@0": training.bytes_of(tensor)
+        for name, tensor in alone(got["first"], SGD_2.steps, lr=0.05).items()
+    }
     close(got["last"], expected)
 
 
@@ -176,9 +206,16 @@ def test_checkpoints(world2, tmp_path):
 
 
 def test_parts_on_other_ranks_go_on_from_a_checkpoint(world4, tmp_path):
-    """Where the ranks of a direction are paired otherwise, they hold other parts of the same layers: their state is refused."""
+    """Where the ranks of a direction are paired otherwise, they hold other parts of the same layers: their
+    state is refused."""
     ours, other = (
-        replace(SGD_4, model="vocabulary", optimizer="Adam", config=ZERO_1, section={"plan": plan_of(tmp_path / name, stages)})
+        replace(
+            SGD_4,
+            model="vocabulary",
+            optimizer="Adam",
+            config=ZERO_1,
+            section={"plan": plan_of(tmp_path / name, stages)},
+        )
         for name, stages in (("apart", X_OF_M_4), ("other", X_OTHERWISE_4))
     )
     folder = str(tmp_path / "saved")
@@ -193,16 +230,26 @@ def test_parts_that_would_overlap_are_refused(world4, tmp_path):
     uneven = [replace(s, devices=(0, 1, 2)) if s.name == "bembedding" else s for s in X_OF_M_4]
     options = replace(SGD_4, model="vocabulary", section={"plan": plan_of(tmp_path, uneven)})
     for message in world4.run(training.refusal, options):
-        assert "on devices [0, 1] and [0, 1, 2]: these must be the same, or as many others" in message, message
+        assert "on devices [0, 1] and [0, 1, 2]: these must be the same, or as many others" in message, (
+            message
+        )
 
 
 def test_statistics_of_two_directions_are_refused(world2, tmp_path):
     """Each would have its own, of half the batches; a counter is named only."""
-    for message in world2.run(training.first_step_refused, Options(model="changed", section={"plan": plan_of(tmp_path, X_2)})):
-        assert 'forwards change "norm.num_batches_tracked" of layer 0' in message and "two directions" in message, message
+    for message in world2.run(
+        training.first_step_refused, Options(model="changed", section={"plan": plan_of(tmp_path, X_2)})
+    ):
+        assert (
+            'forwards change "norm.num_batches_tracked" of layer 0' in message and "two directions" in message
+        ), message
 
 
 def test_an_odd_number_of_batches_is_refused(world2, tmp_path):
-    odd = Options(stages=2, section={"plan": plan_of(tmp_path, X_2)}, config={"gradient_accumulation_steps": 3})
+    odd = Options(
+        stages=2, section={"plan": plan_of(tmp_path, X_2)}, config={"gradient_accumulation_steps": 3}
+    )
     for message in world2.run(training.refusal, odd):
-        assert "2 micro-batches, each for 2 directions, a step, and gradient_accumulation_steps is 3" in message
+        assert (
+            "2 micro-batches, each for 2 directions, a step, and gradient_accumulation_steps is 3" in message
+        )

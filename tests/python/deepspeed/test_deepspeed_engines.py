@@ -20,7 +20,9 @@ ENGINES = int(os.environ.get("OSTINATO_SOAK_ENGINES", 3))
 
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory):
-    return make_plan(tmp_path_factory.mktemp("plan"), Layout("wave", (2, 4, 6), (0, 1, 1, 0)), LAYERS, MICRO_BATCHES)
+    return make_plan(
+        tmp_path_factory.mktemp("plan"), Layout("wave", (2, 4, 6), (0, 1, 1, 0)), LAYERS, MICRO_BATCHES
+    )
 
 
 def left_by_engines(options: Options) -> tuple[float, float]:
@@ -76,7 +78,9 @@ def one_after_the_other(first: Options, second: Options) -> tuple:
     module = before.module
     before.destroy()
     try:
-        engine, *_ = deepspeed.initialize(model=module, config=second.configuration(), model_parameters=list(module.parameters()))
+        engine, *_ = deepspeed.initialize(
+            model=module, config=second.configuration(), model_parameters=list(module.parameters())
+        )
     except RuntimeError as error:
         return f"{type(error).__name__}: {error}", {}
     engine.batches = before.batches
@@ -85,14 +89,19 @@ def one_after_the_other(first: Options, second: Options) -> tuple:
 
 def test_a_second_engine_over_a_placed_model_is_refused(world2, plan):
     alone, ours = Options(), Options(section={"plan": str(plan), "require": False})
-    for second, words in [(ours, "has an engine already"), (alone, "the configuration of this engine names no plan")]:
+    for second, words in [
+        (ours, "has an engine already"),
+        (alone, "the configuration of this engine names no plan"),
+    ]:
         for said, _ in world2.run(one_after_the_other, ours, second):
             assert str(said).startswith("OstinatoError") and words in said
 
 
 def test_deepspeed_alone_goes_on_with_a_model_placed_in_order(world2, tmp_path):
     alone = Options()
-    ours = replace(alone, section={"plan": str(make_plan(tmp_path, Layout("two", (2,), (0, 1)), LAYERS, MICRO_BATCHES))})
+    ours = replace(
+        alone, section={"plan": str(make_plan(tmp_path, Layout("two", (2,), (0, 1)), LAYERS, MICRO_BATCHES))}
+    )
     assert world2.run(one_after_the_other, ours, alone) == world2.run(one_after_the_other, alone, alone)
 
 
@@ -109,7 +118,11 @@ def caught(options: Options, evaluates: bool) -> list[str]:
     if engine.global_rank == 1:
         engine.module.forward_funcs[0].register_forward_hook(fail)
     said = []
-    for run in (engine.eval_batch if evaluates else engine.train_batch, engine.train_batch, engine.eval_batch):
+    for run in (
+        engine.eval_batch if evaluates else engine.train_batch,
+        engine.train_batch,
+        engine.eval_batch,
+    ):
         try:
             said.append(repr(run(data)))
         except Exception as error:
@@ -124,6 +137,8 @@ def test_a_script_that_goes_on_after_an_error_is_told(world2, plan, evaluates):
     assert failed[0] == "ArithmeticError: once" and "RECV" in waited[0]
     for rank in (waited, failed):
         for call, said in zip(("train_batch()", "eval_batch()"), rank[1:], strict=True):
-            assert said.startswith(f"OstinatoError: {call}: {'an evaluation' if evaluates else 'step 1'} failed on this rank ("), said
+            assert said.startswith(
+                f"OstinatoError: {call}: {'an evaluation' if evaluates else 'step 1'} failed on this rank ("
+            ), said
             assert said.endswith("end the run and resume it from its last checkpoint")
     world2.restart()  # its transfers are out of step

@@ -35,7 +35,9 @@ def both(world2, stock):
     """both(function, options, plan): (DeepSpeed's results, ours) by rank."""
 
     def run(function, options, plan):
-        return stock(world2, options, function), world2.run(function, replace(options, section={"plan": plan}))
+        return stock(world2, options, function), world2.run(
+            function, replace(options, section={"plan": plan})
+        )
 
     return run
 
@@ -57,7 +59,12 @@ SCHEDULER = {"scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 4,
         Options(config=SCHEDULER),
         Options(built=True),
         Options(checkpoint_interval=1, checkpointable=("Block",), seed_layers=True),
-        Options(config={"bf16": {"enabled": True, "immediate_grad_update": True}, "zero_optimization": {"stage": 1}}),
+        Options(
+            config={
+                "bf16": {"enabled": True, "immediate_grad_update": True},
+                "zero_optimization": {"stage": 1},
+            }
+        ),
     ],
     ids=["scheduler", "built-layers", "reentrant-checkpointing", "immediate-bf16"],
 )
@@ -154,7 +161,11 @@ def steps_of_odd_outputs(options: Options) -> dict:
     )[0]
     data = models.micro_batches(7)
     losses = [engine.train_batch(data).item() for _ in range(5)]
-    return {"losses": losses, "weights": weights(engine), "evaluation": engine.eval_batch(models.micro_batches(99)).item()}
+    return {
+        "losses": losses,
+        "weights": weights(engine),
+        "evaluation": engine.eval_batch(models.micro_batches(99)).item(),
+    }
 
 
 def test_none_masks_and_what_has_no_gradient_cross_a_border(both, plans, tmp_path):
@@ -223,7 +234,8 @@ def evaluations(options: Options) -> list:
 
 
 def test_evaluation(both, plans):
-    """The loss is known everywhere; logits and outputs stay on the rank of the last stage, which is rank 0 in a wave."""
+    """The loss is known everywhere; logits and outputs stay on the rank of the last stage, which is rank 0 in
+    a wave."""
     expected, got = both(evaluations, Options(), plans["wave"])
     numbers = [[v for v in row if isinstance(v, float)] for row in (*expected, *got)]
     assert numbers[0] == numbers[1] == numbers[2] == numbers[3]
@@ -247,8 +259,12 @@ def test_trace_and_announcement(world2, plans, tmp_path):
     section = {"plan": plans["wave"], "trace": str(tmp_path / "trace")}
     first, second = world2.run(traced, Options(section=section))
     line, losses, where = [line for line in first.splitlines() if line.startswith("ostinato")]
-    assert where.startswith("ostinato: rank 0 reads inputs, and rank 0 computes the loss, which are ranks 0 and 1 in 1F1B")
-    assert re.search(r'plan [0-9a-f]{12} on placement "wave", 4 micro-batches: expected to take [\d.]+ ms a step', line)
+    assert where.startswith(
+        "ostinato: rank 0 reads inputs, and rank 0 computes the loss, which are ranks 0 and 1 in 1F1B"
+    )
+    assert re.search(
+        r'plan [0-9a-f]{12} on placement "wave", 4 micro-batches: expected to take [\d.]+ ms a step', line
+    )
     assert losses == "ostinato: expected: the losses of 1F1B bit for bit"
     assert "ostinato" not in second
     traces = read_traces(tmp_path / "trace")
@@ -274,7 +290,9 @@ def losses_while_nothing_can_be_written(options: Options) -> list[float]:
 
 def test_a_full_disk_loses_the_trace_not_the_training(world2, plans, tmp_path):
     folders = {"trace": str(tmp_path / "trace"), "memory": str(tmp_path / "memory")}
-    full = world2.run(losses_while_nothing_can_be_written, Options(section={"plan": plans["wave"], **folders}))
+    full = world2.run(
+        losses_while_nothing_can_be_written, Options(section={"plan": plans["wave"], **folders})
+    )
     assert full == world2.run(losses_while_nothing_can_be_written, Options(section={"plan": plans["wave"]}))
     assert not list(tmp_path.glob("*/*"))
 
@@ -291,10 +309,14 @@ def test_memory_of_a_step_by_owner(world2, plans, tmp_path):
         stages = set(forwards)
         assert len(forwards) == 2 * MICRO_BATCHES and len(stages) == 2  # a wave has two stages on each rank
         assert set(counters[0]) >= {"parameters", "gradients", "optimizer state", "workspace", *stages}
-        assert counters[0]["optimizer state"] > counters[0]["parameters"] > 0  # Adam's two numbers, and the weights
+        assert (
+            counters[0]["optimizer state"] > counters[0]["parameters"] > 0
+        )  # Adam's two numbers, and the weights
         assert all(any(held[stage] for held in counters) for stage in stages)
         assert all(size >= 0 for held in counters for size in held.values())
-        assert sum(counters[-1][stage] for stage in stages) <= 64 * MICRO_BATCHES  # losses and such that DeepSpeed holds on to
+        assert (
+            sum(counters[-1][stage] for stage in stages) <= 64 * MICRO_BATCHES
+        )  # losses and such that DeepSpeed holds on to
 
 
 class Failing(torch.nn.Linear):
@@ -343,7 +365,10 @@ def test_an_error_in_a_layer(world2, plans):
     """It keeps its type and says where it was; the other rank names the instruction that it waited for."""
     section = {"plan": plans["looped"], "timeout_s": 3.0}
     waited, failed = world2.run(failure, Options(section=section))
-    assert failed[:2] == (1, "ArithmeticError: the layer is out of numbers")  # a forward before step 1 has learned what layers draw
+    assert failed[:2] == (
+        1,
+        "ArithmeticError: the layer is out of numbers",
+    )  # a forward before step 1 has learned what layers draw
     assert "rank 1 (pipeline rank 1), step 2, plan " in failed[2]
     assert waited[0] == 1 and "rank 0 (pipeline rank 0), step 2" in waited[2]
     assert re.search(r"RECV_[FB]\d", waited[1]), waited[1]
@@ -363,7 +388,10 @@ def said(options: Options) -> str:
 def test_a_backward_that_cannot_be_split_says_so(world2, plans):
     options = Options(checkpoint_interval=1, checkpointable=("Block",), section={"plan": plans["split"]})
     first, second = world2.run(said, options)
-    assert first == "ostinato: rank 0: the backward of s0, s2 ran whole, where its input half is planned: activation checkpointing cannot be split"
+    assert (
+        first
+        == "ostinato: rank 0: the backward of s0, s2 ran whole, where its input half is planned: activation checkpointing cannot be split"
+    )
     assert "rank 1" in second and "s3" in second and "\n" not in second
     assert world2.run(said, Options(section={"plan": plans["split"]})) == ["", ""]
 
@@ -389,7 +417,11 @@ def timed(options: Options) -> list[str]:
     data = data_of(engine)
     for _ in range(2):
         engine.train_batch(data)
-    return [name for name in ("fwd_microstep", "bwd_microstep", "step_microstep") if name in engine.timers.get_timers()]
+    return [
+        name
+        for name in ("fwd_microstep", "bwd_microstep", "step_microstep")
+        if name in engine.timers.get_timers()
+    ]
 
 
 @pytest.mark.parametrize("layout", everyday(["wave", "split"], "split"))

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Buffers that forwards write to, where a plan recomputes them; and what a script does after initialize(), where ranks start again."""
+"""Buffers that forwards write to, where a plan recomputes them; and what a script does after initialize(),
+where ranks start again."""
 
 import functools
 import io
@@ -27,7 +28,11 @@ def test_recomputed_once(world2, stock, tmp_path):
         text = text.replace(f'name = "s{stage}"\nlayers', f'name = "s{stage}"\nrecompute = true\nlayers')
     plan = str(make_plan(tmp_path, WAVE, LAYERS, MICRO_BATCHES, text=text))
     theirs, ours = stock(world2, options)[0], world2.run(train, replace(options, section={"plan": plan}))[0]
-    assert (ours["losses"], ours["evaluation"], ours["last"]) == (theirs["losses"], theirs["evaluation"], theirs["last"])
+    assert (ours["losses"], ours["evaluation"], ours["last"]) == (
+        theirs["losses"],
+        theirs["evaluation"],
+        theirs["last"],
+    )
 
 
 def layers_changed(engine):
@@ -38,7 +43,9 @@ def layers_changed(engine):
 def options_changed(engine):
     for group in engine.optimizer.param_groups:
         group["lr"], group["momentum"] = 0.2, 0.5
-    engine.optimizer.register_step_post_hook(lambda optimizer, *_: optimizer.param_groups[0].update(weight_decay=0.1))
+    engine.optimizer.register_step_post_hook(
+        lambda optimizer, *_: optimizer.param_groups[0].update(weight_decay=0.1)
+    )
 
 
 def schedule_moved(engine):
@@ -51,12 +58,16 @@ def batches_changed(engine):
 
 def step_wrapped(engine):
     """Around one that a scheduler counts, which the script has dropped. What it reads lies on the optimizer."""
-    torch.optim.lr_scheduler.ExponentialLR(getattr(engine.optimizer, "optimizer", engine.optimizer), 0.9)  # ZeRO wraps one
+    torch.optim.lr_scheduler.ExponentialLR(
+        getattr(engine.optimizer, "optimizer", engine.optimizer), 0.9
+    )  # ZeRO wraps one
     step, engine.optimizer.bound = engine.optimizer.step, 0.01
 
     @functools.wraps(step)
     def clipped(*args, **kwargs):
-        for parameter in (p for group in engine.optimizer.param_groups for p in group["params"] if p.grad is not None):
+        for parameter in (
+            p for group in engine.optimizer.param_groups for p in group["params"] if p.grad is not None
+        ):
             parameter.grad.clamp_(-engine.optimizer.bound, engine.optimizer.bound)
         return step(*args, **kwargs)
 
@@ -96,21 +107,39 @@ def methods_held(engine):
     return lambda: evaluate(engine.batches(99)).item()
 
 
-OF_OPTIMIZERS = (options_changed, step_wrapped, schedule_wrapped, groups_held, scheduler_of_torch, methods_held)
+OF_OPTIMIZERS = (
+    options_changed,
+    step_wrapped,
+    schedule_wrapped,
+    groups_held,
+    scheduler_of_torch,
+    methods_held,
+)
 BETWEEN = {f.__name__: f for f in (layers_changed, schedule_moved, batches_changed, *OF_OPTIMIZERS)}
 ZERO = {"zero_optimization": {"stage": 1}}
-SCHEDULE = {"scheduler": {"type": "WarmupLR", "params": {"warmup_min_lr": 0.0, "warmup_max_lr": 0.1, "warmup_num_steps": 8}}}
+SCHEDULE = {
+    "scheduler": {
+        "type": "WarmupLR",
+        "params": {"warmup_min_lr": 0.0, "warmup_max_lr": 0.1, "warmup_num_steps": 8},
+    }
+}
 
 
 def trained(options: Options) -> dict:
-    """With what options.change names done between initialize() and the first step; what it returns is called after each step."""
+    """With what options.change names done between initialize() and the first step; what it returns is called
+    after each step."""
     engine, losses, after = make_engine(options), [], []
     then = BETWEEN[options.change](engine) if options.change in BETWEEN else None
     data = data_of(engine)
     for _ in range(options.steps):
         losses.append(engine.train_batch(data).item())
         after.append(then() if then else None)
-    return {"losses": losses, "after": after, "last": weights(engine), "kind": type(engine).__mro__[1].__name__}
+    return {
+        "losses": losses,
+        "after": after,
+        "last": weights(engine),
+        "kind": type(engine).__mro__[1].__name__,
+    }
 
 
 CHANGES = [("", {}), *((change, {}) for change in BETWEEN), ("groups_held", ZERO), ("step_wrapped", ZERO)]
@@ -126,10 +155,12 @@ def test_auto_trains_what_the_script_trains(world2, tmp_path, change, zero):
     ours = world2.run(train_with_costs, replace(options, section=section), profile.read_text(), trained)
     assert "layers = [0, 4]" not in (tmp_path / "placement.toml").read_text()  # layers have moved
     for got, expected in zip(ours, theirs, strict=True):
-        assert got["kind"] == "PlanEngine" and got["losses"] == expected["losses"] and got["last"] == expected["last"]
+        assert (
+            got["kind"] == "PlanEngine"
+            and got["losses"] == expected["losses"]
+            and got["last"] == expected["last"]
+        )
         assert got["after"] == expected["after"]
-
-
 
 
 def trained_and_told(options: Options) -> dict:
@@ -141,9 +172,15 @@ def trained_and_told(options: Options) -> dict:
 
 @pytest.mark.parametrize(("method", "told"), [("1f1b", False), ("gpipe", True)])
 def test_statistics_that_checkpointing_counts_twice(world2, stock, tmp_path, method, told):
-    """DeepSpeed's checkpointing runs a BatchNorm's forward again in its backward: what it averages depends on their order."""
+    """DeepSpeed's checkpointing runs a BatchNorm's forward again in its backward: what it averages depends on
+    their order."""
     options = replace(BASE, checkpoint_interval=1, config={"pipeline": {"use_reentrant": False}})
-    plan = str(make_plan(tmp_path, Layout("chain", (LAYERS // 2,), (0, 1)), LAYERS, MICRO_BATCHES, method=method))
-    theirs, ours = stock(world2, options)[0], world2.run(trained_and_told, replace(options, section={"plan": plan}))[0]
+    plan = str(
+        make_plan(tmp_path, Layout("chain", (LAYERS // 2,), (0, 1)), LAYERS, MICRO_BATCHES, method=method)
+    )
+    theirs, ours = (
+        stock(world2, options)[0],
+        world2.run(trained_and_told, replace(options, section={"plan": plan}))[0],
+    )
     assert ours["losses"] == theirs["losses"] and (ours["evaluation"] != theirs["evaluation"]) is told
     assert any("evaluations with it, differ" in line for line in ours["said"]) is told

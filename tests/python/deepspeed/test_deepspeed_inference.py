@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Evaluation runs the plan's forwards; a plan of forwards only serves requests, for latency or for throughput."""
+"""Evaluation runs the plan's forwards; a plan of forwards only serves requests, for latency or for
+throughput."""
 
 from dataclasses import replace
 
@@ -33,12 +34,15 @@ CASES = {
 
 
 def answers(options: Options) -> dict:
-    """Losses, all outputs and the last logits of eval_batch(), by an engine without an optimizer; what training raises."""
+    """Losses, all outputs and the last logits of eval_batch(), by an engine without an optimizer; what
+    training raises."""
     engine = make_engine(options)
     data = engine.batches(5)
     losses = [engine.eval_batch(data, num_micro_batches=n).item() for n in (None, 11)]
     engine.total_loss = None  # which DeepSpeed adds the next outputs to
-    outputs = engine.eval_batch(data, compute_loss=False, reduce_output=None, bcast_loss=False, num_micro_batches=7)
+    outputs = engine.eval_batch(
+        data, compute_loss=False, reduce_output=None, bcast_loss=False, num_micro_batches=7
+    )
     last, logits = engine.eval_batch(data, return_logits=True, num_micro_batches=5)
     refused = ""
     if options.section is not None:
@@ -56,7 +60,8 @@ def first_given(results: list[dict], key: str):
 
 @pytest.mark.parametrize("case", everyday(CASES, "wave", "x", "k-latency", "m"))
 def test_a_plan_of_forwards_serves_requests(case, world2, stock, tmp_path):
-    """In rounds of the plan's 4 requests, and what is left; every answer is DeepSpeed's, in the order of the requests."""
+    """In rounds of the plan's 4 requests, and what is left; every answer is DeepSpeed's, in the order of the
+    requests."""
     layout, model, text, objective = CASES[case]
     options = Options(model=model, optimizer=None)
     plan = make_plan(tmp_path, layout, LAYERS, MICRO_BATCHES, text=text, objective=objective)
@@ -79,9 +84,14 @@ def evaluated(options: Options) -> dict:
     engine = make_engine(options)
     data, held_out, found = engine.batches(7), engine.batches(5), {"losses": []}
     for n in (None, 1, 6):
-        found["losses"] += [engine.eval_batch(held_out, num_micro_batches=n).item(), engine.train_batch(data).item()]
+        found["losses"] += [
+            engine.eval_batch(held_out, num_micro_batches=n).item(),
+            engine.train_batch(data).item(),
+        ]
     engine.total_loss = None
-    found["outputs"] = engine.eval_batch(held_out, compute_loss=False, reduce_output=None, bcast_loss=False, num_micro_batches=6)
+    found["outputs"] = engine.eval_batch(
+        held_out, compute_loss=False, reduce_output=None, bcast_loss=False, num_micro_batches=6
+    )
     return found
 
 
@@ -89,7 +99,10 @@ def evaluated(options: Options) -> dict:
 def test_evaluation_between_steps(world2, stock, tmp_path, method):
     """Of a training plan the forward part runs."""
     plan = make_plan(tmp_path, replace(WAVE, split=method == "zb-v"), LAYERS, MICRO_BATCHES, method)
-    expected, got = stock(world2, Options(), evaluated), world2.run(evaluated, Options(section={"plan": str(plan)}))
+    expected, got = (
+        stock(world2, Options(), evaluated),
+        world2.run(evaluated, Options(section={"plan": str(plan)})),
+    )
     assert [r["losses"] for r in got] == [r["losses"] for r in expected]
     pairs = zip(first_given(got, "outputs"), first_given(expected, "outputs"), strict=True)
     assert all((mine == theirs).all() for mine, theirs in pairs)
@@ -116,5 +129,8 @@ def test_a_rank_may_hold_nothing_to_train_where_nothing_is_trained(world2, stock
     idle = Layout("idle", (4, 5), (0, 1, 0))
     plan = make_plan(tmp_path, idle, LAYERS, MICRO_BATCHES, text=chain_text(idle, LAYERS, trains=False))
     options = Options(optimizer=None)
-    expected, got = stock(world2, options, answers), world2.run(answers, replace(options, section={"plan": str(plan)}))
+    expected, got = (
+        stock(world2, options, answers),
+        world2.run(answers, replace(options, section={"plan": str(plan)})),
+    )
     assert [r["losses"] for r in got] == [r["losses"] for r in expected]

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every key of DeepSpeed's configuration is decided in docs/deepspeed-keys.toml, and what that says is tried here."""
+"""Every key of DeepSpeed's configuration is decided in docs/deepspeed-keys.toml, and what that says is tried
+here."""
 
 import gc
 from dataclasses import replace
@@ -42,7 +43,9 @@ def test_what_is_decided_exists():
 
 def test_the_page_is_written_from_the_data():
     page = deepspeed_keys.DATA.with_suffix(".md").read_text()
-    assert page == deepspeed_keys.page(DECIDED), "in tests/python: python -m support.deepspeed_keys > ../../docs/deepspeed-keys.md"
+    assert page == deepspeed_keys.page(DECIDED), (
+        "in tests/python: python -m support.deepspeed_keys > ../../docs/deepspeed-keys.md"
+    )
 
 
 @pytest.mark.parametrize("verdict", ["no_effect", "refused_by_deepspeed"])
@@ -79,7 +82,10 @@ def test_refused_by_name(key):
     assert "does not work with a plan: " in str(error.value)
 
 
-@pytest.mark.parametrize("key", [key for key, value in DECIDED["refused"].items() if isinstance(value, dict) and "enabled" in value])
+@pytest.mark.parametrize(
+    "key",
+    [key for key, value in DECIDED["refused"].items() if isinstance(value, dict) and "enabled" in value],
+)
 def test_what_is_switched_off_is_not_refused(key):
     check_keys(nested(key, {**DECIDED["refused"][key], "enabled": False}))
     check_keys(nested(key, {}))
@@ -87,7 +93,11 @@ def test_what_is_switched_off_is_not_refused(key):
 
 def test_a_configuration_that_deepspeed_has_read_is_not_refused():
     """It adds sections of its own to the dictionary."""
-    read = {"train_micro_batch_size_per_gpu": 1, "data_efficiency": {"data_sampling": {}}, "zero_optimization": {"stage": 1}}
+    read = {
+        "train_micro_batch_size_per_gpu": 1,
+        "data_efficiency": {"data_sampling": {}},
+        "zero_optimization": {"stage": 1},
+    }
     deepspeed.runtime.config.DeepSpeedConfig(read)
     check_keys(read)
 
@@ -128,7 +138,10 @@ def refused_engine(options: Options) -> str:
 @pytest.fixture(scope="module")
 def sections(tmp_path_factory):
     folder = tmp_path_factory.mktemp("plans")
-    return {x.name: {"plan": str(make_plan(folder / x.name, x, LAYERS, MICRO_BATCHES))} for x in (WAVE, LOOPED, SPLIT)}
+    return {
+        x.name: {"plan": str(make_plan(folder / x.name, x, LAYERS, MICRO_BATCHES))}
+        for x in (WAVE, LOOPED, SPLIT)
+    }
 
 
 def test_an_engine_is_refused_on_every_rank(world2, sections):
@@ -156,7 +169,9 @@ def trained(options: Options, given: dict) -> dict:
         gc.unfreeze()
         gc.enable()  # "disable_python_gc"
         if given.get("configures"):
-            off = dict.fromkeys(("partition_activations", "contiguous_checkpointing", "checkpoint_in_cpu"), False)
+            off = dict.fromkeys(
+                ("partition_activations", "contiguous_checkpointing", "checkpoint_in_cpu"), False
+            )
             deepspeed.checkpointing.configure(None, **off)
 
 
@@ -171,13 +186,25 @@ def _trained(options: Options, given: dict) -> dict:
         engine = make_engine(options)
         data = data_of(engine)
     losses = [engine.train_batch(data).item() for _ in range(6)]
-    return {"losses": losses, "weights": weights(engine), "rates": engine.get_lr(), "scale": getattr(engine.optimizer, "cur_scale", None)}
+    return {
+        "losses": losses,
+        "weights": weights(engine),
+        "rates": engine.get_lr(),
+        "scale": getattr(engine.optimizer, "cur_scale", None),
+    }
 
 
-HELD_ELSEWHERE = ("ZeRO-1", "fp16, dynamic scale", "activation checkpointing", "data set with a rest")  # test_deepspeed_training.py, _features.py
+HELD_ELSEWHERE = (
+    "ZeRO-1",
+    "fp16, dynamic scale",
+    "activation checkpointing",
+    "data set with a rest",
+)  # test_deepspeed_training.py, _features.py
 
 
-@pytest.mark.parametrize("name", everyday(DECIDED["trained"], *(name for name in DECIDED["trained"] if name not in HELD_ELSEWHERE)))
+@pytest.mark.parametrize(
+    "name", everyday(DECIDED["trained"], *(name for name in DECIDED["trained"] if name not in HELD_ELSEWHERE))
+)
 def test_same_as_deepspeed(worlds, stock, sections, name):
     given = DECIDED["trained"][name]
     config = given["config"]
@@ -192,18 +219,25 @@ def test_same_as_deepspeed(worlds, stock, sections, name):
 def test_the_older_key_of_offloading_is_the_newer():
     """ "cpu_offload": so what is trained with "offload_optimizer" holds for it."""
     zero = {"stage": 1, "cpu_offload": True}
-    read = deepspeed.runtime.config.DeepSpeedConfig({"train_micro_batch_size_per_gpu": 1, "zero_optimization": zero})
+    read = deepspeed.runtime.config.DeepSpeedConfig(
+        {"train_micro_batch_size_per_gpu": 1, "zero_optimization": zero}
+    )
     assert read.zero_config.offload_optimizer.device == "cpu"
 
 
 # ---- checkpoints
 
 
-CHECKPOINT = {"tag_validation": "FAIL", "checkpoint_serialization": False, "parallel_write": {"pipeline_stage": True}}
+CHECKPOINT = {
+    "tag_validation": "FAIL",
+    "checkpoint_serialization": False,
+    "parallel_write": {"pipeline_stage": True},
+}
 
 
 def engine_with_equal_buffers(options: Options):
-    """Each replica draws its own, which DeepSpeed leaves as they are, and loads those of whoever wrote the layer."""
+    """Each replica draws its own, which DeepSpeed leaves as they are, and loads those of whoever wrote the
+    layer."""
     engine = make_engine(options)
     for buffer in engine.module.buffers():
         buffer.fill_(0.5)
@@ -221,13 +255,19 @@ def saved_and_resumed(options: Options, folder: str) -> dict:
     for _ in range(2 * MICRO_BATCHES if data is not None else 0):
         next(data)
     second.load_checkpoint(folder, tag="two")
-    return {"losses": losses, "again": [second.train_batch(data).item() for _ in range(2)], "weights": weights(second)}
+    return {
+        "losses": losses,
+        "again": [second.train_batch(data).item() for _ in range(2)],
+        "weights": weights(second),
+    }
 
 
 def test_keys_of_checkpoints(world4, stock, sections, tmp_path):
     """The two replicas of a pipeline write its layers between them."""
     options = Options(config={"checkpoint": CHECKPOINT, "zero_optimization": {"stage": 1}})
     expected = stock(world4, options, saved_and_resumed, str(tmp_path / "alone"))
-    got = world4.run(saved_and_resumed, replace(options, section=sections["looped"]), str(tmp_path / "planned"))
+    got = world4.run(
+        saved_and_resumed, replace(options, section=sections["looped"]), str(tmp_path / "planned")
+    )
     assert [result["again"] for result in got] == [result["losses"][2:] for result in got]
     assert got == expected

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a profile through `ostinato plan` to a training: chunks, sharded layers and recomputation, against DeepSpeed's 1F1B."""
+"""From a profile through `ostinato plan` to a training: chunks, sharded layers and recomputation, against
+DeepSpeed's 1F1B."""
 
 import json
 import tomllib
@@ -20,8 +21,25 @@ SLOW, USUAL = 40_000, 4_000  # microseconds
 
 def plan(folder, capfd, *options):
     """(name of the winner, the "ostinato" section)."""
-    words = ["plan", str(folder / "profile.json"), "--devices", "2", "--micro-batches", "4", "--time-limit", "2", "--json"]
-    words += ["--all-devices", "--output", str(folder / "plan.json"), "--placement-output", str(folder / "placement.toml"), *options]
+    words = [
+        "plan",
+        str(folder / "profile.json"),
+        "--devices",
+        "2",
+        "--micro-batches",
+        "4",
+        "--time-limit",
+        "2",
+        "--json",
+    ]
+    words += [
+        "--all-devices",
+        "--output",
+        str(folder / "plan.json"),
+        "--placement-output",
+        str(folder / "placement.toml"),
+        *options,
+    ]
     capfd.readouterr()
     assert _search.main(words) == 0
     return json.loads(capfd.readouterr().out)["chosen"], {"plan": str(folder / "plan.json")}
@@ -62,7 +80,10 @@ def test_several_chunks(world2, stock, tmp_path, capfd):
 
 @pytest.mark.parametrize(
     ("layers_kept", "without", "how"),
-    [(4, "chunks,moves", "1 chunk per device, recompute"), (5, "moves", "looped, 2 chunks per device, recompute in part")],
+    [
+        (4, "chunks,moves", "1 chunk per device, recompute"),
+        (5, "moves", "looped, 2 chunks per device, recompute in part"),
+    ],
 )
 def test_recomputation_is_enforced(world2, stock, tmp_path, capfd, layers_kept, without, how):
     """Memory for the activations of so many layers: those that recompute run twice."""
@@ -77,7 +98,11 @@ def test_recomputation_is_enforced(world2, stock, tmp_path, capfd, layers_kept, 
     got = world2.run(train_and_count, replace(options, section=section))
     for ours, theirs in zip(got, stock(world2, options, train_and_count), strict=True):
         assert (ours["losses"], ours["last"]) == (theirs["losses"], theirs["last"])
-    blocks = [layer for layer, spec in enumerate(models.layers(False, False)) if getattr(spec, "typename", None) is Block]
+    blocks = [
+        layer
+        for layer, spec in enumerate(models.layers(False, False))
+        if getattr(spec, "typename", None) is Block
+    ]
     runs = sum(1 + (layer in again) for layer in blocks)
     assert sum(rank["forwards"] for rank in got) == training.MICRO_BATCHES * runs
 

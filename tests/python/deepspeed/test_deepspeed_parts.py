@@ -60,7 +60,9 @@ def test_files(tmp_path):
     assert paths.trace == tmp_path / "out" / "trace"
 
 
-@pytest.mark.parametrize("key", ["zero_optimization", "optimizer", "train_batch_size", "ostinato_off", "monitor"])
+@pytest.mark.parametrize(
+    "key", ["zero_optimization", "optimizer", "train_batch_size", "ostinato_off", "monitor"]
+)
 def test_other_keys_are_left_alone(key):
     assert hook.section_of({key: {}}) is None
 
@@ -97,17 +99,24 @@ def test_the_line_without_1f1b():
 
 
 def test_the_line_with_the_optimizer():
-    assert line(program(whole_step=29_500_000)).endswith("1F1B on the best stages: 29.1 ms); 29.5 ms with the optimizer's")
+    assert line(program(whole_step=29_500_000)).endswith(
+        "1F1B on the best stages: 29.1 ms); 29.5 ms with the optimizer's"
+    )
 
 
 def test_the_line_of_forwards_only():
-    assert "8 requests: predicted 27.000 ms; forwards only" in line(program(stages=[stage("front", 0, has_backward=False)]))
+    assert "8 requests: predicted 27.000 ms; forwards only" in line(
+        program(stages=[stage("front", 0, has_backward=False)])
+    )
 
 
 @pytest.mark.parametrize(
     ("losses", "words"),
     [
-        (expected(program(keeps_order=False), [], False), "the losses of 1F1B up to rounding, for gradients or losses are added in another order"),
+        (
+            expected(program(keeps_order=False), [], False),
+            "the losses of 1F1B up to rounding, for gradients or losses are added in another order",
+        ),
         (expected(program(), ["embed"], False), "layers tied as embed"),
         (expected(program(stages=[stage("head", 0, 1)]), [], False), "ranks sum their parts of head,"),
         (expected(program(), [], True), "gradient clipping"),
@@ -141,7 +150,9 @@ def test_data_that_end_in_the_middle_are_no_end_of_an_epoch():
         batches_of(4, 0).take(0, "inputs")
     batches = batches_of(4, 2)
     assert [batches.take(i, "inputs")[0] for i in range(2)] == [0, 1]
-    with pytest.raises(OstinatoError, match="ended after 2 of 4 micro-batches, in the middle of a train_batch"):
+    with pytest.raises(
+        OstinatoError, match="ended after 2 of 4 micro-batches, in the middle of a train_batch"
+    ):
         batches.take(2, "inputs")
 
 
@@ -189,5 +200,8 @@ def test_trace_is_what_report_reads(tmp_path):
     (read,) = read_traces(tmp_path / "new")
     assert (read.step, read.step_seconds[-1], read.makespan) == (11, 5.5, 27_000_000)
     assert [(i.text, i.planned, i.measured) for i in read.instructions] == [("0F0", 5, 5), ("0B0", 10, 13)]
-    assert [(block.action, block.median, block.steps) for block in read.blocks] == [("B", 13, 11), ("F", 5, 11)]
+    assert [(block.action, block.median, block.steps) for block in read.blocks] == [
+        ("B", 13, 11),
+        ("F", 5, 11),
+    ]
     assert read.peak_memory > 0 and read.peak_memory_of in ("process", "accelerator")

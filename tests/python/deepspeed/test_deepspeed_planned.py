@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the model to its training in one path: profile, `ostinato plan`, DeepSpeed. Models with branches, against one process;
-and plans that shard some layers and recompute others."""
+"""From the model to its training in one path: profile, `ostinato plan`, DeepSpeed. Models with branches,
+against one process; and plans that shard some layers and recompute others."""
 
 import json
 import tomllib
@@ -28,10 +28,15 @@ TOWERS = Options(model="branches", optimizer="SGD", steps=STEPS)
 
 
 def described(tied: bool = False) -> dict:
-    """The layers of two towers in turn, so that those of one tower are no run. `tied`: their tables are one, and the head's."""
+    """The layers of two towers in turn, so that those of one tower are no run. `tied`: their tables are one,
+    and the head's."""
     from deepspeed.pipe import LayerSpec, TiedLayerSpec
 
-    embed, block, head = LayerSpec(nn.Embedding, VOCABULARY, WIDTH), LayerSpec(Block), LayerSpec(nn.Linear, WIDTH, VOCABULARY)
+    embed, block, head = (
+        LayerSpec(nn.Embedding, VOCABULARY, WIDTH),
+        LayerSpec(Block),
+        LayerSpec(nn.Linear, WIDTH, VOCABULARY),
+    )
     if tied:
         embed = TiedLayerSpec("table", nn.Embedding, VOCABULARY, WIDTH)
         head = TiedLayerSpec("table", nn.Embedding, VOCABULARY, WIDTH, forward_fn=branches.unembed)
@@ -61,12 +66,20 @@ def train(options: Options) -> dict:
     data = branches.micro_batches(7)
     first = training.weights(engine)
     losses = [engine.train_batch(data).item() for _ in range(options.steps)]
-    return {"first": first, "losses": losses, "last": training.weights(engine), "kind": type(engine).__mro__[1].__name__}
+    return {
+        "first": first,
+        "losses": losses,
+        "last": training.weights(engine),
+        "kind": type(engine).__mro__[1].__name__,
+    }
 
 
 def tensors_of(weights: dict) -> dict:
     """By DeepSpeed's name of the parameter."""
-    return {name.partition("@")[0]: torch.frombuffer(bytearray(data), dtype=torch.float32) for name, data in weights.items()}
+    return {
+        name.partition("@")[0]: torch.frombuffer(bytearray(data), dtype=torch.float32)
+        for name, data in weights.items()
+    }
 
 
 def in_one_process(first: dict, tied: bool = False) -> tuple[list[float], dict]:
@@ -124,13 +137,20 @@ def measured():
 def profile_of(tied: bool):
     """The profile of the model with branches, with times that do not depend on this machine."""
     tokens = torch.randint(VOCABULARY, (2, BATCH, LENGTH))
-    job = Job(layers=graph(described(tied), branches.INPUTS), inputs=tuple(tokens), labels=tokens[0], loss_fn=branches.loss)
+    job = Job(
+        layers=graph(described(tied), branches.INPUTS),
+        inputs=tuple(tokens),
+        labels=tokens[0],
+        loss_fn=branches.loss,
+    )
     job.repeats, job.warm_up = 1, 0
     profile = profile_layers(job)
     rows = profile.layers
     for row in rows:
         cheap = row.name in ("6:join", "7:head")
-        row.forward, row.backward = (_profiler.spread_of([time]) for time in ((1000, 1000) if cheap else (10**6, 2 * 10**6)))
+        row.forward, row.backward = (
+            _profiler.spread_of([time]) for time in ((1000, 1000) if cheap else (10**6, 2 * 10**6))
+        )
     profile.layers = rows
     return profile
 
@@ -150,13 +170,17 @@ def test_a_graph_is_profiled_as_a_graph(measured):
 def test_branches_from_the_profile_to_the_training(request, measured, ranks, objective, tmp_path):
     """Within rounding of one process: what two layers read has its gradients added in another order."""
     measured.write(str(tmp_path / "profile.json"))
-    whole = ["--without", "split"] if objective == "latency" else []  # halves in a chain may be as quick as the towers
+    whole = (
+        ["--without", "split"] if objective == "latency" else []
+    )  # halves in a chain may be as quick as the towers
     section = plan(tmp_path, "--devices", ranks, "--objective", objective, *whole)
     if objective == "latency":  # the towers beside each other
         assert any(isinstance(stage["layers"][0], list) for stage in stages_of(tmp_path))
         found = json.loads((tmp_path / "plan.json").read_text())
         assert found["optimal"]["latency"] and found["lower_bound"]["latency"] < 10**7
-    trained_as_in_one_process(request.getfixturevalue(f"world{ranks}"), replace(TOWERS, stages=ranks, section=section))
+    trained_as_in_one_process(
+        request.getfixturevalue(f"world{ranks}"), replace(TOWERS, stages=ranks, section=section)
+    )
 
 
 def trained_as_in_one_process(world, options: Options) -> None:
@@ -185,34 +209,48 @@ def evaluated(options: Options) -> dict:
     data = branches.micro_batches(7)
     losses = [engine.eval_batch(data, num_micro_batches=n).item() for n in (None, 6)]
     engine.total_loss = None
-    outputs = engine.eval_batch(data, compute_loss=False, reduce_output=None, bcast_loss=False, num_micro_batches=5)
+    outputs = engine.eval_batch(
+        data, compute_loss=False, reduce_output=None, bcast_loss=False, num_micro_batches=5
+    )
     return {"losses": losses, "outputs": outputs, "kind": type(engine).__mro__[1].__name__}
 
 
 @pytest.mark.parametrize("way", everyday(["latency", "makespan", "section"], "section"))
 def test_branches_from_the_profile_to_answers(world2, measured, way, tmp_path):
-    """Forwards alone, planned by `ostinato plan --inference` or by the section itself; what DeepSpeed's own engine gives."""
+    """Forwards alone, planned by `ostinato plan --inference` or by the section itself; what DeepSpeed's own
+    engine gives."""
     measured.write(str(tmp_path / "profile.json"))
     if way == "section":
-        section = {"profile": str(tmp_path / "profile.json"), "search": {"inference": True, "time_limit": 2}, "output": str(tmp_path)}
+        section = {
+            "profile": str(tmp_path / "profile.json"),
+            "search": {"inference": True, "time_limit": 2},
+            "output": str(tmp_path),
+        }
     else:
         section = plan(tmp_path, "--devices", 2, "--inference", "--objective", way)
     options = Options(model="branches", optimizer=None)
-    expected, got = (world2.run(in_both_starts, evaluated, o) for o in (options, replace(options, section=section)))
+    expected, got = (
+        world2.run(in_both_starts, evaluated, o) for o in (options, replace(options, section=section))
+    )
     blocks = tomllib.loads((tmp_path / "placement.toml").read_text())["blocks"]
     assert {block["kind"] for block in blocks} == {"forward"}
     if way == "latency":  # the towers beside each other
         assert json.loads((tmp_path / "plan.json").read_text())["lower_bound"]["latency"] < 4 * 10**6
     assert got[0]["kind"] == "PlanEngine"
     assert [rank["losses"] for rank in got] == [rank["losses"] for rank in expected]
-    mine, theirs = (next(r["outputs"] for r in results if r["outputs"] is not None) for results in (got, expected))
+    mine, theirs = (
+        next(r["outputs"] for r in results if r["outputs"] is not None) for results in (got, expected)
+    )
     assert len(mine) == 5 and all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
 
 
 @pytest.mark.slow  # test_a_graph_is_profiled_as_a_graph has the edges, a section's profile the answers
 def test_auto_measures_branches(world2, stock, tmp_path):
-    """The profile that is measured inside DeepSpeed has the edges, and what rides along in a chain is no layer's own."""
-    options = replace(TOWERS, section={"auto": True, "output": str(tmp_path), "search": {"time_limit": 1, "max_chunks": 2}})
+    """The profile that is measured inside DeepSpeed has the edges, and what rides along in a chain is no
+    layer's own."""
+    options = replace(
+        TOWERS, section={"auto": True, "output": str(tmp_path), "search": {"time_limit": 1, "max_chunks": 2}}
+    )
     got = world2.run(in_both_starts, train, options)[0]
     assert got["kind"] == "PlanEngine"
     rows, carried = json.loads((tmp_path / "profile.json").read_text())["layers"], BATCH * LENGTH * WIDTH * 4

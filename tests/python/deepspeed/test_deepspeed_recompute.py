@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stages that are recomputed behind DeepSpeed's engine: by a mode "recompute" that the search chose, or sharded ones, with collectives."""
+"""Stages that are recomputed behind DeepSpeed's engine: by a mode "recompute" that the search chose, or
+sharded ones, with collectives."""
 
 import itertools
 import json
@@ -49,7 +50,11 @@ def test_same_numbers(world2, stock, tmp_path, split):
     plan, stages = plan_of(tmp_path, split)
     assert stages
     expected, got = stock(world2, options)[0], world2.run(train, replace(options, section={"plan": plan}))[0]
-    assert (got["losses"], got["evaluation"], got["last"]) == (expected["losses"], expected["evaluation"], expected["last"])
+    assert (got["losses"], got["evaluation"], got["last"]) == (
+        expected["losses"],
+        expected["evaluation"],
+        expected["last"],
+    )
 
 
 def forwards_of_blocks(options: Options) -> tuple[int, int]:
@@ -73,13 +78,21 @@ def forwards_of_blocks(options: Options) -> tuple[int, int]:
 
 def test_stages_run_twice(world2, tmp_path):
     plan, stages = plan_of(tmp_path, split=False)
-    blocks = {layer for layer, spec in enumerate(models.layers(False, False)) if getattr(spec, "typename", None) is models.Block}
+    blocks = {
+        layer
+        for layer, spec in enumerate(models.layers(False, False))
+        if getattr(spec, "typename", None) is models.Block
+    }
     bounds = [0, *CUTS, LAYERS]
-    times = [sum(b in range(bounds[s], bounds[s + 1]) for b in blocks) * (1 + (s in stages)) for s in range(4)]
+    times = [
+        sum(b in range(bounds[s], bounds[s + 1]) for b in blocks) * (1 + (s in stages)) for s in range(4)
+    ]
     got = world2.run(forwards_of_blocks, Options(stages=2, section={"plan": plan}))
     for rank, (trained, evaluated) in enumerate(got):
         own = [s for s in range(4) if RANKS[s] == rank]
-        forwards = sum(times[s] // (1 + (s in stages)) for s in own)  # of one micro-batch; one more has shown what layers draw
+        forwards = sum(
+            times[s] // (1 + (s in stages)) for s in own
+        )  # of one micro-batch; one more has shown what layers draw
         assert trained == MICRO_BATCHES * sum(times[s] for s in own) + forwards
         assert evaluated == (MICRO_BATCHES + 1) * forwards
 
@@ -119,19 +132,30 @@ CHECKPOINTED = {"checkpoint_interval": 1, "seed_layers": True}
 WAYS = {
     "plan": (False, True, {}),
     "plan-split": (True, True, {}),
-    "activation-checkpointing": (True, False, CHECKPOINTED | {"config": {"pipeline": {"use_reentrant": False}}}),
+    "activation-checkpointing": (
+        True,
+        False,
+        CHECKPOINTED | {"config": {"pipeline": {"use_reentrant": False}}},
+    ),
     "reentrant-checkpointing": (False, False, CHECKPOINTED),
 }
 
 
 @pytest.mark.parametrize("way", everyday(WAYS, "plan-split", "reentrant-checkpointing"))
 def test_sharded_stages(world2, tmp_path, way):
-    """No bit changes, and all ranks come to the collectives of a step in one order: per micro-batch to the sums of the embedding's and
-    the layer's outputs, and in backwards to those of the layer's and the head's gradients, and to the loss; the outputs once more
-    where they are recomputed. (Re-entrant checkpointing cannot recompute an embedding.)"""
+    """No bit changes, and all ranks come to the collectives of a step in one order: per micro-batch to the
+    sums of the embedding's and the layer's outputs, and in backwards to those of the layer's and the head's
+    gradients, and to the loss; the outputs once more where they are recomputed. (Re-entrant checkpointing
+    cannot recompute an embedding.)"""
     split, recompute, changed = WAYS[way]
     plans = [
-        make_plan(tmp_path / name, Layout("m", (), ()), LAYERS, MICRO_BATCHES, text=shapes.placement_text("m", SHARDED, split, recompute=again))
+        make_plan(
+            tmp_path / name,
+            Layout("m", (), ()),
+            LAYERS,
+            MICRO_BATCHES,
+            text=shapes.placement_text("m", SHARDED, split, recompute=again),
+        )
         for name, again in (("keep", False), ("again", recompute))
     ]
     options = Options(model="vocabulary", optimizer="SGD", seed_layers=True)

@@ -37,7 +37,12 @@ def with_section(**section):
 
 
 def test_misspelt_key_of_the_section(world2, plan):
-    refused(world2, with_section(plan=str(plan), timeouts=1), 'unknown key "timeouts"', 'did you mean "timeout_s"?')
+    refused(
+        world2,
+        with_section(plan=str(plan), timeouts=1),
+        'unknown key "timeouts"',
+        'did you mean "timeout_s"?',
+    )
 
 
 @pytest.mark.parametrize("key", ["ostinatto", "Ostinato", "ostinto"])
@@ -66,7 +71,11 @@ def test_a_section_that_would_be_silently_off(config, words):
 
 
 def test_a_configuration_without_the_section():
-    named_otherwise = {"optimizer": {"params": {"obstacle": 1}}, "csv_monitor": {"job_name": "ostinato"}, 3: [1, {"x": None}]}
+    named_otherwise = {
+        "optimizer": {"params": {"obstacle": 1}},
+        "csv_monitor": {"job_name": "ostinato"},
+        3: [1, {"x": None}],
+    }
     assert section_of(named_otherwise) is None
 
 
@@ -77,7 +86,12 @@ def test_a_null_section_stops_an_engine(world2):
 @pytest.mark.parametrize("key", ["trace", "memory"])
 def test_a_folder_that_cannot_be_written_stops_the_run_before_it_trains(world2, plan, tmp_path, key):
     (tmp_path / "file").write_text("")
-    refused(world2, with_section(plan=str(plan), **{key: str(tmp_path / "file" / "deep")}), f'"{key}"', "file is no folder")
+    refused(
+        world2,
+        with_section(plan=str(plan), **{key: str(tmp_path / "file" / "deep")}),
+        f'"{key}"',
+        "file is no folder",
+    )
 
 
 @pytest.mark.parametrize(
@@ -142,7 +156,10 @@ def table_of(changed: dict[int, tuple[str, list]]) -> str:
 
 
 ANOTHER = {
-    "parameters": ({1: ("1:Block", [("norm.weight", (9,), "float32")])}, 'layer 1 ("1:Block") has other parameters than it had'),
+    "parameters": (
+        {1: ("1:Block", [("norm.weight", (9,), "float32")])},
+        'layer 1 ("1:Block") has other parameters than it had',
+    ),
     "layers": ({5: ("5:Bigger", []), 6: ("6:Bigger", [])}, 'layer 5 is "5:Block", and was "5:Bigger"'),
 }
 
@@ -174,7 +191,9 @@ def test_a_plan_of_another_micro_batch_size(world2, tmp_path):
 
 def test_a_plan_for_this_model(world2, tmp_path):
     """What is frozen, and what DeepSpeed casts, does not count."""
-    plan = make_plan(tmp_path, LOOPED, LAYERS, MICRO_BATCHES, text=placement_text(LOOPED, LAYERS) + table_of({}))
+    plan = make_plan(
+        tmp_path, LOOPED, LAYERS, MICRO_BATCHES, text=placement_text(LOOPED, LAYERS) + table_of({})
+    )
     options = replace(with_section(plan=str(plan)), config={"bf16": {"enabled": True}})
     assert world2.run(refusal, options) == ["", ""]
 
@@ -188,9 +207,12 @@ def test_placement_without_layers(world2, plan, tmp_path):
 
 
 def test_zero_where_a_rank_has_nothing_of_a_parameter_group(world2, tmp_path):
-    """Matrices and vectors are groups; rank 0 gets layers without vectors, and DeepSpeed would wait for ever in the first step."""
+    """Matrices and vectors are groups; rank 0 gets layers without vectors, and DeepSpeed would wait for ever
+    in the first step."""
     plan = make_plan(tmp_path, Layout("uneven", (1, 3, 5), (0, 1, 0, 1)), LAYERS, MICRO_BATCHES)
-    options = replace(with_section(plan=str(plan)), own_optimizer=True, config={"zero_optimization": {"stage": 1}})
+    options = replace(
+        with_section(plan=str(plan)), own_optimizer=True, config={"zero_optimization": {"stage": 1}}
+    )
     refused(world2, options, "rank 0 has parameters of 1 of the optimizer's groups", "rank 1 of 2", "no ZeRO")
 
 
@@ -229,8 +251,14 @@ def refusal_by_configuration(configurations: list[dict], options: Options) -> st
     ("configurations", "words"),
     [
         ([{"zero_optimization": {"stage": 1}}, {}], "zero_config.stage: 0 against zero_config.stage: 1"),
-        ([{"gradient_clipping": 1.0}, {"gradient_clipping": 0.0}], "gradient_clipping: 0.0 against gradient_clipping: 1.0"),
-        ([{"bf16": {"enabled": False}}, {"bf16": {"enabled": True}}], "bfloat16_config.enabled: True against bfloat16_config.enabled: False"),
+        (
+            [{"gradient_clipping": 1.0}, {"gradient_clipping": 0.0}],
+            "gradient_clipping: 0.0 against gradient_clipping: 1.0",
+        ),
+        (
+            [{"bf16": {"enabled": False}}, {"bf16": {"enabled": True}}],
+            "bfloat16_config.enabled: True against bfloat16_config.enabled: False",
+        ),
     ],
 )
 def test_rank_with_another_configuration_of_deepspeed(world2, plan, configurations, words):
@@ -240,7 +268,9 @@ def test_rank_with_another_configuration_of_deepspeed(world2, plan, configuratio
 
 
 def test_what_names_folders_may_differ(world2, plan, tmp_path):
-    configurations = [{"tensorboard": {"enabled": False, "output_path": str(tmp_path / str(rank))}} for rank in range(2)]
+    configurations = [
+        {"tensorboard": {"enabled": False, "output_path": str(tmp_path / str(rank))}} for rank in range(2)
+    ]
     assert world2.run(refusal_by_configuration, configurations, with_section(plan=str(plan))) == ["", ""]
 
 
@@ -254,7 +284,10 @@ def refusal_of_rank_0(section: dict, options: Options) -> str:
 
 def test_rank_that_does_not_report(world2, plan):
     message, _ = world2.run(refusal_of_rank_0, {"plan": str(plan), "timeout_s": 1.0}, BASE)
-    assert "rank 1 did not report within 1 s: is ostinato installed there," in message and "has it ended: see its log" in message
+    assert (
+        "rank 1 did not report within 1 s: is ostinato installed there," in message
+        and "has it ended: see its log" in message
+    )
     world2.restart()  # the ranks have now made different numbers of engines
 
 
@@ -266,7 +299,8 @@ def fallback(options: Options) -> str:
 
 
 def test_not_required(world2, plan, monkeypatch):
-    """A feature that a plan cannot keep lets the run go on under DeepSpeed's schedule, where the section says so."""
+    """A feature that a plan cannot keep lets the run go on under DeepSpeed's schedule, where the section says
+    so."""
     kinds = world2.run(without_the_compiled_part, with_section(plan=str(plan), require=False))
     assert kinds == ["DeepSpeedEngine True"] * 2
     messages = world2.run(without_the_compiled_part, with_section(plan=str(plan)))

@@ -34,8 +34,11 @@ BASE = Options(stages=2, steps=6)
 
 @pytest.fixture(scope="module")
 def profile(tmp_path_factory):
-    """The second half is three times the first: DeepSpeed's partition by number of layers is far from balanced."""
-    return write_profile(tmp_path_factory.mktemp("profile") / "profile.json", [100] * 4 + [300] * (LAYERS - 4))
+    """The second half is three times the first: DeepSpeed's partition by number of layers is far from
+    balanced."""
+    return write_profile(
+        tmp_path_factory.mktemp("profile") / "profile.json", [100] * 4 + [300] * (LAYERS - 4)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -50,24 +53,38 @@ def same_numbers(got: list[dict], expected: list[dict]) -> None:
 
 
 def test_searches_from_a_profile(world2, profile, alone, tmp_path):
-    section = {"profile": str(profile), "search": {"time_limit": 1, "seed": 3}, "output": str(tmp_path / "out")}
+    section = {
+        "profile": str(profile),
+        "search": {"time_limit": 1, "seed": 3},
+        "output": str(tmp_path / "out"),
+    }
     got = world2.run(train, replace(BASE, section=section))
     same_numbers(got, alone)
     assert {result["kind"] for result in got} == {"PlanEngine"}
     plan = json.loads((tmp_path / "out" / "plan.json").read_text())
     assert plan["search"]["seed"] == 3
-    assert 'layers = [0, 4]' not in (tmp_path / "out" / "placement.toml").read_text()  # balanced otherwise than by number
+    assert (
+        "layers = [0, 4]" not in (tmp_path / "out" / "placement.toml").read_text()
+    )  # balanced otherwise than by number
 
 
 def test_rank_0_says_what_was_not_tried_and_why(profile, capsys):
     asked = Search(time_limit=1, max_chunks=3)
     own = Restriction("most_chunks", "Net has its own forward()", chunks=1)
-    found = search._search(asked, profile, search.Size(2, MICRO_BATCHES, restrictions=[own, *asked.restrictions()]))
+    found = search._search(
+        asked, profile, search.Size(2, MICRO_BATCHES, restrictions=[own, *asked.restrictions()])
+    )
     said = capsys.readouterr().out
-    assert "ostinato: not tried: more than 1 stage a device (Net has its own forward())\n" in said and "more than 3" not in said
+    assert (
+        "ostinato: not tried: more than 1 stage a device (Net has its own forward())\n" in said
+        and "more than 3" not in said
+    )
     assert found.placement.text.count("[[stages]]") == 2
     search._search(asked, profile, search.Size(2, MICRO_BATCHES, restrictions=asked.restrictions()))
-    assert 'not tried: inputs or loss on other devices than 1F1B, as waves have them ("search": {"ends": "free"} allows them); of' in capsys.readouterr().out
+    assert (
+        'not tried: inputs or loss on other devices than 1F1B, as waves have them ("search": {"ends": "free"} allows them); of'
+        in capsys.readouterr().out
+    )
 
 
 def test_enable_searches_too(world2, profile, alone):
@@ -81,7 +98,11 @@ AUTO = {
     "bf16": replace(BASE, config={"bf16": {"enabled": True}}),
     "own-optimizer-zero1": replace(BASE, own_optimizer=True, config={"zero_optimization": {"stage": 1}}),
     "tied-checkpointed": replace(
-        BASE, tied=True, checkpoint_interval=1, seed_layers=True, config={"pipeline": {"use_reentrant": False}}
+        BASE,
+        tied=True,
+        checkpoint_interval=1,
+        seed_layers=True,
+        config={"pipeline": {"use_reentrant": False}},
     ),
 }
 
@@ -93,7 +114,9 @@ SHORT = {"time_limit": 2, "max_chunks": 1, "device_memory": f"{4 * 2**20 + 8192}
 @pytest.mark.parametrize("way", everyday(["profile", "auto"], "profile"))
 def test_a_searched_plan_that_recomputes(world2, alone, tmp_path, way):
     costs = write_profile(tmp_path / "profile.json", [4000] * LAYERS, kept=1 << 20)
-    section = {"search": SHORT, "output": str(tmp_path / "out")} | ({"auto": True} if way == "auto" else {"profile": str(costs)})
+    section = {"search": SHORT, "output": str(tmp_path / "out")} | (
+        {"auto": True} if way == "auto" else {"profile": str(costs)}
+    )
     got = world2.run(train_with_costs, replace(BASE, section=section), costs.read_text())
     assert "recompute = true" in (tmp_path / "out" / "placement.toml").read_text()
     assert {result["kind"] for result in got} == {"PlanEngine"}
@@ -108,7 +131,9 @@ def test_auto_measures_and_switches(world2, alone, tmp_path):
     profile = json.loads((tmp_path / "profile.json").read_text())
     assert [row["index"] for row in profile["layers"]] == list(range(LAYERS))
     assert all(row["forward"]["median"] > 0 for row in profile["layers"])
-    assert sum(row["backward"]["median"] > 0 for row in profile["layers"]) >= LAYERS - 1  # one is hidden by the next, in place
+    assert (
+        sum(row["backward"]["median"] > 0 for row in profile["layers"]) >= LAYERS - 1
+    )  # one is hidden by the next, in place
     (tmp_path / "profile.json").unlink()
     same_numbers(world2.run(train, replace(BASE, section=section)), alone)
     assert not (tmp_path / "profile.json").exists()  # the plan was found, and nothing measured again
@@ -150,8 +175,12 @@ def test_auto_where_other_ranks_read_than_under_1f1b(world4, tmp_path):
     plan = make_plan(tmp_path, Layout("turned", (2, 4, 6), (1, 0, 3, 2)), LAYERS, MICRO_BATCHES)
     auto = {"auto": True, "search": {"ends": "free"}}
     measured = world4.run(fed, replace(options, section=auto), str(plan.parent), True)
-    assert len(measured[0]) == 2 and measured == world4.run(fed, replace(options, section={"plan": str(plan)}), str(plan.parent), True)
-    assert measured == world4.run(fed, replace(options, section=auto), str(plan.parent), False)  # each start asks its engine who reads
+    assert len(measured[0]) == 2 and measured == world4.run(
+        fed, replace(options, section={"plan": str(plan)}), str(plan.parent), True
+    )
+    assert measured == world4.run(
+        fed, replace(options, section=auto), str(plan.parent), False
+    )  # each start asks its engine who reads
 
 
 def test_auto_after_loading_weights(world2, tmp_path):
@@ -176,16 +205,25 @@ def test_auto_goes_on_without_a_plan_where_it_may(world2, alone):
         ({"profile": "p.json", "auto": True}, ['"profile" and "auto"']),
         ({"plan": "p.json", "search": {}}, ['"search"', 'needs "profile" or "auto"']),
         ({"profile": "p.json", "placement": "x.toml"}, ['"placement"', 'belongs to "plan"']),
-        ({"profile": "p.json", "search": {"time_limits": 3}}, ['"time_limits" in the "search"', 'mean "time_limit"?']),
+        (
+            {"profile": "p.json", "search": {"time_limits": 3}},
+            ['"time_limits" in the "search"', 'mean "time_limit"?'],
+        ),
         ({"profile": "p.json", "time_limit": 3}, ['unknown key "time_limit"', 'belongs in "search"']),
-        ({"profile": "p.json", "search": {"objective": "speed"}}, ["\"objective\" in the \"search\" section must be 'makespan'"]),
+        (
+            {"profile": "p.json", "search": {"objective": "speed"}},
+            ['"objective" in the "search" section must be \'makespan\''],
+        ),
         ({"profile": "/nowhere/p.json"}, ["/nowhere/p.json: no such file", "ostinato profile"]),
         ({"auto": 1}, ['"auto"', 'true, false or "measure"']),
         ({"auto": True, "search": {"inference": True}}, ['"inference"', 'needs "profile"']),
         ({"auto": True, "adapt": {}}, ['"adapt"', 'needs "auto" or "profile", and "output"']),
         ({"plan": "p.json", "adapt": {}}, ['"adapt"', 'needs "auto" or "profile", and "output"']),
         ({"auto": True, "output": "o", "adapt": {"evry": 5}}, ['"evry" in the "adapt"', 'mean "every"?']),
-        ({"auto": True, "output": "o", "adapt": {"every": 0}}, ['"every" in the "adapt" section must be greater than or equal to 2']),
+        (
+            {"auto": True, "output": "o", "adapt": {"every": 0}},
+            ['"every" in the "adapt" section must be greater than or equal to 2'],
+        ),
     ],
 )
 def test_wrong_section(world2, section, words):
@@ -202,26 +240,33 @@ def test_auto_on_another_number_of_ranks(world2, world4, stock, tmp_path):
     world2.run(train, options)
     measured = (tmp_path / "profile.json").read_bytes()
     got = world4.run(train, replace(options, stages=4))
-    assert {result["kind"] for result in got} == {"PlanEngine"} and (tmp_path / "profile.json").read_bytes() == measured
+    assert {result["kind"] for result in got} == {"PlanEngine"} and (
+        tmp_path / "profile.json"
+    ).read_bytes() == measured
     assert (tmp_path / "placement.toml").read_text().count("[[devices]]") == 4
     same_numbers(got, stock(world4, replace(options, stages=4, section=None)))
 
 
 @pytest.mark.parametrize(
-    ("micro_batches", "layers", "words"), [(MICRO_BATCHES + 1, LAYERS, "micro-batches"), (MICRO_BATCHES, LAYERS - 1, "layers")]
+    ("micro_batches", "layers", "words"),
+    [(MICRO_BATCHES + 1, LAYERS, "micro-batches"), (MICRO_BATCHES, LAYERS - 1, "layers")],
 )
 def test_a_plan_that_another_run_has_left(world2, tmp_path, micro_batches, layers, words):
     """Of another size: the folder is named."""
     make_plan(tmp_path, Layout("stale", (2, 4), (0, 1, 0)), layers, micro_batches)
     for message in world2.run(refusal, replace(BASE, section={"auto": True, "output": str(tmp_path)})):
-        assert words in message and message.endswith(f'"output": delete {tmp_path}, or name another folder'), message
+        assert words in message and message.endswith(
+            f'"output": delete {tmp_path}, or name another folder'
+        ), message
 
 
 def test_what_the_search_refuses(world2, profile):
     """Its words reach every rank."""
     cases = [({"method": "1g1b"}, "1f1b"), ({"device_memory": "1KiB"}, "no partition fits")]
     for wanted, word in cases:
-        for message in world2.run(refusal, replace(BASE, section={"profile": str(profile), "search": wanted})):
+        for message in world2.run(
+            refusal, replace(BASE, section={"profile": str(profile), "search": wanted})
+        ):
             assert "found no plan" in message and word in message, message
 
 

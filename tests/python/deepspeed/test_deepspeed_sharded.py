@@ -45,7 +45,8 @@ REPEATED = ("m", "nn4")
 
 @pytest.mark.parametrize("case", everyday(CASES, "m", "m-own-optimizer"))
 def test_trains_what_deepspeed_trains(case, worlds, stock, tmp_path):
-    """Within rounding: a head's sums and the norms for clipping are added rank by rank. Equal from run to run."""
+    """Within rounding: a head's sums and the norms for clipping are added rank by rank. Equal from run to
+    run."""
     size, layout, options = CASES[case]
     world, planned = worlds[size], replace(options, section={"plan": str(plan_of(tmp_path, layout))})
     expected, got = stock(world, options), world.run(train, planned)
@@ -142,10 +143,18 @@ def test_weights_pass_between_deepspeed_and_shards(world2, plans, saved, first):
 
 def test_optimizer_state_of_another_placement_is_refused(world2, plans, saved):
     """In a first start, too, under DeepSpeed's own 1F1B, which could read it."""
-    for first, second, more in ((M_2, HEAD_2, {}), (None, M_2, {}), (M_2, STOCK_2, {}), (None, M_2, {"check": 1})):
+    for first, second, more in (
+        (M_2, HEAD_2, {}),
+        (None, M_2, {}),
+        (M_2, STOCK_2, {}),
+        (None, M_2, {"check": 1}),
+    ):
         folder, _ = saved(world2, replace(TWO, section=plans[first] if first else None), save)
         for result in world2.run(load, replace(TWO, section=plans[second] | more), folder):
-            assert result["error"].startswith("OstinatoError: ") and "load_optimizer_states=False" in result["error"]
+            assert (
+                result["error"].startswith("OstinatoError: ")
+                and "load_optimizer_states=False" in result["error"]
+            )
             assert "several ranks hold parts of layers 0" in result["error"]
             assert "ds_to_universal" not in result["error"]  # which reads ZeRO's files, and there are none
 

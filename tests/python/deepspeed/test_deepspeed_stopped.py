@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rank that is stopped, wherever a step is: the others say where they are and whom they wait for, and end in bounded time."""
+"""A rank that is stopped, wherever a step is: the others say where they are and whom they wait for, and end
+in bounded time."""
 
 import os
 import re
@@ -24,7 +25,9 @@ BOUND_S = 60  # where six build on two processors; alone it takes TIMEOUT_S and 
 
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory):
-    return make_plan(tmp_path_factory.mktemp("plan"), Layout("wave", (2, 4, 6), (0, 1, 1, 0)), LAYERS, MICRO_BATCHES)
+    return make_plan(
+        tmp_path_factory.mktemp("plan"), Layout("wave", (2, 4, 6), (0, 1, 1, 0)), LAYERS, MICRO_BATCHES
+    )
 
 
 def stop_here(*_, **__) -> None:
@@ -32,7 +35,8 @@ def stop_here(*_, **__) -> None:
 
 
 def train_beside_a_stopped_rank(options: Options, stopped: int, where: str, folder: str) -> None:
-    """Never returns on the rank that is stopped; the others leave in `folder` what they print, and how long it took."""
+    """Never returns on the rank that is stopped; the others leave in `folder` what they print, and how long
+    it took."""
     rank, engine = training.dist.get_rank(), make_engine(options)
     engine.train_batch(data_of(engine))
     if rank == stopped and where == "optimizer":
@@ -60,8 +64,8 @@ def patience(where: str) -> float:
 
 
 def ask_a_stopped_rank(options: Options, stopped: int, where: str, folder: str) -> None:
-    """It stops before an exchange with the others that no executor makes: ours before and after the first step, DeepSpeed's of an evaluation and of
-    a checkpoint."""
+    """It stops before an exchange with the others that no executor makes: ours before and after the first
+    step, DeepSpeed's of an evaluation and of a checkpoint."""
     presence.LEAST_S = patience(where)
     rank, engine = training.dist.get_rank(), make_engine(options)
     if rank == stopped:
@@ -79,13 +83,21 @@ def ask_a_stopped_rank(options: Options, stopped: int, where: str, folder: str) 
 @pytest.mark.parametrize("where", everyday(ASKING, "after"))
 def test_who_asks_a_stopped_rank_names_it(plan, tmp_path, monkeypatch, stopped, where):
     monkeypatch.setattr("support.worlds.GRACE", 0)  # for the rank that is stopped
-    options = Options(section={"plan": str(plan), "timeout_s": TIMEOUT_S}, config={"zero_optimization": {"stage": 1}})
+    options = Options(
+        section={"plan": str(plan), "timeout_s": TIMEOUT_S}, config={"zero_optimization": {"stage": 1}}
+    )
     with World(2, timeout=BOUND_S + 60) as world, pytest.raises(AssertionError, match="the process ended"):
         world.run(ask_a_stopped_rank, options, stopped, where, str(tmp_path))
     said = (tmp_path / f"{1 - stopped}.err").read_text()
-    call = {"before": "train_batch()", "after": "train_batch()", "saving": "saving a checkpoint"}.get(where, "eval_batch()")
-    assert f"rank {1 - stopped} (pipeline rank {1 - stopped}), step {1 + (where == 'after')}: {call}: " in said, said
-    assert ("the store does not answer" if stopped == 0 else f"rank 1 gave no sign for {patience(where):g} s") in said, said
+    call = {"before": "train_batch()", "after": "train_batch()", "saving": "saving a checkpoint"}.get(
+        where, "eval_batch()"
+    )
+    assert (
+        f"rank {1 - stopped} (pipeline rank {1 - stopped}), step {1 + (where == 'after')}: {call}: " in said
+    ), said
+    assert (
+        "the store does not answer" if stopped == 0 else f"rank 1 gave no sign for {patience(where):g} s"
+    ) in said, said
 
 
 def save_slowly(options: Options, folder: str) -> list[float]:
@@ -158,6 +170,13 @@ def test_a_late_rank_is_named_while_the_run_goes_on(plan, world2, tmp_path):
     with World(2) as world:
         losses = world.run(train_beside_a_late_rank, options, str(tmp_path))
     said = said_by(tmp_path, 0).splitlines()[0]
-    assert said.startswith("ostinato: rank 0 is in step 2 at instruction ") and " ms for " in said and " of rank 1 " in said, said
-    assert re.search(r"; rank 1 is in step 2 at instruction \d+ of \d+ \(\w+\), /\S+/fault_jobs.py:\d+, in wait_for: late, but the run goes on$", said), said
+    assert (
+        said.startswith("ostinato: rank 0 is in step 2 at instruction ")
+        and " ms for " in said
+        and " of rank 1 " in said
+    ), said
+    assert re.search(
+        r"; rank 1 is in step 2 at instruction \d+ of \d+ \(\w+\), /\S+/fault_jobs.py:\d+, in wait_for: late, but the run goes on$",
+        said,
+    ), said
     assert losses == world2.run(three_steps, options)

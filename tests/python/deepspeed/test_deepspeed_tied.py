@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tied modules with parts that are not tied, as word and position embeddings: they go where their layers go, or it is said, or refused."""
+"""Tied modules with parts that are not tied, as word and position embeddings: they go where their layers go,
+or it is said, or refused."""
 
 from types import SimpleNamespace
 
@@ -43,7 +44,11 @@ class Positions:
 
         blocks = [LayerSpec(nn.Linear, WIDTH, WIDTH) for _ in range(LAYERS - 2)]
         tied = {"tied_weight_attr": "weight"}
-        return [TiedLayerSpec("embed", Embedding, **tied), *blocks, TiedLayerSpec("embed", Embedding, forward_fn=logits, **tied)]
+        return [
+            TiedLayerSpec("embed", Embedding, **tied),
+            *blocks,
+            TiedLayerSpec("embed", Embedding, forward_fn=logits, **tied),
+        ]
 
     @staticmethod
     def loss(made, labels):
@@ -72,7 +77,10 @@ TURNED, LOOPED = ("turned", (3,), (1, 0)), ("looped", (1, 3, 4), (0, 1, 0, 1))
 @pytest.mark.parametrize(("name", "cuts", "ranks"), everyday([TURNED, LOOPED], LOOPED))
 def test_what_is_not_tied_goes_with_its_layer(world2, stock, tmp_path, name, cuts, ranks):
     plan = make_plan(tmp_path, Layout(name, cuts, ranks), LAYERS, MICRO_BATCHES)
-    theirs, ours = stock(world2, BASE, trained), world2.run(trained, Options(**{**vars(BASE), "section": {"plan": str(plan)}}))
+    theirs, ours = (
+        stock(world2, BASE, trained),
+        world2.run(trained, Options(**{**vars(BASE), "section": {"plan": str(plan)}})),
+    )
     assert [losses for losses, _ in ours] == [losses for losses, _ in theirs]
     assert {word for _, word in ours} == {word for _, word in theirs}
 
@@ -81,14 +89,24 @@ def test_what_is_not_tied_goes_with_its_layer(world2, stock, tmp_path, name, cut
 def test_both_on_one_rank_train_alike(world2, stock, tmp_path, ranks):
     """Also on the rank of the last one, which has a module already."""
     plan = make_plan(tmp_path, Layout("wave", (1, 3, 4), ranks), LAYERS, MICRO_BATCHES)
-    theirs, ours = stock(world2, BASE, trained), world2.run(trained, Options(**{**vars(BASE), "section": {"plan": str(plan)}}))
+    theirs, ours = (
+        stock(world2, BASE, trained),
+        world2.run(trained, Options(**{**vars(BASE), "section": {"plan": str(plan)}})),
+    )
     assert ours[0][0] == pytest.approx(theirs[0][0], rel=1e-5)
 
 
 def test_of_whom_a_rank_takes_its_module():
     names, before = ["t", None, None, "t"], [0, 0, 1, 1]
-    assert source_of(names, before, [(1,), (0,), (0,), (0,)], "t", 1) == 0 and source_of(names, before, [(1,), (0,), (0,), (0,)], "t", 0) == 1
-    assert source_of(names, before, [(0,), (1,), (1,), (0,)], "t", 0) == source_of(names, before, [(1,), (0,), (0,), (1,)], "t", 1) == 0  # the first
+    assert (
+        source_of(names, before, [(1,), (0,), (0,), (0,)], "t", 1) == 0
+        and source_of(names, before, [(1,), (0,), (0,), (0,)], "t", 0) == 1
+    )
+    assert (
+        source_of(names, before, [(0,), (1,), (1,), (0,)], "t", 0)
+        == source_of(names, before, [(1,), (0,), (0,), (1,)], "t", 1)
+        == 0
+    )  # the first
 
 
 def test_layers_of_one_module_stay_together_where_not_all_of_it_is_tied():
@@ -98,10 +116,18 @@ def test_layers_of_one_module_stay_together_where_not_all_of_it_is_tied():
     assert beside(spec, Embedding()) == ["positions.weight"]
     module, units = Embedding(), {"1": nn.Linear(1, 1)}
     specs = [spec, LayerSpec(nn.Linear, 1, 1), spec, spec]
-    model = SimpleNamespace(partitions=lambda: [0, 3, 4], stage_id=0, _layer_specs=specs, get_submodule=lambda unit: units.get(unit, module))
+    model = SimpleNamespace(
+        partitions=lambda: [0, 3, 4],
+        stage_id=0,
+        _layer_specs=specs,
+        get_submodule=lambda unit: units.get(unit, module),
+    )
     (bound,) = bound_layers(model)
     assert bound.layers == (0, 2) and bound.device == -1 and '"positions.weight" is not tied' in bound.reason
-    assert "layers 0, 2 on different devices" in _search.broken([bound.row], [([0, 1], [0]), ([2, 3], [1])], False)[0]
+    assert (
+        "layers 0, 2 on different devices"
+        in _search.broken([bound.row], [([0, 1], [0]), ([2, 3], [1])], False)[0]
+    )
     assert not _search.broken([bound.row], [([0], [1]), ([1], [0]), ([2], [1]), ([3], [0])], False)[0]
     specs[3], specs[1] = units["1"], units["1"]  # on both ranks
     assert [(one.layers, one.device) for one in bound_layers(model)] == [((0, 2), -1), ((1,), 0)]

@@ -64,8 +64,14 @@ def observed(options: Options, folder: str) -> dict:
         data = ((cut(x, length), y[:, :length]) for x, y in engine.batches(7))
         losses += [engine.train_batch(data).item(), engine.eval_batch(data).item()]
         rates.append(engine.get_lr())
-    timers = [t for t in ("fwd_microstep", "bwd_microstep", "step_microstep") if t in engine.timers.get_timers()]
-    rows = {f.stem: list(csv.reader(f.open())) for f in (Path(folder) / name).glob("*.csv")} if dist.get_rank() == 0 else {}
+    timers = [
+        t for t in ("fwd_microstep", "bwd_microstep", "step_microstep") if t in engine.timers.get_timers()
+    ]
+    rows = (
+        {f.stem: list(csv.reader(f.open())) for f in (Path(folder) / name).glob("*.csv")}
+        if dist.get_rank() == 0
+        else {}
+    )
     return {"losses": losses, "rates": rates, "timers": timers, "monitored": rows}
 
 
@@ -81,10 +87,15 @@ def test_curriculum_scheduler_monitor_and_timers(world2, sections, stock, tmp_pa
     model, _, _ = PLACEMENTS[placement]
     options = Options(model=model, config=SCHEDULER)
     expected = stock(world2, options, observed, str(tmp_path))[0]
-    timed = SCHEDULER | {"wall_clock_breakdown": True}  # which DeepSpeed's pipelines alone stumble over (0.19.8)
+    timed = SCHEDULER | {
+        "wall_clock_breakdown": True
+    }  # which DeepSpeed's pipelines alone stumble over (0.19.8)
     got = world2.run(observed, replace(options, config=timed, section=sections[placement]), str(tmp_path))[0]
     assert got["losses"] == pytest.approx(expected["losses"], rel=bound(placement, 1e-4), abs=0.0)
-    assert (got["rates"], got["timers"]) == (expected["rates"], ["fwd_microstep", "bwd_microstep", "step_microstep"])
+    assert (got["rates"], got["timers"]) == (
+        expected["rates"],
+        ["fwd_microstep", "bwd_microstep", "step_microstep"],
+    )
     assert got["monitored"].keys() == expected["monitored"].keys() and got["monitored"]
     for name, rows in expected["monitored"].items():
         mine, theirs = ([float(row[-1]) for row in written[1:]] for written in (got["monitored"][name], rows))
@@ -96,12 +107,18 @@ def few_steps(options: Options) -> dict:
         engine = make_engine(options)
         data = engine.batches(7)
         losses = [engine.train_batch(data).item() for _ in range(4)]
-    return {"losses": losses, "weights": weights(engine), "scale": getattr(engine.optimizer, "cur_scale", None)}
+    return {
+        "losses": losses,
+        "weights": weights(engine),
+        "scale": getattr(engine.optimizer, "cur_scale", None),
+    }
 
 
 HALF = {
     "bf16-zero1-clipped-checkpointed": {
-        "bf16": {"enabled": True}, "zero_optimization": {"stage": 1}, "gradient_clipping": 0.5,
+        "bf16": {"enabled": True},
+        "zero_optimization": {"stage": 1},
+        "gradient_clipping": 0.5,
         "pipeline": {"use_reentrant": False, "activation_checkpoint_interval": 1},
     },
     "fp16-zero1-dynamic-shapes": {
@@ -114,10 +131,15 @@ HALF = {
 @pytest.mark.parametrize("placement", everyday(PLACEMENTS, "split"))
 @pytest.mark.parametrize("features", HALF)
 def test_half_precision(world2, sections, stock, placement, features):
-    """Where layers have moved, bf16 is clipped by a norm that is summed over other ranks: equal up to rounding there."""
+    """Where layers have moved, bf16 is clipped by a norm that is summed over other ranks: equal up to
+    rounding there."""
     model, _, _ = PLACEMENTS[placement]
     options = Options(
-        model=model, config=HALF[features], seed_layers=True, dynamic_shape="dynamic" in features, checkpoint_interval=int("bf16" in features)
+        model=model,
+        config=HALF[features],
+        seed_layers=True,
+        dynamic_shape="dynamic" in features,
+        checkpoint_interval=int("bf16" in features),
     )
     expected = stock(world2, options, few_steps)[0]
     got = world2.run(few_steps, replace(options, section=sections[placement]))[0]
@@ -148,7 +170,8 @@ def apart(batch) -> list:
 
 
 def loaded_and_resumed(options: Options, folder: str) -> dict:
-    """From DeepSpeed's data loader: 2 steps, a checkpoint, 2 steps; then the latter once more by an engine that loads it."""
+    """From DeepSpeed's data loader: 2 steps, a checkpoint, 2 steps; then the latter once more by an engine
+    that loads it."""
     import deepspeed
 
     def engine_of():
@@ -164,7 +187,11 @@ def loaded_and_resumed(options: Options, folder: str) -> dict:
     for _ in range(2 * MICRO_BATCHES if second.data_iterator is not None else 0):
         next(second.data_iterator)
     second.load_checkpoint(folder, tag="two")
-    return {"losses": losses + after, "again": [second.train_batch().item() for _ in range(2)], "weights": weights(second)}
+    return {
+        "losses": losses + after,
+        "again": [second.train_batch().item() for _ in range(2)],
+        "weights": weights(second),
+    }
 
 
 ADAM_ZERO_1 = {"zero_optimization": {"stage": 1}} | SCHEDULER
@@ -174,7 +201,9 @@ ADAM_ZERO_1 = {"zero_optimization": {"stage": 1}} | SCHEDULER
 def test_data_loader_and_resuming(world2, sections, stock, tmp_path, placement):
     options = Options(model=PLACEMENTS[placement][0], config=ADAM_ZERO_1)
     expected = stock(world2, options, loaded_and_resumed, str(tmp_path / "alone"))[0]
-    got = world2.run(loaded_and_resumed, replace(options, section=sections[placement]), str(tmp_path / "planned"))[0]
+    got = world2.run(
+        loaded_and_resumed, replace(options, section=sections[placement]), str(tmp_path / "planned")
+    )[0]
     assert got["losses"] == pytest.approx(expected["losses"], rel=bound(placement, 1e-4), abs=0.0)
     assert got["again"] == got["losses"][2:]
 
@@ -183,5 +212,8 @@ def test_data_loader_and_resuming(world2, sections, stock, tmp_path, placement):
 def test_plans_that_recompute(world2, sections, placement):
     """No bit changes."""
     options = Options(model=PLACEMENTS[placement][0], optimizer="SGD", seed_layers=True)
-    kept, recomputed = (world2.run(few_steps, replace(options, section=sections[name])) for name in (placement, f"{placement}-recomputed"))
+    kept, recomputed = (
+        world2.run(few_steps, replace(options, section=sections[name]))
+        for name in (placement, f"{placement}-recomputed")
+    )
     assert kept == recomputed

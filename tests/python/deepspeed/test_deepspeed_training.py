@@ -44,20 +44,28 @@ TWO_RANKS = {
     "looped-own-optimizer": (LOOPED_2, replace(ADAM_2, own_optimizer=True)),
     "wave-checkpointed": (
         WAVE_2,
-        replace(ADAM_2, checkpoint_interval=1, seed_layers=True, config={"pipeline": {"use_reentrant": False}}),
+        replace(
+            ADAM_2, checkpoint_interval=1, seed_layers=True, config={"pipeline": {"use_reentrant": False}}
+        ),
     ),
     "zb-h1": (ZB_H1_2, ADAM_2),
-    "split-looped-sgd-clipped": (SPLIT_2, replace(ADAM_2, optimizer="SGD", config={"gradient_clipping": 0.1})),
+    "split-looped-sgd-clipped": (
+        SPLIT_2,
+        replace(ADAM_2, optimizer="SGD", config={"gradient_clipping": 0.1}),
+    ),
     "split-looped-zero1": (SPLIT_2, replace(ADAM_2, config=ZERO_1)),
     "split-looped-bf16": (SPLIT_2, replace(ADAM_2, config=BF16)),
     "zb-h1-bf16-zero1": (ZB_H1_2, replace(ADAM_2, config=BF16 | ZERO_1)),
     "split-tied": (SPLIT_2, replace(ADAM_2, tied=True)),
     "split-checkpointed": (
         SPLIT_2,
-        replace(ADAM_2, checkpoint_interval=1, seed_layers=True, config={"pipeline": {"use_reentrant": False}}),
+        replace(
+            ADAM_2, checkpoint_interval=1, seed_layers=True, config={"pipeline": {"use_reentrant": False}}
+        ),
     ),
     "split-reentrant": (
-        SPLIT_2, replace(ADAM_2, checkpoint_interval=1, checkpointable=("Block",), seed_layers=True)
+        SPLIT_2,
+        replace(ADAM_2, checkpoint_interval=1, checkpointable=("Block",), seed_layers=True),
     ),
 }
 FOUR_RANKS = {
@@ -75,7 +83,13 @@ FOUR_RANKS = {
 
 
 # Each placement, numerics and feature once.
-MIXED = ("looped-tied-clipped", "looped-own-optimizer", "wave-bf16-zero1", "wave-checkpointed", "split-reentrant")
+MIXED = (
+    "looped-tied-clipped",
+    "looped-own-optimizer",
+    "wave-bf16-zero1",
+    "wave-checkpointed",
+    "split-reentrant",
+)
 MIXED_ON_4 = ("mixed-tied", "data-parallel-looped-zero1")
 
 
@@ -99,7 +113,9 @@ def test_over_a_group_for_each_direction(world4, stock, tmp_path):
 @pytest.mark.parametrize("shape", everyday(["v", "wave"], "wave"))
 def test_named_shapes_share_the_layers_of_a_model(shape, world2, stock, tmp_path):
     """`ostinato placement SHAPE --layers N` runs without [[stages]] written by hand."""
-    compare(world2, stock, WAVE_2, ADAM_2, tmp_path, text=ostinato.placement(shape, devices=2, layers=LAYERS).text)
+    compare(
+        world2, stock, WAVE_2, ADAM_2, tmp_path, text=ostinato.placement(shape, devices=2, layers=LAYERS).text
+    )
 
 
 def compare(world, stock, layout, options, folder, job=train, text=""):

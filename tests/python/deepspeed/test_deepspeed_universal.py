@@ -74,8 +74,16 @@ def plans(tmp_path_factory):
         "wave": make_plan(folder / "wave", WAVE, LAYERS, MICRO_BATCHES),
         "x": make_plan(folder / "x", Layout("x", (), ()), LAYERS, MICRO_BATCHES // 2, text=x),
         "m": make_plan(folder / "m", M_2, LAYERS, MICRO_BATCHES),
-        "xm": make_plan(folder / "xm", Layout("xm", (), ()), LAYERS, MICRO_BATCHES // 2, text=placement_text("xm", X_OF_M_4)),
-        "k": make_plan(folder / "k", Layout("k", (), ()), LAYERS, MICRO_BATCHES, text=placement_text("k", K_2)),
+        "xm": make_plan(
+            folder / "xm",
+            Layout("xm", (), ()),
+            LAYERS,
+            MICRO_BATCHES // 2,
+            text=placement_text("xm", X_OF_M_4),
+        ),
+        "k": make_plan(
+            folder / "k", Layout("k", (), ()), LAYERS, MICRO_BATCHES, text=placement_text("k", K_2)
+        ),
     }
     return {name: {"plan": str(plan)} for name, plan in made.items()}
 
@@ -94,7 +102,9 @@ def test_state_of_deepspeed_under_a_moved_placement(world2, plans, deepspeeds):
 
 def test_state_of_deepspeed_in_two_directions(world2, plans, deepspeeds):
     folder, expected = deepspeeds
-    assert world2.run(loaded, replace(ALONE, section=plans["x"]), folder)[0] == pytest.approx(expected, rel=1e-5)
+    assert world2.run(loaded, replace(ALONE, section=plans["x"]), folder)[0] == pytest.approx(
+        expected, rel=1e-5
+    )
 
 
 def test_state_of_two_directions_under_deepspeed(world2, plans, tmp_path):
@@ -107,11 +117,14 @@ def test_state_of_two_directions_under_deepspeed(world2, plans, tmp_path):
 def test_state_of_deepspeed_in_sharded_stages_and_branches(world2, plans, tmp_path, model, plan):
     alone = replace(ALONE, model=model)
     expected = saved_and_converted(world2, alone, str(tmp_path))
-    assert world2.run(loaded, replace(alone, section=plans[plan]), str(tmp_path))[0] == pytest.approx(expected, rel=1e-5)
+    assert world2.run(loaded, replace(alone, section=plans[plan]), str(tmp_path))[0] == pytest.approx(
+        expected, rel=1e-5
+    )
 
 
 def test_state_of_sharded_stages_under_deepspeed(world2, plans, tmp_path):
-    """The first rank of a stage saves its parts put together; the run that saved them goes on from its own, all the same."""
+    """The first rank of a stage saves its parts put together; the run that saved them goes on from its own,
+    all the same."""
     alone = Options(model="vocabulary", config=ZERO_1)
     ours = replace(alone, section=plans["m"])
     expected = saved_and_converted(world2, ours, str(tmp_path))

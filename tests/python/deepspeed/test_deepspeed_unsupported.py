@@ -30,7 +30,9 @@ def test_an_old_deepspeed_is_refused(monkeypatch, version):
         refusals.check_run(object(), config())
 
 
-@pytest.mark.parametrize(("version", "tried"), [("0.19.7", True), ("0.19.8+cpu", True), ("0.19.9", False), ("9.9.9", False)])
+@pytest.mark.parametrize(
+    ("version", "tried"), [("0.19.7", True), ("0.19.8+cpu", True), ("0.19.9", False), ("9.9.9", False)]
+)
 def test_a_newer_deepspeed_is_not_taken_without_a_word(version, tried):
     said = refusals.untried_version(version)
     assert not said if tried else version in said and "0.19.7 to 0.19.8" in said

@@ -16,10 +16,21 @@ from support.tiers import everyday
 from support.training import bytes_of, known
 from torch import nn
 
-ADAM = {"type": "Adam", "params": {"lr": 0.001, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 3e-7, "torch_adam": True}}
+ADAM = {
+    "type": "Adam",
+    "params": {"lr": 0.001, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 3e-7, "torch_adam": True},
+}
 
 
-def make_engine(layers: list, stages: int, section: dict | None, config: dict, loss=None, given: dict | None = None, **options):
+def make_engine(
+    layers: list,
+    stages: int,
+    section: dict | None,
+    config: dict,
+    loss=None,
+    given: dict | None = None,
+    **options,
+):
     import deepspeed
     from deepspeed.pipe import PipelineModule
 
@@ -27,7 +38,9 @@ def make_engine(layers: list, stages: int, section: dict | None, config: dict, l
         model = PipelineModule(layers=layers, num_stages=stages, loss_fn=loss, **options)
     whole = {"steps_per_print": 10**9, "zero_allow_untested_optimizer": True, **config}
     whole |= {"ostinato": section} if section is not None else {}
-    return deepspeed.initialize(model=model, model_parameters=list(model.parameters()), config=whole, **(given or {}))[0]
+    return deepspeed.initialize(
+        model=model, model_parameters=list(model.parameters()), config=whole, **(given or {})
+    )[0]
 
 
 def both(world, function, plan, *arguments):
@@ -40,9 +53,12 @@ def scaled_once(section: dict | None) -> float:
     for layer in layers:
         layer.weight.data.fill_(1.0)
     config = {
-        "train_batch_size": 2, "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 2,
+        "train_batch_size": 2,
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": 2,
         "gradient_clipping": 0.0,
-        "optimizer": {"type": "SGD", "params": {"lr": 0.1}}, "pipeline": {"activation_checkpoint_interval": 0},
+        "optimizer": {"type": "SGD", "params": {"lr": 0.1}},
+        "pipeline": {"activation_checkpoint_interval": 0},
     }
     engine = make_engine(layers, 2, section, config, nn.MSELoss())
     engine.train_batch(iter([(torch.ones(1, 1), torch.zeros(1, 1))] * 2))
@@ -55,8 +71,15 @@ def test_gradients_are_scaled_once(world2, tmp_path):
     assert got == expected == pytest.approx([0.8, 0.8])
 
 
-# in, out, size, stride, padding of AlexNet's convolutions for small images, and whether their results are pooled
-CONVOLUTIONS = [(3, 64, 11, 4, 5, True), (64, 192, 5, 1, 2, True), (192, 384, 3, 1, 1, False), (384, 256, 3, 1, 1, False), (256, 256, 3, 1, 1, True)]
+# in, out, size, stride, padding of AlexNet's convolutions for small images, and whether their results are
+# pooled
+CONVOLUTIONS = [
+    (3, 64, 11, 4, 5, True),
+    (64, 192, 5, 1, 2, True),
+    (192, 384, 3, 1, 1, False),
+    (384, 256, 3, 1, 1, False),
+    (256, 256, 3, 1, 1, True),
+]
 
 
 def flat(images):
@@ -80,7 +103,9 @@ def images(seed: int):
 
 def of_images(section: dict | None, stages: int, pipeline: dict) -> dict:
     config = {
-        "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4, "optimizer": ADAM,
+        "train_micro_batch_size_per_gpu": 2,
+        "gradient_accumulation_steps": 4,
+        "optimizer": ADAM,
         "pipeline": {"seed_layers": True, "activation_checkpoint_interval": 1, **pipeline},
     }
     engine = make_engine(alexnet(), stages, section, config, nn.CrossEntropyLoss())
@@ -124,7 +149,9 @@ class Growing(torch.utils.data.Dataset):
     def __init__(self):
         generator = torch.Generator().manual_seed(5)
         rows = [(8, 16, 32, 64)[(i // 4) % 4] for i in range(256)]
-        self.pairs = [(torch.randn(n, 16, generator=generator), torch.randn(n, 16, generator=generator)) for n in rows]
+        self.pairs = [
+            (torch.randn(n, 16, generator=generator), torch.randn(n, 16, generator=generator)) for n in rows
+        ]
 
     def __len__(self):
         return len(self.pairs)
@@ -138,7 +165,9 @@ def of_many_shapes(section: dict | None, stages: int) -> tuple[list, set]:
     config = {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 4, "optimizer": ADAM,
               "pipeline": {"seed_layers": True, "activation_checkpoint_interval": 1}}  # fmt: skip
     data, layers = Growing(), [Noting() for _ in range(4)]
-    engine = make_engine(layers, stages, section, config, nn.MSELoss(), {"training_data": data}, dynamic_shape=True)
+    engine = make_engine(
+        layers, stages, section, config, nn.MSELoss(), {"training_data": data}, dynamic_shape=True
+    )
     losses = [engine.train_batch().item() for _ in range(6)]
     return losses, {len(m.shapes) for m in engine.module.modules() if isinstance(m, Noting)}
 
@@ -146,18 +175,26 @@ def of_many_shapes(section: dict | None, stages: int) -> tuple[list, set]:
 @pytest.mark.parametrize("stages", everyday([2, 4], 2))
 def test_shapes_that_change(world4, tmp_path, stages):
     ranks = (0, 1, 0, 1) if stages == 2 else (2, 0, 3, 1)
-    expected, got = both(world4, of_many_shapes, make_plan(tmp_path, Layout("moved", (1, 2, 3), ranks), 4, 4), stages)
+    expected, got = both(
+        world4, of_many_shapes, make_plan(tmp_path, Layout("moved", (1, 2, 3), ranks), 4, 4), stages
+    )
     assert [losses for losses, _ in got] == [losses for losses, _ in expected]
     assert all(min(seen) > 1 for _, seen in got)
 
 
 def evaluated(section: dict | None, interval: int) -> tuple[float, float]:
-    """(what the pipeline makes, what one process makes) of one input; the layers are a Sequential, and there is no loss."""
+    """(what the pipeline makes, what one process makes) of one input; the layers are a Sequential, and there
+    is no loss."""
     torch.manual_seed(6)
     whole = nn.Sequential(*[nn.Linear(32, 32) for _ in range(8)], nn.Linear(32, 1))
     x = torch.randn(1, 32)
     alone = whole(x).item()
-    config = {"train_batch_size": 2, "train_micro_batch_size_per_gpu": 1, "optimizer": ADAM, "pipeline": {"activation_checkpoint_interval": interval}}
+    config = {
+        "train_batch_size": 2,
+        "train_micro_batch_size_per_gpu": 1,
+        "optimizer": ADAM,
+        "pipeline": {"activation_checkpoint_interval": interval},
+    }
     engine = make_engine(whole, 2, section, config)
     return engine.eval_batch(iter([(x, torch.zeros(()))] * 2)).item(), alone
 
@@ -179,10 +216,17 @@ def of_a_changed_interval(section: dict | None, reentrant: bool) -> tuple:
     before = engine._reentrant_activation_checkpointing()
     engine.module.set_checkpoint_interval(2)
     generator = torch.Generator().manual_seed(8)
-    data = [(torch.randn(1, 32, generator=generator), torch.randn(1, 32, generator=generator)) for _ in range(6)]
+    data = [
+        (torch.randn(1, 32, generator=generator), torch.randn(1, 32, generator=generator)) for _ in range(6)
+    ]
     batches = iter(data)
     losses = [engine.train_batch(batches).item() for _ in range(3)]
-    return losses, before, engine._reentrant_activation_checkpointing(), engine.module.activation_checkpoint_interval
+    return (
+        losses,
+        before,
+        engine._reentrant_activation_checkpointing(),
+        engine.module.activation_checkpoint_interval,
+    )
 
 
 @pytest.mark.parametrize("reentrant", everyday([True, False], True))
@@ -198,14 +242,22 @@ def test_checkpointing_is_switched_on_later(world2, tmp_path, reentrant):
 
 
 def compiled(section: dict | None, backend: str) -> tuple:
-    """Losses of compiled layers, the outputs of an evaluation, and the stages whose backward ran whole where the plan splits it."""
+    """Losses of compiled layers, the outputs of an evaluation, and the stages whose backward ran whole where
+    the plan splits it."""
     torch.manual_seed(9)
-    layers = [*(nn.Linear(16, 16) for _ in range(3)), torch.tanh, nn.LayerNorm(16), *(nn.Linear(16, 16) for _ in range(3))]
+    layers = [
+        *(nn.Linear(16, 16) for _ in range(3)),
+        torch.tanh,
+        nn.LayerNorm(16),
+        *(nn.Linear(16, 16) for _ in range(3)),
+    ]
     config = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2, "optimizer": ADAM}
     engine = make_engine(layers, 2, section, config, nn.MSELoss())
     engine.compile(backend=backend)
     generator = torch.Generator().manual_seed(10)
-    batches = [(torch.randn(2, 16, generator=generator), torch.randn(2, 16, generator=generator)) for _ in range(10)]
+    batches = [
+        (torch.randn(2, 16, generator=generator), torch.randn(2, 16, generator=generator)) for _ in range(10)
+    ]
     data = iter(batches)
     losses = [engine.train_batch(data).item() for _ in range(3)]
     whole = sorted(engine._ostinato.executor.unsplit_stages) if section else None
@@ -215,7 +267,8 @@ def compiled(section: dict | None, backend: str) -> tuple:
 
 @pytest.mark.parametrize("backend", everyday(["eager", "aot_eager"], "aot_eager"))
 def test_compiled_layers(world2, tmp_path, backend):
-    """engine.compile(), which is PipelineModule.compile(): what is compiled with its backward has one operator for both halves."""
+    """engine.compile(), which is PipelineModule.compile(): what is compiled with its backward has one
+    operator for both halves."""
     plan = make_plan(tmp_path, Layout("wave", (2, 4, 6), (1, 0, 0, 1), split=True), 8, 2)
     expected, got = both(world2, compiled, plan, backend)
     assert [of_rank[:3] for of_rank in got] == [of_rank[:3] for of_rank in expected]

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers of experts (deepspeed.moe): on every rank they train as under DeepSpeed alone; where a rank would have none, it is refused."""
+"""Layers of experts (deepspeed.moe): on every rank they train as under DeepSpeed alone; where a rank would
+have none, it is refused."""
 
 from dataclasses import replace
 
@@ -18,7 +19,9 @@ class Experts(nn.Module):
         super().__init__()
         from deepspeed.moe.layer import MoE
 
-        self.moe = MoE(models.WIDTH, nn.Linear(models.WIDTH, models.WIDTH), num_experts=2, ep_size=1, k=1, use_rts=False)
+        self.moe = MoE(
+            models.WIDTH, nn.Linear(models.WIDTH, models.WIDTH), num_experts=2, ep_size=1, k=1, use_rts=False
+        )
 
     def forward(self, hidden):
         return hidden + self.moe(hidden)[0]
@@ -34,7 +37,9 @@ class ExpertModel:
         from deepspeed.pipe import LayerSpec
 
         places = [index for index, _ in options.changed]
-        return [LayerSpec(Experts) if i in places else layer for i, layer in enumerate(models.layers_of(options))]
+        return [
+            LayerSpec(Experts) if i in places else layer for i, layer in enumerate(models.layers_of(options))
+        ]
 
 
 MODELS["experts"] = ExpertModel
@@ -72,4 +77,6 @@ def test_experts_on_every_rank(world2, stock, section):
 def test_a_rank_without_experts(world2, section, layers, has, lacks):
     said = world2.run(refused, replace(at(*layers), section=section))
     assert said[0] == said[1]
-    assert said[0].startswith(f"rank {has} has layers of experts (deepspeed.moe, ep_size 1) under this placement, and rank {lacks} has none")
+    assert said[0].startswith(
+        f"rank {has} has layers of experts (deepspeed.moe, ep_size 1) under this placement, and rank {lacks} has none"
+    )

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks that are killed, crash, are stopped, raise, run out of memory or disk, or hold something else than the others, at any instant of a
-training: the others end in bounded time and name the rank and where it was, nothing is left behind, and a run that starts again from the last
-checkpoint has the losses of one that nothing happened to. A rank that is late is named while the run goes on, and NaNs are 1F1B's.
+"""Ranks that are killed, crash, are stopped, raise, run out of memory or disk, or hold something else than
+the others, at any instant of a training: the others end in bounded time and name the rank and where it was,
+nothing is left behind, and a run that starts again from the last checkpoint has the losses of one that
+nothing happened to. A rank that is late is named while the run goes on, and NaNs are 1F1B's.
 
-OSTINATO_SOAK_FAULTS=20 OSTINATO_SOAK_SEED=7 python -m pytest -s tests/python/deepspeed/test_faults.py [-k optimizer]
+OSTINATO_SOAK_FAULTS=20 OSTINATO_SOAK_SEED=7 python -m pytest -s tests/python/deepspeed/test_faults.py [-k
+optimizer]
 """
 
 import os
@@ -42,7 +44,8 @@ LAYOUTS = {
     "looped": Layout("looped", CUTS, (0, 1, 0, 1)),
     "line": Layout("line", CUTS, (0, 1, 2, 3)),
 }
-# What survivors say of where the culprit was: the instruction that they miss, the part of the step, or its own words.
+# What survivors say of where the culprit was: the instruction that they miss, the part of the step, or its
+# own words.
 WHERE = r"instruction \d+|OptimizerStep|adding losses|saving a checkpoint|the store (of the process group )?is gone|making its engine"
 SEEDS = range(SEED, SEED + (SOAK or 1))
 HARMS = [(what, where) for what, places in PLACES.items() for where in places]
@@ -55,7 +58,11 @@ class Job:
 
     def __init__(self, plan, folder, ranks: int, harm: Harm, launcher: str = ""):
         self.folder, self.ranks, self._launcher = folder, range(ranks), launcher
-        self._started = [start_under(launcher, plan, folder, ranks, harm)] if launcher else start_bare(plan, folder, ranks, harm)
+        self._started = (
+            [start_under(launcher, plan, folder, ranks, harm)]
+            if launcher
+            else start_bare(plan, folder, ranks, harm)
+        )
 
     def pid(self, rank: int) -> int:
         return pid_of(self.folder, rank) if self._launcher else self._started[rank].pid
@@ -83,7 +90,9 @@ class Job:
         return pids
 
     def said(self) -> str:
-        return "\n".join(f"rank {rank}:\n{said_by(self.folder, rank)[-2000:]}" for rank in (*self.ranks, "launcher"))
+        return "\n".join(
+            f"rank {rank}:\n{said_by(self.folder, rank)[-2000:]}" for rank in (*self.ranks, "launcher")
+        )
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +128,9 @@ def ranks_of(layout: Layout) -> int:
 def trained(plan, folder, layout: Layout, harm: Harm = CALM) -> dict[int, str]:
     """The losses of a training that comes to its end, which are equal on all ranks."""
     ranks = ranks_of(layout)
-    assert finish(start_bare(plan, folder, ranks, harm)) == [0] * ranks, "\n".join(said_by(folder, rank)[-2000:] for rank in range(ranks))
+    assert finish(start_bare(plan, folder, ranks, harm)) == [0] * ranks, "\n".join(
+        said_by(folder, rank)[-2000:] for rank in range(ranks)
+    )
     losses = losses_of(folder, 0)
     assert all(losses_of(folder, rank) == losses for rank in range(1, ranks))
     return losses
@@ -129,7 +140,9 @@ def drawn(random: Random) -> tuple[str, str]:
     """A layout, and a launcher where there is one: now and then four ranks, and now and then torchrun."""
     if not SOAK:
         return "wave", ""
-    return random.choice(["wave", "wave", "looped", "looped", "line"]), "torchrun" * (random.randrange(8) == 0)
+    return random.choice(["wave", "wave", "looped", "looped", "line"]), "torchrun" * (
+        random.randrange(8) == 0
+    )
 
 
 def expect_named(job: Job, culprit: int, sent=None) -> None:
@@ -137,9 +150,14 @@ def expect_named(job: Job, culprit: int, sent=None) -> None:
     for rank in job.ranks:
         if rank == culprit or (job.folder / f"{rank}.done").exists():
             continue
-        said, by_launcher = said_by(job.folder, rank), f"local_rank: {culprit}" in said_by(job.folder, "launcher")
+        said, by_launcher = (
+            said_by(job.folder, rank),
+            f"local_rank: {culprit}" in said_by(job.folder, "launcher"),
+        )
         if not (by_launcher and sent != "SIGSTOP"):
-            assert f"rank {culprit}" in said and re.search(WHERE, said), f"rank {rank} does not name rank {culprit}:\n{said[-3000:]}"
+            assert f"rank {culprit}" in said and re.search(WHERE, said), (
+                f"rank {rank} does not name rank {culprit}:\n{said[-3000:]}"
+            )
 
 
 def expect_it_ends(job: Job, culprit: int, stopped: bool, words: str) -> None:
@@ -166,7 +184,9 @@ def test_a_signal_at_any_instant(plan_of, undisturbed, tmp_path, sent, seed):
     try:
         assert wait_for(lambda: len(losses_of(tmp_path, culprit)) >= steps, WHOLE_S), job.said()
         time.sleep(random.uniform(0, 0.06))  # any instant of a step, its trace and its checkpoint, or the end
-        kill(job.pid(culprit), sent)  # bare, it is not waited for yet: there is such a process, even if it has ended
+        kill(
+            job.pid(culprit), sent
+        )  # bare, it is not waited for yet: there is such a process, even if it has ended
         words = f"seed {seed}: {layout}{launcher and ' under ' + launcher}: rank {culprit}, {sent.name}, after step {steps}"
         expect_it_ends(job, culprit, sent == signal.SIGSTOP, words)
     finally:
@@ -176,13 +196,24 @@ def test_a_signal_at_any_instant(plan_of, undisturbed, tmp_path, sent, seed):
 
 
 def harmed(plan_of, folder, layout: str, launcher: str, harm, seed) -> Job:
-    """A run that has ended in time after the harm came, which one that differs from the others meets before its first step."""
+    """A run that has ended in time after the harm came, which one that differs from the others meets before
+    its first step."""
     job = Job(plan_of(layout), folder, ranks_of(LAYOUTS[layout]), harm, launcher)
     try:
-        assert wait_for(lambda: all((folder / f"{rank}.starting").exists() for rank in job.ranks), WHOLE_S), job.said()
+        assert wait_for(lambda: all((folder / f"{rank}.starting").exists() for rank in job.ranks), WHOLE_S), (
+            job.said()
+        )
         if harm.what != "differs":
-            wait_for(lambda: len(losses_of(folder, harm.rank)) >= harm.step or not is_running(job.pid(harm.rank)), WHOLE_S)
-        expect_it_ends(job, harm.rank, False, f"seed {seed}: {layout}{launcher and ' under ' + launcher}: rank {harm.rank} {harm.in_words}")
+            wait_for(
+                lambda: len(losses_of(folder, harm.rank)) >= harm.step or not is_running(job.pid(harm.rank)),
+                WHOLE_S,
+            )
+        expect_it_ends(
+            job,
+            harm.rank,
+            False,
+            f"seed {seed}: {layout}{launcher and ' under ' + launcher}: rank {harm.rank} {harm.in_words}",
+        )
     finally:
         job.end()
     return job
@@ -190,7 +221,9 @@ def harmed(plan_of, folder, layout: str, launcher: str, harm, seed) -> Job:
 
 @pytest.mark.slow  # test_deepspeed_features.py has an error in a layer, test_a_signal_at_any_instant a rank that ends, and resuming
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize(("what", "where"), [h for h in HARMS if h[0] in ENDING and (SOAK or h in EVERY_NIGHT)])
+@pytest.mark.parametrize(
+    ("what", "where"), [h for h in HARMS if h[0] in ENDING and (SOAK or h in EVERY_NIGHT)]
+)
 def test_a_rank_that_fails(plan_of, undisturbed, tmp_path, what, where, seed):
     random = Random(f"{what} {where} {seed}")
     layout, launcher = drawn(random)
@@ -206,10 +239,19 @@ def test_a_rank_that_fails(plan_of, undisturbed, tmp_path, what, where, seed):
 def test_a_rank_that_is_late(plan_of, undisturbed, tmp_path, where, seed):
     random = Random(f"late {where} {seed}")
     layout, _ = drawn(random)
-    harm = draw(random, "late", where, LAYOUTS[layout], STEPS - 1, SAVED_EVERY)  # the others wait for it once more
+    harm = draw(
+        random, "late", where, LAYOUTS[layout], STEPS - 1, SAVED_EVERY
+    )  # the others wait for it once more
     assert trained(plan_of(layout), tmp_path, LAYOUTS[layout], harm) == undisturbed(layout)
     others = [rank for rank in range(ranks_of(LAYOUTS[layout])) if rank != harm.rank]
-    lines = {rank: [line for line in said_by(tmp_path, rank).splitlines() if line.endswith(": late, but the run goes on")] for rank in others}
+    lines = {
+        rank: [
+            line
+            for line in said_by(tmp_path, rank).splitlines()
+            if line.endswith(": late, but the run goes on")
+        ]
+        for rank in others
+    }
     unnamed = [rank for rank, said in lines.items() if not any(f"rank {harm.rank}" in line for line in said)]
     print(f"seed {seed}: {layout}: rank {harm.rank} {harm.in_words}: {[*lines.values()]}")
     assert not unnamed, f"rank {harm.rank} {harm.in_words}: {unnamed}\n{lines}"
@@ -224,7 +266,9 @@ def test_nan_is_what_1f1b_makes_of_it(plan_of, tmp_path, where, seed):
     for folder in (ours := tmp_path / "ours", alone := tmp_path / "alone"):
         folder.mkdir()
     losses = trained(plan_of(layout), ours, LAYOUTS[layout], harm)
-    print(f"seed {seed}: {layout}: {harm.in_words} of layer {harm.layer}: {sum(loss == 'nan' for loss in losses.values())} losses are NaN")
+    print(
+        f"seed {seed}: {layout}: {harm.in_words} of layer {harm.layer}: {sum(loss == 'nan' for loss in losses.values())} losses are NaN"
+    )
     assert losses[harm.step] == "nan" and losses == trained(None, alone, LAYOUTS[layout], harm)
 
 

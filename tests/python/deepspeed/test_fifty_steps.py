@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fifty steps under plans for each kind of placement: losses, gradients of every step and weights.
 
-Where gradients are added in the order of 1F1B, every bit is that of DeepSpeed's own 1F1B on 2 ranks, whatever the placement and however many ranks it has.
-Elsewhere (sums over ranks, branches, two directions, backwards out of order) a run equals itself bit for bit, and plain torch on one
-process within BOUND.
+Where gradients are added in the order of 1F1B, every bit is that of DeepSpeed's own 1F1B on 2 ranks, whatever
+the placement and however many ranks it has. Elsewhere (sums over ranks, branches, two directions, backwards
+out of order) a run equals itself bit for bit, and plain torch on one process within BOUND.
 """
 
 import hashlib
@@ -21,7 +21,12 @@ from support.tiers import everyday
 from support.training import known
 from torch import nn
 
-MICRO_BATCHES, STEPS, AGAIN, RATE = 4, 50, 10, 0.2  # AGAIN: steps of a second run, which must repeat the first one's beginning
+MICRO_BATCHES, STEPS, AGAIN, RATE = (
+    4,
+    50,
+    10,
+    0.2,
+)  # AGAIN: steps of a second run, which must repeat the first one's beginning
 BOUND = 1e-4  # of fp32 weights and gradients, to the largest of their tensor or to 1, after all steps
 LAYERS = 8
 ALL_2, ALL_4 = (0, 1), (0, 1, 2, 3)
@@ -101,7 +106,10 @@ def layers(model: str) -> list:
     described = MODELS[model]
     if model in ("chain", "twice"):
         return [LayerSpec(kind, *arguments) for kind, arguments, _ in described.values()]
-    return graph({name: (LayerSpec(kind, *arguments), *reads) for name, (kind, arguments, reads) in described.items()}, ("tokens", "others"))
+    return graph(
+        {name: (LayerSpec(kind, *arguments), *reads) for name, (kind, arguments, reads) in described.items()},
+        ("tokens", "others"),
+    )
 
 
 def batches(model: str):
@@ -113,8 +121,8 @@ def batches(model: str):
 
 
 def train(run: Run) -> dict:
-    """Losses; of each gradient a digest over the first AGAIN steps and one over all; gradients of the last step, first and last weights.
-    Weights do not depend on where layers are (seed_layers)."""
+    """Losses; of each gradient a digest over the first AGAIN steps and one over all; gradients of the last
+    step, first and last weights. Weights do not depend on where layers are (seed_layers)."""
     import deepspeed
     from deepspeed.pipe import PipelineModule
 
@@ -128,7 +136,13 @@ def train(run: Run) -> dict:
         **NUMERICS[run.numerics],
     } | ({"ostinato": {"plan": run.plan}} if run.plan else {})
     with known(config.get("ostinato")):
-        module = PipelineModule(layers(run.model), num_stages=run.ranks, loss_fn=loss, partition_method="uniform", seed_layers=True)
+        module = PipelineModule(
+            layers(run.model),
+            num_stages=run.ranks,
+            loss_fn=loss,
+            partition_method="uniform",
+            seed_layers=True,
+        )
     engine, *_ = deepspeed.initialize(model=module, model_parameters=list(module.parameters()), config=config)
     first, digests, beginning, gradients = together(engine, parameters(engine)), {}, {}, {}
     step = engine._take_model_step
@@ -136,7 +150,9 @@ def train(run: Run) -> dict:
     def take_model_step(*arguments):
         gradients.update(gradients_of(engine))
         for name, value in gradients.items():
-            digests.setdefault(name, hashlib.sha256()).update(value.contiguous().view(-1).view(torch.uint8).numpy())
+            digests.setdefault(name, hashlib.sha256()).update(
+                value.contiguous().view(-1).view(torch.uint8).numpy()
+            )
         if engine.global_steps == AGAIN - 1:
             beginning.update(hexadecimal(engine, digests))
         return step(*arguments)
@@ -176,15 +192,20 @@ def parts_of(engine) -> set:
 
 
 def together(engine, own: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """All ranks' tensors by name; parts are put together, and ranks that hold the same one must agree on every bit."""
+    """All ranks' tensors by name; parts are put together, and ranks that hold the same one must agree on
+    every bit."""
     everyone, found = [None] * dist.get_world_size(), {}
-    dist.all_gather_object(everyone, {name: (name in parts_of(engine), value.clone()) for name, value in own.items()})
+    dist.all_gather_object(
+        everyone, {name: (name in parts_of(engine), value.clone()) for name, value in own.items()}
+    )
     for held in everyone:
         for name, (part, value) in held.items():
             found.setdefault(name, []).append((part, value))
     whole = {}
     for name, values in found.items():
-        assert values[0][0] or all(torch.equal(value, values[0][1]) for _, value in values), f"two ranks hold different {name}"
+        assert values[0][0] or all(torch.equal(value, values[0][1]) for _, value in values), (
+            f"two ranks hold different {name}"
+        )
         whole[name] = torch.cat([value for _, value in values]) if values[0][0] else values[0][1]
     return whole
 
@@ -194,7 +215,9 @@ def alone(model: str, first: dict[str, torch.Tensor]) -> dict:
     torch.set_num_threads(1)
     described, prefix = MODELS[model], "" if model in ("chain", "twice") else "layer."
     modules = {name: kind(*arguments) for name, (kind, arguments, _) in described.items()}
-    tensors = {f"{i}.{prefix}{name}": p for i, m in enumerate(modules.values()) for name, p in m.named_parameters()}
+    tensors = {
+        f"{i}.{prefix}{name}": p for i, m in enumerate(modules.values()) for name, p in m.named_parameters()
+    }
     assert tensors.keys() == first.keys()
     with torch.no_grad():
         for name, p in tensors.items():
@@ -205,7 +228,9 @@ def alone(model: str, first: dict[str, torch.Tensor]) -> dict:
         losses.append(0.0)
         for _ in range(MICRO_BATCHES):
             inputs, targets = next(data)
-            values = dict(zip(("tokens", "others"), inputs if isinstance(inputs, tuple) else (inputs,), strict=False))
+            values = dict(
+                zip(("tokens", "others"), inputs if isinstance(inputs, tuple) else (inputs,), strict=False)
+            )
             for name, (_, _, reads) in described.items():
                 values[name] = modules[name](*(values[r] for r in reads))
             value = loss(values[name], targets) / MICRO_BATCHES
@@ -224,7 +249,10 @@ def alone(model: str, first: dict[str, torch.Tensor]) -> dict:
 UNEVEN_2, UNEVEN_4 = Layout("uneven", (5,), (0, 1)), Layout("uneven", (1, 2, 5), (0, 1, 2, 3))
 LOOPED_2 = Layout("looped", (2, 4, 6), (0, 1, 0, 1))
 LOOPED_4 = Layout("looped", tuple(range(1, 8)), (0, 1, 2, 3, 0, 1, 2, 3))
-WAVE_2, WAVE_4 = Layout("wave", (1, 4, 6), (0, 1, 1, 0)), Layout("wave", tuple(range(1, 8)), (0, 1, 2, 3, 3, 2, 1, 0))
+WAVE_2, WAVE_4 = (
+    Layout("wave", (1, 4, 6), (0, 1, 1, 0)),
+    Layout("wave", tuple(range(1, 8)), (0, 1, 2, 3, 3, 2, 1, 0)),
+)
 EMBEDDING_2 = Layout("embedding", (1, 4), (ALL_2, 0, 1))
 M_2 = Layout("m", (1, 4, 7), (ALL_2, 0, 1, ALL_2))
 NN_4 = [
@@ -235,7 +263,12 @@ NN_4 = [
     Stage("d1", 4, 6, (2,), ("e2", "target")),
     Stage("d3", 6, 8, (3,), ("e2", "d1")),
 ]
-K_2 = [Stage("text", 0, 2, (0,)), Stage("image", 2, 4, (1,)), Stage("both", 4, 6, (0,), ("text", "image")), Stage("end", 6, 8, (1,), ("both",))]
+K_2 = [
+    Stage("text", 0, 2, (0,)),
+    Stage("image", 2, 4, (1,)),
+    Stage("both", 4, 6, (0,), ("text", "image")),
+    Stage("end", 6, 8, (1,), ("both",)),
+]
 
 
 def split(layout: Layout, method: str = "auto") -> Layout:

@@ -20,7 +20,9 @@ def said(monkeypatch):
 def run(seconds: list[float], before=BEFORE, warm_up=2, fall_back=None, stays="") -> list[str]:
     """Why it was to fall back, if it was."""
     asked: list[str] = []
-    one = Gained(before, warm_up, (lambda why: asked.append(why) or fall_back) if fall_back is not None else None)
+    one = Gained(
+        before, warm_up, (lambda why: asked.append(why) or fall_back) if fall_back is not None else None
+    )
     if stays:
         one.stay(stays)
     for time in seconds:
@@ -38,7 +40,11 @@ def test_faster(said):
 
 def test_long_steps_are_compared_sooner(said):
     run([9.0, 9.0] + [5.0] * 5, before=[20.0] * 2)
-    assert len(said) == 1 and "4.00 times as fast" in said[0] and "now quartiles 5000.0 to 5000.0, 5 steps" in said[0]
+    assert (
+        len(said) == 1
+        and "4.00 times as fast" in said[0]
+        and "now quartiles 5000.0 to 5000.0, 5 steps" in said[0]
+    )
 
 
 @pytest.mark.parametrize("seconds", [[0.5] * 19, [1.02] * 19])
@@ -53,12 +59,18 @@ def test_within_the_noise_the_plan_stays(said):
 
 def test_slower_falls_back_at_the_first_look(said):
     asked = run([9.0, 9.0] + [1.1] * 5, fall_back="mpi4py has initialised MPI")
-    assert len(asked) == 1 and asked[0].startswith("this plan is slower than your run before: 1020.0 -> 1100.0 ms a step (quartiles")
+    assert len(asked) == 1 and asked[0].startswith(
+        "this plan is slower than your run before: 1020.0 -> 1100.0 ms a step (quartiles"
+    )
     assert said == [f"{asked[0]}; turn it off or profile again (it runs on, for mpi4py has initialised MPI)"]
 
 
 def test_slower_stays_where_nothing_falls_back(said):
-    assert run([9.0, 9.0] + [1.1] * 20) == [] and said[0].endswith("turn it off or profile again") and len(said) == 1
+    assert (
+        run([9.0, 9.0] + [1.1] * 20) == []
+        and said[0].endswith("turn it off or profile again")
+        and len(said) == 1
+    )
 
 
 def test_slower_stays_after_a_checkpoint(said):

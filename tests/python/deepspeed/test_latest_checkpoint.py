@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`latest` leads to a checkpoint that is whole: a rank that dies while it writes its part leaves it at the one before."""
+"""`latest` leads to a checkpoint that is whole: a rank that dies while it writes its part leaves it at the
+one before."""
 
 import os
 import signal
@@ -16,12 +17,15 @@ from support.worlds import World
 
 @pytest.fixture(scope="module")
 def options(tmp_path_factory):
-    plan = make_plan(tmp_path_factory.mktemp("plan"), Layout("wave", (2, 4, 6), (0, 1, 1, 0)), LAYERS, MICRO_BATCHES)
+    plan = make_plan(
+        tmp_path_factory.mktemp("plan"), Layout("wave", (2, 4, 6), (0, 1, 1, 0)), LAYERS, MICRO_BATCHES
+    )
     return Options(section={"plan": str(plan), "timeout_s": 20.0}, config={"zero_optimization": {"stage": 1}})
 
 
 def die_while_saving(options: Options, culprit: int, folder: str) -> None:
-    """Saves after step 1, and dies on `culprit` after step 2, before its last file, when the other has written all that it can."""
+    """Saves after step 1, and dies on `culprit` after step 2, before its last file, when the other has
+    written all that it can."""
     from deepspeed import comm
 
     engine, mark = make_engine(options), Path(folder, "all is written")

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What "auto" measures in DeepSpeed's engine, and `ostinato profile` of the same layers: one stopwatch, by one clock."""
+"""What "auto" measures in DeepSpeed's engine, and `ostinato profile` of the same layers: one stopwatch, by
+one clock."""
 
 from types import SimpleNamespace
 
@@ -70,7 +71,17 @@ def loss_fn(outputs, labels):
 
 
 def facts_of(row) -> dict:
-    fields = "name", "digest", "parameters", "gradients", "optimizer_state", "step_together", "step_alone", "input_bytes", "output_bytes"
+    fields = (
+        "name",
+        "digest",
+        "parameters",
+        "gradients",
+        "optimizer_state",
+        "step_together",
+        "step_alone",
+        "input_bytes",
+        "output_bytes",
+    )
     return {
         "forward": (row.forward.median, row.forward.low, row.forward.high),
         "backward": (row.backward.median, row.backward.low, row.backward.high),
@@ -88,9 +99,15 @@ def in_engine(config: dict, interval: int = 0) -> tuple[list[dict], bool]:
 
     torch.manual_seed(1)
     model = PipelineModule(
-        [LayerSpec(Block, *block) for block in BLOCKS], num_stages=2, loss_fn=loss_fn, partition_method="uniform", activation_checkpoint_interval=interval
+        [LayerSpec(Block, *block) for block in BLOCKS],
+        num_stages=2,
+        loss_fn=loss_fn,
+        partition_method="uniform",
+        activation_checkpoint_interval=interval,
     )
-    engine = deepspeed.initialize(model=model, model_parameters=list(model.parameters()), config=CONFIG | config)[0]
+    engine = deepspeed.initialize(
+        model=model, model_parameters=list(model.parameters()), config=CONFIG | config
+    )[0]
     seen = []
     dtype = torch.bfloat16 if "bf16" in config else torch.float32
     items = [(torch.rand(32, 64, dtype=dtype), torch.rand(32, 64, dtype=dtype)) for _ in range(4)]
@@ -98,28 +115,44 @@ def in_engine(config: dict, interval: int = 0) -> tuple[list[dict], bool]:
     for parameter in model.parameters():
         parameter.register_post_accumulate_grad_hook(seen.append)
     with set_checkpoint_early_stop(False):  # else it ends before the clock moves
-        measured = measure_layers(engine, items[2:3], 1, Block.clock, read_settings(CONFIG | config, None), None)
+        measured = measure_layers(
+            engine, items[2:3], 1, Block.clock, read_settings(CONFIG | config, None), None
+        )
     return [facts_of(layer.row()) for layer in measured], bool(seen)
 
 
 def alone(config: dict) -> list[dict]:
     layers = [Block(*block) for block in BLOCKS]
     inputs, labels = torch.rand(32, 64), torch.rand(32, 64)
-    job = Job(layers=layers, inputs=inputs, labels=labels, loss_fn=loss_fn, config=CONFIG | config, device=Block.clock, warm_up=1, repeats=3)
+    job = Job(
+        layers=layers,
+        inputs=inputs,
+        labels=labels,
+        loss_fn=loss_fn,
+        config=CONFIG | config,
+        device=Block.clock,
+        warm_up=1,
+        repeats=3,
+    )
     return [facts_of(row) for row in profile_layers(job).layers]
 
 
 def test_rows_are_those_of_the_profiler(world2):
     ours, theirs = [row for rows, _ in world2.run(in_engine, {}) for row in rows], alone({})
     for row, of_profiler in zip(ours, theirs, strict=True):
-        expected = of_profiler | {"name": row["name"], "digest": row["digest"]}  # which hold the class: a module here, a LayerSpec there
+        expected = of_profiler | {
+            "name": row["name"],
+            "digest": row["digest"],
+        }  # which hold the class: a module here, a LayerSpec there
         assert row == expected
     assert [row["forward"][0] for row in ours] == [1000, 300, 20, 47]
     assert [row["backward"][0] for row in ours] == [2500, 700, 50, 101]
     assert [row["name"].split(":")[0] for row in ours] == ["0", "1", "2", "3"]
 
 
-@pytest.mark.parametrize("config", [{"zero_optimization": {"stage": 1}}, {"bf16": {"enabled": True}}], ids=["zero", "bf16"])
+@pytest.mark.parametrize(
+    "config", [{"zero_optimization": {"stage": 1}}, {"bf16": {"enabled": True}}], ids=["zero", "bf16"]
+)
 def test_deepspeed_sees_no_gradient_of_what_is_measured(world2, config):
     for rows, seen in world2.run(in_engine, config):
         assert not seen and all(row["backward"][0] > 0 for row in rows)

@@ -24,10 +24,16 @@ def held() -> dict[str, int]:
     gc.collect()
     with open("/proc/self/statm") as statm:
         memory = int(statm.read().split()[1]) * PAGES
-    return {"memory": memory, "descriptors": len(os.listdir("/proc/self/fd")), "threads": len(os.listdir("/proc/self/task"))}
+    return {
+        "memory": memory,
+        "descriptors": len(os.listdir("/proc/self/fd")),
+        "threads": len(os.listdir("/proc/self/task")),
+    }
 
 
-def steps_and_what_is_held(options: Options, steps: int) -> tuple[dict[str, int], dict[str, int], list[float]]:
+def steps_and_what_is_held(
+    options: Options, steps: int
+) -> tuple[dict[str, int], dict[str, int], list[float]]:
     """What is held after a fifth of the steps and after all, and the last losses."""
     connected(_get_default_store())  # which the watch makes, some day
     engine = make_engine(options)
@@ -43,7 +49,10 @@ def steps_and_what_is_held(options: Options, steps: int) -> tuple[dict[str, int]
 def options(tmp_path_factory):
     folder = tmp_path_factory.mktemp("plan")
     plan = make_plan(folder, Layout("wave", (2, 4, 6), (0, 1, 1, 0)), LAYERS, MICRO_BATCHES)
-    return Options(section={"plan": str(plan), "trace": str(folder / "trace")}, config={"zero_optimization": {"stage": 1}})
+    return Options(
+        section={"plan": str(plan), "trace": str(folder / "trace")},
+        config={"zero_optimization": {"stage": 1}},
+    )
 
 
 @pytest.fixture
@@ -61,7 +70,16 @@ def test_steps(world, options):
     stock = world.run(steps_and_what_is_held, replace(options, section=None), STEPS)
     for (before, after, losses), (stock_before, stock_after, stock_losses) in zip(ours, stock, strict=True):
         assert losses == stock_losses
-        assert {name: after[name] for name in ("descriptors", "threads")} == {name: before[name] for name in ("descriptors", "threads")}
-        grown, stock_grown = after["memory"] - before["memory"], stock_after["memory"] - stock_before["memory"]
-        print(f"{STEPS} steps: {grown / 2**20:+.1f} MiB with a plan, {stock_grown / 2**20:+.1f} MiB with DeepSpeed alone, of {after['memory'] / 2**20:.0f}")
-        assert grown <= max(stock_grown, 0) + 2**20 + 300 * STEPS, "a step may leave its time behind, and no more"
+        assert {name: after[name] for name in ("descriptors", "threads")} == {
+            name: before[name] for name in ("descriptors", "threads")
+        }
+        grown, stock_grown = (
+            after["memory"] - before["memory"],
+            stock_after["memory"] - stock_before["memory"],
+        )
+        print(
+            f"{STEPS} steps: {grown / 2**20:+.1f} MiB with a plan, {stock_grown / 2**20:+.1f} MiB with DeepSpeed alone, of {after['memory'] / 2**20:.0f}"
+        )
+        assert grown <= max(stock_grown, 0) + 2**20 + 300 * STEPS, (
+            "a step may leave its time behind, and no more"
+        )

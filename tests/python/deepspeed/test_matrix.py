@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data types, numbers of ranks, features and schedules, each with each: bit for bit, or a difference that rank 0 announced, within a bound.
+"""Data types, numbers of ranks, features and schedules, each with each: bit for bit, or a difference that
+rank 0 announced, within a bound.
 
 The tests run a slice for a few steps; OSTINATO_SOAK_MATRIX=all runs everything for 200 (script/soak matrix).
 """
@@ -65,12 +66,22 @@ class DroppingModel:
         from deepspeed.pipe import LayerSpec
 
         made = models.layers_of(options)
-        return [LayerSpec(Dropping) if getattr(layer, "typename", None) is models.Block else layer for layer in made]
+        return [
+            LayerSpec(Dropping) if getattr(layer, "typename", None) is models.Block else layer
+            for layer in made
+        ]
 
 
 MODELS["dropping"] = DroppingModel
 NAMES = [layout.name for layout in layouts(2)]
-ALL = [(kind, ranks, feature, name) for ranks in (2, 4) for kind in TYPES for feature in FEATURES for name in NAMES if (feature, ranks) != ("replicas", 2)]
+ALL = [
+    (kind, ranks, feature, name)
+    for ranks in (2, 4)
+    for kind in TYPES
+    for feature in FEATURES
+    for name in NAMES
+    if (feature, ranks) != ("replicas", 2)
+]
 SLICE = [  # each type, feature and schedule a few times; fp16 every day, the rest of which test_deepspeed_training.py has
     (kind, 4 if feature == "replicas" else 2, feature, NAMES[(k + f) % 4])
     for k, kind in enumerate(TYPES) for f, feature in enumerate(FEATURES) if (k + f) % 3 == 0
@@ -84,14 +95,21 @@ def trained(options: Options, steps: int) -> dict:
         data = data_of(engine)
         losses = [engine.train_batch(data).item() for _ in range(steps)]
     said = [line for line in printed.getvalue().splitlines() if line.startswith("ostinato:")]
-    return {"losses": losses, "weights": weights(engine), "scale": getattr(engine.optimizer, "cur_scale", None), "said": said}
+    return {
+        "losses": losses,
+        "weights": weights(engine),
+        "scale": getattr(engine.optimizer, "cur_scale", None),
+        "said": said,
+    }
 
 
 @pytest.fixture(scope="module")
 def plans(tmp_path_factory):
     folder = tmp_path_factory.mktemp("plans")
     return {
-        (stages, layout.name): str(make_plan(folder / f"{layout.name}-{stages}", layout, LAYERS, MICRO_BATCHES))
+        (stages, layout.name): str(
+            make_plan(folder / f"{layout.name}-{stages}", layout, LAYERS, MICRO_BATCHES)
+        )
         for stages in (2, 4)
         for layout in layouts(stages)
     }
@@ -104,7 +122,10 @@ def announced_as_equal(ours: list[dict]) -> bool:
     return "bit for bit" in said[-1] and not late
 
 
-@pytest.mark.parametrize(("kind", "ranks", "feature", "name"), ALL if WHOLE else everyday(SLICE, *(case for case in SLICE if case[0] == "fp16")))
+@pytest.mark.parametrize(
+    ("kind", "ranks", "feature", "name"),
+    ALL if WHOLE else everyday(SLICE, *(case for case in SLICE if case[0] == "fp16")),
+)
 def test_bit_for_bit_or_as_announced(worlds, stock, plans, kind, ranks, feature, name):
     of_feature = FEATURES[feature]
     stages = 2 if feature == "replicas" else ranks
@@ -113,8 +134,14 @@ def test_bit_for_bit_or_as_announced(worlds, stock, plans, kind, ranks, feature,
     ours = worlds[ranks].run(trained, replace(options, section={"plan": plans[stages, name]}), STEPS)
     if announced_as_equal(ours):
         for mine, of_stock in zip(ours, theirs, strict=True):
-            assert {key: mine[key] for key in ("losses", "weights", "scale")} == {key: of_stock[key] for key in ("losses", "weights", "scale")}
+            assert {key: mine[key] for key in ("losses", "weights", "scale")} == {
+                key: of_stock[key] for key in ("losses", "weights", "scale")
+            }
     else:
-        off = [abs(a - b) / max(1.0, abs(b)) for a, b in zip(ours[0]["losses"], theirs[0]["losses"], strict=True)]
-        print(f"{kind}, {ranks} ranks, {feature}, {name}: losses differ by {max(off):.1e} at most, as announced: {ours[0]['said'][-1]}")
+        off = [
+            abs(a - b) / max(1.0, abs(b)) for a, b in zip(ours[0]["losses"], theirs[0]["losses"], strict=True)
+        ]
+        print(
+            f"{kind}, {ranks} ranks, {feature}, {name}: losses differ by {max(off):.1e} at most, as announced: {ours[0]['said'][-1]}"
+        )
         assert max(off) <= BOUND

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When a plan is known, where layers lie then, and what starts again: by arguments, environment, enable(), or too late."""
+"""When a plan is known, where layers lie then, and what starts again: by arguments, environment, enable(), or
+too late."""
 
 import base64
 import io
@@ -23,7 +24,11 @@ from support.plans import Layout, make_plan
 from support.profiles import write_profile
 from support.training import MICRO_BATCHES, Options, data_of, in_both_starts, refusal, weights
 
-LAYOUTS = [Layout("wave", (1, 4, 6), (0, 1, 1, 0)), Layout("turned", (4,), (1, 0)), Layout("stock", (4,), (0, 1))]
+LAYOUTS = [
+    Layout("wave", (1, 4, 6), (0, 1, 1, 0)),
+    Layout("turned", (4,), (1, 0)),
+    Layout("stock", (4,), (0, 1)),
+]
 BASE = Options(optimizer="SGD", steps=3)
 
 
@@ -42,7 +47,11 @@ def known(monkeypatch, arguments: list[str], variable: str = "") -> tuple:
 def test_a_section_is_found_where_it_stands(monkeypatch, tmp_path):
     section, file = {"plan": "plan.json"}, tmp_path / "ds_config.json"
     file.write_text(json.dumps({"ostinato": section}))
-    for arguments in (["--deepspeed_config", str(file)], [f"--deepspeed_config={file}"], ["--local_rank=0", "--deepspeed-config", str(file)]):
+    for arguments in (
+        ["--deepspeed_config", str(file)],
+        [f"--deepspeed_config={file}"],
+        ["--local_rank=0", "--deepspeed-config", str(file)],
+    ):
         assert known(monkeypatch, arguments) == (section, str(file))
     encoded = base64.urlsafe_b64encode(json.dumps({"ostinato": section}).encode()).decode()
     assert known(monkeypatch, ["--deepspeed_config", encoded]) == (section, None)
@@ -55,7 +64,12 @@ def test_a_section_is_found_where_it_stands(monkeypatch, tmp_path):
 
 def test_what_is_no_section_is_left_to_deepspeed(monkeypatch, tmp_path):
     (tmp_path / "none.json").write_text("{}")
-    for arguments in ([], ["--deepspeed_config"], ["--deepspeed_config", "nowhere.json"], ["--deepspeed_config", str(tmp_path / "none.json")]):
+    for arguments in (
+        [],
+        ["--deepspeed_config"],
+        ["--deepspeed_config", "nowhere.json"],
+        ["--deepspeed_config", str(tmp_path / "none.json")],
+    ):
         assert known(monkeypatch, arguments)[0] is None
     with pytest.raises(OstinatoError, match="nowhere.json: no such file"):
         known(monkeypatch, [], "nowhere.json")
@@ -78,31 +92,54 @@ def trained(options: Options, how: str) -> dict:
         with redirect_stdout(printed):
             model = training._make_model(options)
             held = sorted(name for name, _ in model.named_children() if name.isdigit())
-            engine, *_ = deepspeed.initialize(model=model, model_parameters=list(model.parameters()), config=made)
+            engine, *_ = deepspeed.initialize(
+                model=model, model_parameters=list(model.parameters()), config=made
+            )
     finally:
         sys.argv[:] = argv
         hook.disable()
     engine.batches = training.MODELS[options.model].micro_batches
     data = data_of(engine)
-    return {"losses": [engine.train_batch(data).item() for _ in range(options.steps)], "weights": weights(engine), "held": held, "kind": type(engine).__mro__[1].__name__}
+    return {
+        "losses": [engine.train_batch(data).item() for _ in range(options.steps)],
+        "weights": weights(engine),
+        "held": held,
+        "kind": type(engine).__mro__[1].__name__,
+    }
 
 
 @pytest.mark.parametrize("how", ["arguments", "enabled"])
 def test_layers_are_there_when_the_model_is_made(world2, stock, plans, how):
-    theirs, ours = world2.run(trained, BASE, ""), world2.run(trained, replace(BASE, section={"plan": plans["turned"]}), how)
+    theirs, ours = (
+        world2.run(trained, BASE, ""),
+        world2.run(trained, replace(BASE, section={"plan": plans["turned"]}), how),
+    )
     assert [rank["held"] for rank in ours] == [rank["held"] for rank in reversed(theirs)]
     for mine, alone in zip(ours, theirs, strict=True):
-        assert (mine["losses"], mine["weights"], mine["kind"]) == (alone["losses"], alone["weights"], "PlanEngine")
+        assert (mine["losses"], mine["weights"], mine["kind"]) == (
+            alone["losses"],
+            alone["weights"],
+            "PlanEngine",
+        )
 
 
 def test_a_plan_that_comes_too_late_and_moves_nothing_runs(world2, plans):
-    theirs, ours = world2.run(trained, BASE, ""), world2.run(trained, replace(BASE, section={"plan": plans["stock"]}), "")
-    assert [rank["losses"] for rank in ours] == [rank["losses"] for rank in theirs] and ours[0]["kind"] == "PlanEngine"
+    theirs, ours = (
+        world2.run(trained, BASE, ""),
+        world2.run(trained, replace(BASE, section={"plan": plans["stock"]}), ""),
+    )
+    assert [rank["losses"] for rank in ours] == [rank["losses"] for rank in theirs] and ours[0][
+        "kind"
+    ] == "PlanEngine"
 
 
 def test_one_that_is_searched_then_and_moves_nothing_runs(world2, tmp_path):
     profile = write_profile(tmp_path / "profile.json", [100] * LAYERS)
-    section = {"profile": str(profile), "search": {"time_limit": 1, "max_chunks": 1}, "output": str(tmp_path / "out")}
+    section = {
+        "profile": str(profile),
+        "search": {"time_limit": 1, "max_chunks": 1},
+        "output": str(tmp_path / "out"),
+    }
     assert world2.run(trained, replace(BASE, section=section), "")[0]["kind"] == "PlanEngine"
     assert "layers = [4, 8]" in (tmp_path / "out" / "placement.toml").read_text()
 
@@ -117,7 +154,10 @@ def too_late(options: Options) -> str:
 
 def test_one_that_moves_layers_starts_again_or_says_how(world2, plans):
     first, second = world2.run(too_late, replace(BASE, section={"plan": plans["wave"]}))
-    assert "['engine.txt', 'placement.toml', 'plan.json', 'section.json']" in first and "['engine.txt', 'placement.toml', 'plan.json', 'section.json']" in second
+    assert (
+        "['engine.txt', 'placement.toml', 'plan.json', 'section.json']" in first
+        and "['engine.txt', 'placement.toml', 'plan.json', 'section.json']" in second
+    )
     assert f"start it again with {VARIABLE}={plans['wave']}" in first and "child of multiprocessing" in first
 
 
@@ -133,7 +173,7 @@ def named_otherwise(options: Options, other: str) -> str:
 
 def test_a_model_of_another_plan_is_refused(world2, plans):
     for said in world2.run(named_otherwise, replace(BASE, section={"plan": plans["turned"]}), plans["wave"]):
-        assert "was laid out for placement \"wave\"" in said and "names a plan on \"turned\"" in said
+        assert 'was laid out for placement "wave"' in said and 'names a plan on "turned"' in said
     for said in world2.run(named_otherwise, BASE, plans["wave"]):
         assert "the configuration of this engine names no plan" in said
 
@@ -157,7 +197,10 @@ def scaled(options: Options) -> dict:
 def test_a_forward_around_the_layers_of_a_rank_leaves_one_stage_to_each(world2, stock, tmp_path, plans):
     profile = write_profile(tmp_path / "profile.json", [300] * 4 + [100] * (LAYERS - 4))
     section = {"profile": str(profile), "search": {"time_limit": 1}, "output": str(tmp_path / "out")}
-    theirs, ours = stock(world2, BASE, scaled), world2.run(in_both_starts, scaled, replace(BASE, section=section))
+    theirs, ours = (
+        stock(world2, BASE, scaled),
+        world2.run(in_both_starts, scaled, replace(BASE, section=section)),
+    )
     assert not ours[0]["error"]
     assert [rank["losses"] for rank in ours] == [rank["losses"] for rank in theirs]
     assert (tmp_path / "out" / "placement.toml").read_text().count("[[stages]]") == 2
@@ -169,13 +212,19 @@ def test_what_auto_measures_says_that_the_module_has_its_own_forward(world2, tmp
     section = {"auto": True, "search": {"time_limit": 1, "ends": "free"}, "output": str(tmp_path)}
     assert not world2.run(in_both_starts, scaled, replace(BASE, section=section))[0]["error"]
     restrictions = json.loads((tmp_path / "profile.json").read_text())["restrictions"]
-    assert [row["rule"] for row in restrictions] == ["most_chunks", "no_shards"] and restrictions[0]["chunks"] == 1
+    assert [row["rule"] for row in restrictions] == ["most_chunks", "no_shards"] and restrictions[0][
+        "chunks"
+    ] == 1
 
 
 def test_a_kept_plan_that_the_options_forbid_is_refused(world2, plans):
     section = {"auto": True, "output": str(Path(plans["wave"]).parent)}
     for rank in world2.run(checked, replace(BASE, section=section)):
-        assert "the plan has inputs or loss on other devices than 1F1B" in rank["error"] and '"search": {"ends": "free"} allows them' in rank["error"] and not rank["losses"]
+        assert (
+            "the plan has inputs or loss on other devices than 1F1B" in rank["error"]
+            and '"search": {"ends": "free"} allows them' in rank["error"]
+            and not rank["losses"]
+        )
     assert not world2.run(checked, replace(BASE, section={**section, "search": {"ends": "free"}}))[0]["error"]
 
 
@@ -184,7 +233,12 @@ def test_a_kept_plan_that_the_options_forbid_is_refused(world2, plans):
 
 def test_a_given_profile_is_searched_before_the_steps_that_are_compared(world2, tmp_path):
     profile = write_profile(tmp_path / "profile.json", [100] * 4 + [300] * (LAYERS - 4))
-    section = {"profile": str(profile), "check": 1, "search": {"time_limit": 1}, "output": str(tmp_path / "out")}
+    section = {
+        "profile": str(profile),
+        "check": 1,
+        "search": {"time_limit": 1},
+        "output": str(tmp_path / "out"),
+    }
     ours = world2.run(in_both_starts, checked, replace(BASE, section=section))
     assert "measured: step 1:" in ours[0]["said"] and not (tmp_path / "out" / "profile.json").exists()
 
@@ -222,7 +276,10 @@ class Instead:
         from deepspeed.pipe import LayerSpec
 
         layers = training.models.layers_of(options)
-        return [LayerSpec(self._kind) if getattr(layer, "typename", None) is training.models.Block else layer for layer in layers]
+        return [
+            LayerSpec(self._kind) if getattr(layer, "typename", None) is training.models.Block else layer
+            for layer in layers
+        ]
 
 
 training.MODELS |= {"silent": Instead(Remembering), "unsteady": Instead(Unsteady)}
@@ -251,12 +308,17 @@ def test_what_is_equal_is_measured(world2, stock, plans, steps):
     ours = world2.run(in_both_starts, checked, replace(BASE, section=section))
     assert [rank["losses"] for rank in ours] == [rank["losses"] for rank in theirs]
     words = "step 1:" if steps == 1 else "steps 1 and 2:"
-    assert f"ostinato: measured: {words}" in ours[0]["said"] and "equal DeepSpeed's 1F1B bit for bit" in ours[0]["said"]
+    assert (
+        f"ostinato: measured: {words}" in ours[0]["said"]
+        and "equal DeepSpeed's 1F1B bit for bit" in ours[0]["said"]
+    )
     assert "measured" not in ours[1]["said"] and "repeat itself" not in ours[0]["said"]
 
 
 def test_1f1b_is_its_own_control(world2, plans):
-    ours = world2.run(in_both_starts, checked, replace(BASE, model="unsteady", section={"plan": plans["wave"], "check": 1}))
+    ours = world2.run(
+        in_both_starts, checked, replace(BASE, model="unsteady", section={"plan": plans["wave"], "check": 1})
+    )
     said = r"ostinato: measured: step 1: loss, gradients, weights and buffers of 7 layers equal DeepSpeed's 1F1B as far as it repeats itself \(first in step 1, .*\); "
     itself = r"DeepSpeed's 1F1B does not repeat itself here: loss by \S+, gradient of layer \d \(\S+\) by \S+, and \d more layers\n"
     assert re.search(said + itself, ours[0]["said"]), ours[0]
@@ -265,8 +327,12 @@ def test_1f1b_is_its_own_control(world2, plans):
 def test_what_differs_stops_the_run_unless_it_may(world2, plans):
     options = replace(BASE, model="silent", section={"plan": plans["wave"], "check": 1})
     for rank in world2.run(in_both_starts, checked, options):
-        assert "beyond rounding" in rank["error"] and '"require": false' in rank["error"] and not rank["losses"]
-    ours = world2.run(in_both_starts, checked, replace(options, section={**options.section, "require": False}))
+        assert (
+            "beyond rounding" in rank["error"] and '"require": false' in rank["error"] and not rank["losses"]
+        )
+    ours = world2.run(
+        in_both_starts, checked, replace(options, section={**options.section, "require": False})
+    )
     assert "beyond rounding" in ours[0]["said"] and len(ours[0]["losses"]) == 3
     unchecked = world2.run(checked, replace(options, section={"plan": plans["wave"]}))
     assert "equal" not in unchecked[0]["said"] and "expected: the losses of 1F1B" in unchecked[0]["said"]
@@ -284,6 +350,9 @@ def measuring(options: Options) -> str:
 def test_measuring_may_be_all(world2, tmp_path):
     section = {"auto": "measure", "output": str(tmp_path), "search": {"time_limit": 1}}
     said = world2.run(measuring, replace(BASE, section=section))
-    assert f"the plan lies in {tmp_path / 'plan.json'}: the next start runs it" in said[0] and (tmp_path / "placement.toml").is_file()
+    assert (
+        f"the plan lies in {tmp_path / 'plan.json'}: the next start runs it" in said[0]
+        and (tmp_path / "placement.toml").is_file()
+    )
     ours = world2.run(checked, replace(BASE, section=section))  # which is that
     assert "ostinato: plan " in ours[0]["said"] and len(ours[0]["losses"]) == 3

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Placements with every feature, drawn by hypothesis: search, verify, simulate and the curve never fail in a way that is not documented."""
+"""Placements with every feature, drawn by hypothesis: search, verify, simulate and the curve never fail in a
+way that is not documented."""
 
 import json
 import tempfile
@@ -28,7 +29,9 @@ def stages(draw):
     """Chunks of a model on 2 or 3 devices: (devices, forward, backward, weight or 0, kept, workspace)."""
     device = st.integers(0, 1)
     places = st.one_of(st.just([0, 1]), device.map(lambda d: [d]))
-    stage = st.tuples(places, st.integers(0, 5), st.integers(1, 9), st.integers(0, 3), st.integers(1, 4), st.integers(0, 2))
+    stage = st.tuples(
+        places, st.integers(0, 5), st.integers(1, 9), st.integers(0, 3), st.integers(1, 4), st.integers(0, 2)
+    )
     return draw(st.lists(stage, min_size=1, max_size=4))
 
 
@@ -44,7 +47,9 @@ def block(name, stage, kind, devices, time, memory, workspace, after):
 def placements(draw):
     """A chain of stages with a skip edge now and then; halves of backwards; a choice for some of them."""
     chunks = draw(stages())
-    text = 'format = "ostinato-placement/1"\nname = "drawn"\ntime_unit = "us"\nmemory_unit = "B"\n' + draw(links())
+    text = 'format = "ostinato-placement/1"\nname = "drawn"\ntime_unit = "us"\nmemory_unit = "B"\n' + draw(
+        links()
+    )
     for d in range(2):
         text += f'[[devices]]\nname = "gpu{d}"\nstatic = {draw(st.integers(0, 3))}\n'
         if draw(st.booleans()):

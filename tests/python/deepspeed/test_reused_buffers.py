@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A loader that writes each item where the one before lay trains what it trains under DeepSpeed, however far a plan reads on."""
+"""A loader that writes each item where the one before lay trains what it trains under DeepSpeed, however far
+a plan reads on."""
 
 from dataclasses import replace
 
@@ -16,7 +17,9 @@ STEPS = Options(dynamic_shape=True, steps=3)
 
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory):
-    return make_plan(tmp_path_factory.mktemp("plan"), Layout("wave", (1, 4, 6), (0, 1, 1, 0)), LAYERS, MICRO_BATCHES)
+    return make_plan(
+        tmp_path_factory.mktemp("plan"), Layout("wave", (1, 4, 6), (0, 1, 1, 0)), LAYERS, MICRO_BATCHES
+    )
 
 
 def rewritten(items):
@@ -55,7 +58,16 @@ class Holder:
 
 def test_a_copy_shares_no_memory_and_lies_alike():
     base = torch.arange(24.0).view(4, 6)
-    for tensor in (base, base.t(), base[:, 1:3], base[:1].expand(3, 6), base[2, 2], base[:0], base.to_sparse(), torch.arange(4000)[::1000]):
+    for tensor in (
+        base,
+        base.t(),
+        base[:, 1:3],
+        base[:1].expand(3, 6),
+        base[2, 2],
+        base[:0],
+        base.to_sparse(),
+        torch.arange(4000)[::1000],
+    ):
         held = (tensor, [tensor], {"a": tensor}, Holder(tensor), 5, "word")
         kept, was = own(held), tensor.clone()
         tensor._values().zero_() if tensor.is_sparse else base.zero_()

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The "ostinato" section, and the configuration around it, changed at random: read, or refused by an OstinatoError.
+"""The "ostinato" section, and the configuration around it, changed at random: read, or refused by an
+OstinatoError.
 
-OSTINATO_SOAK_MUTATIONS=100000 OSTINATO_SOAK_SEED=7 python -m pytest tests/python/deepspeed/test_section_mutations.py
+OSTINATO_SOAK_MUTATIONS=100000 OSTINATO_SOAK_SEED=7 python -m pytest
+tests/python/deepspeed/test_section_mutations.py
 """
 
 import copy
@@ -32,7 +34,19 @@ VALUES = [
     None, True, False, 0, -1, 1, 2**70, -(2**63), 1.5, float("inf"), float("nan"), 1e308, "", "auto", "a" * 10_000, "\x1b[2J", "\ud800", "é",
     "0", "nvme", [], [[]], {}, {"enabled": True}, {"enabled": None}, {"": {}}, [{"ostinato": 1}], {"ostinato": {}}, b"bytes",
 ]  # fmt: skip
-KEYS = ["ostinato", "Ostinato", "ostinato.plan", "ostinado", "plan", "auto", "search", "", "enabled", "stage", *Section.model_fields]
+KEYS = [
+    "ostinato",
+    "Ostinato",
+    "ostinato.plan",
+    "ostinado",
+    "plan",
+    "auto",
+    "search",
+    "",
+    "enabled",
+    "stage",
+    *Section.model_fields,
+]
 KEYS += [name for refused in REFUSED for name in refused.key.split(".")]
 
 
@@ -64,7 +78,7 @@ def changed(random: Random) -> dict:
 
 
 def read(configuration: dict) -> str:
-    """"" where it would go on, else why not."""
+    """ "" where it would go on, else why not."""
     try:
         section = section_of(configuration)
         if section is not None:

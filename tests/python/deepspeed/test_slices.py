@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensor slicing (3D parallelism): ranks of a "model" axis hold slices of the same layers, and train under one plan as under 1F1B."""
+"""Tensor slicing (3D parallelism): ranks of a "model" axis hold slices of the same layers, and train under
+one plan as under 1F1B."""
 
 import io
 import re
@@ -34,7 +35,10 @@ ZERO_1, BF16 = {"zero_optimization": {"stage": 1}}, {"bf16": {"enabled": True}}
 @pytest.fixture(scope="module")
 def plans(tmp_path_factory):
     folder = tmp_path_factory.mktemp("plans")
-    return {x.name: {"plan": str(make_plan(folder / x.name, x, LAYERS, MICRO_BATCHES))} for x in (MOVED, LOOPED, TURNED)}
+    return {
+        x.name: {"plan": str(make_plan(folder / x.name, x, LAYERS, MICRO_BATCHES))}
+        for x in (MOVED, LOOPED, TURNED)
+    }
 
 
 EQUAL = {
@@ -53,7 +57,9 @@ EQUAL = {
 def test_equal(case, world4, stock, plans):
     """Losses, weights of each slice, evaluations, and logits."""
     plan, options = EQUAL[case]
-    for ours, theirs in zip(world4.run(training.train, replace(options, section=plans[plan])), stock(world4, options), strict=True):
+    for ours, theirs in zip(
+        world4.run(training.train, replace(options, section=plans[plan])), stock(world4, options), strict=True
+    ):
         keys = ("first", "losses", "last", "evaluation")
         assert [ours[key] == theirs[key] for key in keys] == [True] * len(keys)
         assert len({name for name in ours["last"] if "slice 1" in name}) * 2 == len(ours["last"])
@@ -62,19 +68,28 @@ def test_equal(case, world4, stock, plans):
 def test_with_replicas(plans):
     options = replace(SLICED, steps=2)
     with World(8) as world:
-        got, expected = world.run(training.train, replace(options, section=plans["moved"])), world.run(training.train, options)
+        got, expected = (
+            world.run(training.train, replace(options, section=plans["moved"])),
+            world.run(training.train, options),
+        )
     for ours, theirs in zip(got, expected, strict=True):
         assert (ours["losses"], ours["last"]) == (theirs["losses"], theirs["last"])
 
 
 def test_clipped_by_a_norm_that_is_summed_rank_by_rank(world4, stock, plans):
     options = replace(SLICED, config=ZERO_1 | {"gradient_clipping": 0.1})
-    for ours, theirs in zip(world4.run(training.train, replace(options, section=plans["moved"])), stock(world4, options), strict=True):
+    for ours, theirs in zip(
+        world4.run(training.train, replace(options, section=plans["moved"])),
+        stock(world4, options),
+        strict=True,
+    ):
         assert ours["norm"] == pytest.approx(theirs["norm"], rel=1e-6)
         training.close(ours["last"], theirs["last"])
 
 
-@pytest.mark.parametrize("config", everyday([{"gradient_clipping": 0.1}, ZERO_1], ZERO_1), ids=["clipped", "zero1"])
+@pytest.mark.parametrize(
+    "config", everyday([{"gradient_clipping": 0.1}, ZERO_1], ZERO_1), ids=["clipped", "zero1"]
+)
 def test_two_directions(world4, stock, tmp_path, config):
     text = placement_text("x", two_directions((4,), LAYERS), False)
     plan = make_plan(tmp_path, Layout("x", (), ()), LAYERS, MICRO_BATCHES // 2, text=text)
@@ -89,7 +104,8 @@ def test_two_directions(world4, stock, tmp_path, config):
 
 
 def brought(options: Options) -> tuple:
-    """Slice rank 0 alone has data. Losses and weights, and how often this rank has called batch_fn when step 1, 2, ... is over."""
+    """Slice rank 0 alone has data. Losses and weights, and how often this rank has called batch_fn when step
+    1, 2, ... is over."""
     engine, calls, after = make_engine(options), [], []
 
     def batch_fn(item):
@@ -112,7 +128,11 @@ def brought(options: Options) -> tuple:
 @pytest.mark.parametrize("options", everyday([SLICED, DROPOUT], DROPOUT), ids=["plain", "dropout"])
 @pytest.mark.parametrize("plan", everyday(["moved", "turned"], "turned"))
 def test_one_slice_rank_has_data(world4, stock, plans, plan, options):
-    for ours, theirs in zip(world4.run(brought, replace(options, section=plans[plan])), stock(world4, options, brought), strict=True):
+    for ours, theirs in zip(
+        world4.run(brought, replace(options, section=plans[plan])),
+        stock(world4, options, brought),
+        strict=True,
+    ):
         assert ours == theirs
 
 
@@ -154,13 +174,20 @@ def load(options: Options, folder: str, optimizer: bool) -> list[float]:
 
 @pytest.mark.parametrize("config", everyday([{}, ZERO_1], ZERO_1), ids=["zero0", "zero1"])
 def test_checkpoints(world4, plans, tmp_path, config):
-    """A training goes on where it was saved, and leaves DeepSpeed's files, with which one without a plan goes on."""
+    """A training goes on where it was saved, and leaves DeepSpeed's files, with which one without a plan goes
+    on."""
     alone = replace(SLICED, optimizer="Adam", config=config)
     planned = replace(alone, section=plans["looped"])
-    went_on, theirs = world4.run(save, planned, str(tmp_path / "ours")), world4.run(save, alone, str(tmp_path / "theirs"))
+    went_on, theirs = (
+        world4.run(save, planned, str(tmp_path / "ours")),
+        world4.run(save, alone, str(tmp_path / "theirs")),
+    )
     assert went_on == theirs
     assert world4.run(load, planned, str(tmp_path / "ours"), True) == went_on
-    files = [{file.name for file in (tmp_path / who / "global_step1").iterdir()} - {"ostinato.json"} for who in ("ours", "theirs")]
+    files = [
+        {file.name for file in (tmp_path / who / "global_step1").iterdir()} - {"ostinato.json"}
+        for who in ("ours", "theirs")
+    ]
     assert files[0] == files[1] and "layer_01-model_01-model_states.pt" in files[0]
     weights_only = [world4.run(load, alone, str(tmp_path / who), False) for who in ("ours", "theirs")]
     assert weights_only[0] == weights_only[1] == world4.run(load, planned, str(tmp_path / "theirs"), False)
@@ -188,9 +215,17 @@ def test_every_slice_is_compared(world4, stock, plans, config):
     options = replace(SLICED, optimizer="Adam", config=config, steps=2)
     expected = Records.from_text(stock(world4, options, recorded)[0])
     assert {"4.up", "4.up@0, slice 1"} <= expected.steps[0]["gradients"].keys() and not expected.left_out
-    same = compare(expected, Records.from_text(world4.run(recorded, replace(options, section=plans["looped"]))[0]))
-    assert same.equal and same.sentence() == "steps 1 and 2: losses, gradients and weights of 6 layers equal DeepSpeed's 1F1B bit for bit"
-    harmed = compare(expected, Records.from_text(world4.run(recorded, replace(options, section=plans["looped"]), True)[0]))
+    same = compare(
+        expected, Records.from_text(world4.run(recorded, replace(options, section=plans["looped"]))[0])
+    )
+    assert (
+        same.equal
+        and same.sentence()
+        == "steps 1 and 2: losses, gradients and weights of 6 layers equal DeepSpeed's 1F1B bit for bit"
+    )
+    harmed = compare(
+        expected, Records.from_text(world4.run(recorded, replace(options, section=plans["looped"]), True)[0])
+    )
     assert any(d.name == "4.up@0, slice 1" and d.kind == "gradients" for d in harmed.differences)
 
 
@@ -202,13 +237,22 @@ def said_in(options: Options, job, *arguments) -> tuple:
 
 
 def test_auto(world4, stock, tmp_path):
-    """The costs of the profile that is searched are made up; the model's layers are measured, and are slice rank 0's."""
+    """The costs of the profile that is searched are made up; the model's layers are measured, and are slice
+    rank 0's."""
     times = [4000] * 3 + [40_000] + [4000] * (LAYERS - 4)
     profile = write_profile(tmp_path / "profile.json", times).read_text()
-    found = world4.run(said_in, replace(SLICED, section={"auto": True, "search": {"time_limit": 1}}), training.train_with_costs, profile)
+    found = world4.run(
+        said_in,
+        replace(SLICED, section={"auto": True, "search": {"time_limit": 1}}),
+        training.train_with_costs,
+        profile,
+    )
     for (ours, _), theirs in zip(found, stock(world4, SLICED), strict=True):
         assert (ours["losses"], ours["last"]) == (theirs["losses"], theirs["last"])
-    assert "ostinato: measured: step 1: loss, gradients and weights of 6 layers equal DeepSpeed's 1F1B bit for bit\n" in found[0][1]
+    assert (
+        "ostinato: measured: step 1: loss, gradients and weights of 6 layers equal DeepSpeed's 1F1B bit for bit\n"
+        in found[0][1]
+    )
 
 
 @pytest.mark.slow  # test_auto has a second start with slices, test_slices_of_unequal_shapes what identifies a layer
@@ -217,7 +261,9 @@ def test_what_auto_measures(world4, tmp_path):
     world4.run(training.train, replace(SLICED, steps=1, section=section))
     placement = (tmp_path / "placement.toml").read_text()
     assert "1:Block" in placement and "sha256" in placement
-    (_, said), *_ = world4.run(said_in, replace(SLICED, steps=1, section={"plan": str(tmp_path / "plan.json")}), training.train)
+    (_, said), *_ = world4.run(
+        said_in, replace(SLICED, steps=1, section={"plan": str(tmp_path / "plan.json")}), training.train
+    )
     assert "ostinato: plan " in said
 
 
@@ -228,12 +274,18 @@ def test_whole_messages(world4, plans):
     """DeepSpeed would have slice ranks send parts of messages, by default."""
     both = "pipe_partitioned and grad_partitioned, which DeepSpeed has on by default, are off under a plan: ranks send whole messages"
     assert whole_messages({}) == both
-    assert whole_messages({"pipeline": {"pipe_partitioned": False}}).startswith("grad_partitioned, which DeepSpeed has on by default, is off")
+    assert whole_messages({"pipeline": {"pipe_partitioned": False}}).startswith(
+        "grad_partitioned, which DeepSpeed has on by default, is off"
+    )
     assert whole_messages({"pipeline": {"pipe_partitioned": False, "grad_partitioned": False}}) == ""
     written = {"pipeline": {"pipe_partitioned": True, "grad_partitioned": True}}
-    assert whole_messages(written).startswith('"pipeline": {"pipe_partitioned": true} and "pipeline": {"grad_partitioned": true}: without effect')
+    assert whole_messages(written).startswith(
+        '"pipeline": {"pipe_partitioned": true} and "pipeline": {"grad_partitioned": true}: without effect'
+    )
     for config, words in (({}, both), (written, whole_messages(written))):
-        results = world4.run(said_in, replace(SLICED, steps=1, section=plans["moved"], config=config), training.train)
+        results = world4.run(
+            said_in, replace(SLICED, steps=1, section=plans["moved"], config=config), training.train
+        )
         assert [said.count(f"ostinato: {words}\n") for _, said in results] == [1, 0, 0, 0]
 
 
@@ -259,7 +311,10 @@ def masks_of_numbers(options: Options) -> str:
 
 def test_a_mask_that_deepspeed_would_turn_into_booleans(world4, plans):
     said = world4.run(masks_of_numbers, replace(SLICED, section=plans["moved"] | {"timeout_s": 3}))
-    assert all(re.search(r"layer 2 hands on torch.float32 as the last of its tensors.*GPT2ModelPipe", line) for line in said[:2]), said
+    assert all(
+        re.search(r"layer 2 hands on torch.float32 as the last of its tensors.*GPT2ModelPipe", line)
+        for line in said[:2]
+    ), said
 
 
 def refused(options: Options) -> str:

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks that are killed, crash or are stopped while they make their engines or run their first transfers, bare and under launchers; and
-launchers that are killed. Every rank ends in bounded time, the others name the rank, and nothing is left behind.
+"""Ranks that are killed, crash or are stopped while they make their engines or run their first transfers,
+bare and under launchers; and launchers that are killed. Every rank ends in bounded time, the others name the
+rank, and nothing is left behind.
 
-Before an engine is made ranks wait in torch's and DeepSpeed's code, under theirs: these instants are not drawn.
+Before an engine is made ranks wait in torch's and DeepSpeed's code, under theirs: these instants are not
+drawn.
 
-OSTINATO_SOAK_START_FAULTS=20 OSTINATO_SOAK_SEED=7 python -m pytest -s tests/python/deepspeed/test_start_faults.py
+OSTINATO_SOAK_START_FAULTS=20 OSTINATO_SOAK_SEED=7 python -m pytest -s
+tests/python/deepspeed/test_start_faults.py
 """
 
 import os
@@ -77,17 +80,23 @@ def test_a_rank_while_bare_ranks_start(plan, seconds, tmp_path, seed, sent):
         kill(ranks[culprit].pid, sent)
         other, begin = ranks[1 - culprit], time.monotonic()
         other.join(BOUND_S)
-        print(f"seed {seed}: rank {culprit}, {sent.name}: the other has ended after {time.monotonic() - begin:.1f} s")
+        print(
+            f"seed {seed}: rank {culprit}, {sent.name}: the other has ended after {time.monotonic() - begin:.1f} s"
+        )
         said = said_by(tmp_path, 1 - culprit)
         assert not other.is_alive(), said[-2000:]
-        finished = other.exitcode == 0 and len(losses_of(tmp_path, 1 - culprit)) == STEPS  # before the signal came
+        finished = (
+            other.exitcode == 0 and len(losses_of(tmp_path, 1 - culprit)) == STEPS
+        )  # before the signal came
         assert finished or f"rank {culprit}" in said, said[-2000:]
     finally:
         end(ranks)
     assert left_behind(tmp_path, [process.pid for process in ranks]) == []
 
 
-def ended(plan, folder, seed: int, launcher: str, victim: int | str, sent: signal.Signals, seconds: float) -> int:
+def ended(
+    plan, folder, seed: int, launcher: str, victim: int | str, sent: signal.Signals, seconds: float
+) -> int:
     """Sends a signal to a rank, or to the "launcher". Its status; fails where a process is left."""
     process = start_under(launcher, plan, folder)
     pids = [process.pid]
@@ -98,7 +107,9 @@ def ended(plan, folder, seed: int, launcher: str, victim: int | str, sent: signa
         begin = time.monotonic()
         status = process.wait(BOUND_S)
         left = not wait_for(lambda: not any(map(is_running, pids)))
-        print(f"seed {seed}: {launcher}, {victim}, {sent.name}: all have ended after {time.monotonic() - begin:.1f} s")
+        print(
+            f"seed {seed}: {launcher}, {victim}, {sent.name}: all have ended after {time.monotonic() - begin:.1f} s"
+        )
         assert not left, said_by(folder, 0)[-2000:] + said_by(folder, 1)[-2000:]
     finally:
         for pid in pids:
@@ -110,16 +121,21 @@ def ended(plan, folder, seed: int, launcher: str, victim: int | str, sent: signa
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_under_a_launcher(plan, seconds, tmp_path, seed):
-    """A launcher ends the others of a rank that has ended, before they can name it, and names it itself; one that is stopped it does not
-    notice. Ranks end with their launcher; where it could not tell them, they say why.
+    """A launcher ends the others of a rank that has ended, before they can name it, and names it itself; one
+    that is stopped it does not notice. Ranks end with their launcher; where it could not tell them, they say
+    why.
     """
     launcher, victim, sent = UNDER[(seed - 1) % len(UNDER)]
     culprit = Random(seed).randrange(2) if victim == "rank" else victim
     status = ended(plan, tmp_path, seed, launcher, culprit, sent, seconds)
     if victim == "launcher":
-        assert sent == signal.SIGTERM or all("the launcher is gone" in said_by(tmp_path, rank) for rank in range(2)), said_by(tmp_path, 0)
+        assert sent == signal.SIGTERM or all(
+            "the launcher is gone" in said_by(tmp_path, rank) for rank in range(2)
+        ), said_by(tmp_path, 0)
         return
     assert status != 0
     names = f"rank {culprit}" in said_by(tmp_path, 1 - culprit)
     summary = said_by(tmp_path, "launcher")
-    assert names or (sent != signal.SIGSTOP and (launcher == "deepspeed" or f"local_rank: {culprit}" in summary)), summary[-2000:]
+    assert names or (
+        sent != signal.SIGSTOP and (launcher == "deepspeed" or f"local_rank: {culprit}" in summary)
+    ), summary[-2000:]

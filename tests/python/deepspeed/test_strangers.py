@@ -37,7 +37,9 @@ BASE = Options(model="strangers", optimizer="SGD", steps=3)
 @pytest.fixture(scope="module")
 def plans(tmp_path_factory):
     folder = tmp_path_factory.mktemp("plans")
-    return {name: str(make_plan(folder / name, layout, LAYERS, MICRO_BATCHES)) for name, layout in LAYOUTS.items()}
+    return {
+        name: str(make_plan(folder / name, layout, LAYERS, MICRO_BATCHES)) for name, layout in LAYOUTS.items()
+    }
 
 
 def trained(options: Options, names: list[str]) -> dict[str, dict]:
@@ -74,7 +76,9 @@ def same(ours: dict, theirs: dict) -> bool:
     ],
 )
 def test_what_cannot_cross_is_named(outputs, what):
-    with pytest.raises(OstinatoError, match=f"layer 1 hands on {what}, and .* keep layers 1 and 2 in one stage"):
+    with pytest.raises(
+        OstinatoError, match=f"layer 1 hands on {what}, and .* keep layers 1 and 2 in one stage"
+    ):
         crossing(stage(), outputs, [0, 4, 8])
 
 
@@ -97,7 +101,9 @@ def stage() -> Stage:
 
 def test_what_a_border_takes_from_tensors(world2, plans):
     lost = "attribute"
-    split = world2.run(trained, replace(BASE, section={"plan": plans["wave"], "timeout_s": 2}), [lost])[0][lost]
+    split = world2.run(trained, replace(BASE, section={"plan": plans["wave"], "timeout_s": 2}), [lost])[0][
+        lost
+    ]
     assert split["error"].startswith('OstinatoError: layer 1 hands on tensors with the attribute "gate"')
 
 
@@ -111,7 +117,9 @@ def layers_wrapped(engine):
 
 
 def layers_listed_anew(engine):
-    engine.module.forward_funcs = [lambda hidden, layer=layer: layer(hidden) / 2 for layer in engine.module.forward_funcs]
+    engine.module.forward_funcs = [
+        lambda hidden, layer=layer: layer(hidden) / 2 for layer in engine.module.forward_funcs
+    ]
 
 
 def layers_dropped(engine):
@@ -139,7 +147,13 @@ def test_what_a_script_does_to_the_model_after_initialize(world2, stock, plans, 
     assert same(ours[0], theirs[0]) and not same(ours[0], stock(world2, BASE, _trained)[0])
 
 
-@pytest.mark.parametrize(("change", "words"), [(layers_dropped, "holds 3 layers, and this rank has 4"), (backward_replaced, "engine._exec_backward_pass() is not DeepSpeed's own")])
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (layers_dropped, "holds 3 layers, and this rank has 4"),
+        (backward_replaced, "engine._exec_backward_pass() is not DeepSpeed's own"),
+    ],
+)
 def test_what_a_plan_cannot_follow_is_refused(world2, plans, change, words):
     for rank in world2.run(after_initialize, replace(BASE, section={"plan": plans["looped"]}), change):
         assert words in rank["error"] and not rank["losses"]
@@ -151,7 +165,9 @@ def losses_listed(engine):
 
 def test_a_loss_that_is_no_tensor(world2, plans):
     options = replace(BASE, section={"plan": plans["looped"], "timeout_s": 2})
-    assert world2.run(after_initialize, options, losses_listed)[1]["error"].startswith("OstinatoError: the loss is a list: a backward begins")
+    assert world2.run(after_initialize, options, losses_listed)[1]["error"].startswith(
+        "OstinatoError: the loss is a list: a backward begins"
+    )
 
 
 def write_profile_text() -> str:
@@ -167,9 +183,14 @@ def test_classes_whose_passes_a_plan_would_leave_out(change):
     def own(self, *_):
         return self
 
-    engine = SimpleNamespace(_INSTRUCTION_MAP=PipelineEngine._INSTRUCTION_MAP, **{name: getattr(PipelineEngine, name) for name in REPLACED})
+    engine = SimpleNamespace(
+        _INSTRUCTION_MAP=PipelineEngine._INSTRUCTION_MAP,
+        **{name: getattr(PipelineEngine, name) for name in REPLACED},
+    )
     refuse_passes(engine)
-    vars(engine)[change] = own if change in REPLACED else PipelineEngine._INSTRUCTION_MAP | {schedule.BackwardPass: own}
+    vars(engine)[change] = (
+        own if change in REPLACED else PipelineEngine._INSTRUCTION_MAP | {schedule.BackwardPass: own}
+    )
     with pytest.raises(Unsupported, match="is not DeepSpeed's own"):
         refuse_passes(engine)
 
@@ -213,7 +234,9 @@ def learned(options: Options) -> tuple:
         with torch.inference_mode():
             losses.append(engine.eval_batch(held_out).item())
     everyone: list = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, engine.module.loss_fn.weight.tolist() if engine.is_last_stage() else None)
+    dist.all_gather_object(
+        everyone, engine.module.loss_fn.weight.tolist() if engine.is_last_stage() else None
+    )
     return losses, [weight for weight in everyone if weight is not None]
 
 

@@ -33,7 +33,10 @@ MORE = replace(BASE, model="more", change="plain")
 @pytest.fixture(scope="module")
 def sections(tmp_path_factory):
     folder = tmp_path_factory.mktemp("plans")
-    return {name: {"plan": str(make_plan(folder / name, LAYOUTS[name], LAYERS, MICRO_BATCHES)), "timeout_s": 20} for name in ("wave", "split")}
+    return {
+        name: {"plan": str(make_plan(folder / name, LAYOUTS[name], LAYERS, MICRO_BATCHES)), "timeout_s": 20}
+        for name in ("wave", "split")
+    }
 
 
 @pytest.mark.parametrize(
@@ -51,10 +54,23 @@ def test_tensors_whose_bytes_are_not_their_numbers_are_named(tensor, what):
         crossing(Stage(0, ranks=(0,), layers=(0, 1), outputs=(1,)), (torch.ones(2), tensor), [0, 4, 8])
 
 
-@pytest.mark.parametrize("change", ["of its class", "compiled inside", "compiled method", "compiled in place", "over equal modules", "closed over in a stage"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        "of its class",
+        "compiled inside",
+        "compiled method",
+        "compiled in place",
+        "over equal modules",
+        "closed over in a stage",
+    ],
+)
 def test_layers_that_move_as_they_were_built(world2, sections, change):
     options = replace(MORE, change=change)
-    theirs, ours = world2.run(trains, options), world2.run(trains, replace(options, section=sections["split"]))
+    theirs, ours = (
+        world2.run(trains, options),
+        world2.run(trains, replace(options, section=sections["split"])),
+    )
     assert same(ours[0], theirs[0]) and not theirs[0]["error"]
 
 
@@ -81,7 +97,10 @@ def writes(engine):
 def test_a_batch_fn_is_called_once_an_item(world2, sections, feed):
     """Also where the first item runs twice, to learn what layers draw."""
     options = replace(MORE, change="dropout")
-    theirs, ours = world2.run(trains, options, listed, feed), world2.run(trains, replace(options, section=sections["wave"]), listed, feed)
+    theirs, ours = (
+        world2.run(trains, options, listed, feed),
+        world2.run(trains, replace(options, section=sections["wave"]), listed, feed),
+    )
     assert same(ours[0], theirs[0]) and not theirs[0]["error"]
 
 
@@ -89,11 +108,21 @@ def trains_with(feed, options) -> dict:
     return trained(options, listed, feed)
 
 
-@pytest.mark.parametrize(("model", "feed"), everyday([("more", pops), ("more", counts), ("writing", data_of)], ("more", pops)))
+@pytest.mark.parametrize(
+    ("model", "feed"), everyday([("more", pops), ("more", counts), ("writing", data_of)], ("more", pops))
+)
 def test_what_auto_measures_with_is_not_used_up(world2, model, feed):
     options = replace(MORE, model=model)
     job = functools.partial(trains_with, feed)
-    theirs, ours = world2.run(job, options), world2.run(train_with_costs, replace(options, section={"auto": True, "search": {"time_limit": 1}}), write_profile_text(), job)
+    theirs, ours = (
+        world2.run(job, options),
+        world2.run(
+            train_with_costs,
+            replace(options, section={"auto": True, "search": {"time_limit": 1}}),
+            write_profile_text(),
+            job,
+        ),
+    )
     assert same(ours[0], theirs[0]) and not theirs[0]["error"]
 
 
@@ -117,7 +146,10 @@ def evaluates_to_the_end(engine):
 @pytest.mark.parametrize("change", everyday(["plain", "dropout"], "dropout"))
 def test_an_evaluation_that_finds_no_more_data_ends_on_all_ranks(world2, sections, change):
     options = replace(MORE, change=change)
-    theirs, ours = (world2.run(trains, o, listed, data_of, evaluates_to_the_end) for o in (options, replace(options, section=sections["wave"])))
+    theirs, ours = (
+        world2.run(trains, o, listed, data_of, evaluates_to_the_end)
+        for o in (options, replace(options, section=sections["wave"]))
+    )
     assert same(ours[0], theirs[0]) and not theirs[0]["error"] and not ours[1]["error"]
 
 
@@ -131,7 +163,10 @@ def without_gradients(engine):
 
 def test_a_step_that_is_refused_reads_nothing(world2, sections):
     options = replace(MORE, change="dropout")
-    theirs, ours = (world2.run(trains, o, listed, without_gradients) for o in (options, replace(options, section=sections["wave"])))
+    theirs, ours = (
+        world2.run(trains, o, listed, without_gradients)
+        for o in (options, replace(options, section=sections["wave"]))
+    )
     assert same(ours[0], theirs[0]) and not theirs[0]["error"]
 
 
@@ -142,5 +177,8 @@ def calls_the_model(engine):
 
 
 def test_a_model_whose_layers_are_not_together_is_not_called(world2, sections):
-    theirs, ours = world2.run(trains, MORE, listed, data_of, nothing), world2.run(trains, replace(MORE, section=sections["wave"]), listed, data_of, calls_the_model)
+    theirs, ours = (
+        world2.run(trains, MORE, listed, data_of, nothing),
+        world2.run(trains, replace(MORE, section=sections["wave"]), listed, data_of, calls_the_model),
+    )
     assert same(ours[0], theirs[0]) and not ours[0]["error"]

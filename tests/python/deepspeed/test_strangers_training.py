@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What people's scripts do around a training: equal bits, or a difference that was announced, or a refusal by name."""
+"""What people's scripts do around a training: equal bits, or a difference that was announced, or a refusal by
+name."""
 
 import io
 from contextlib import redirect_stdout
@@ -20,7 +21,12 @@ from torch.utils.data import DataLoader, TensorDataset
 
 @pytest.fixture(scope="module")
 def wave(tmp_path_factory):
-    return {"plan": str(make_plan(tmp_path_factory.mktemp("plan") / "wave", LAYOUTS["wave"], LAYERS, MICRO_BATCHES)), "timeout_s": 20}
+    return {
+        "plan": str(
+            make_plan(tmp_path_factory.mktemp("plan") / "wave", LAYOUTS["wave"], LAYERS, MICRO_BATCHES)
+        ),
+        "timeout_s": 20,
+    }
 
 
 def listed(model):
@@ -65,7 +71,13 @@ def named(model):
 
 
 def named_groups(model):
-    groups = [{"params": [(n, p) for n, p in model.named_parameters() if (p.dim() > 1) == many], "weight_decay": 0.1 * many} for many in (True, False)]
+    groups = [
+        {
+            "params": [(n, p) for n, p in model.named_parameters() if (p.dim() > 1) == many],
+            "weight_decay": 0.1 * many,
+        }
+        for many in (True, False)
+    ]
     return {"optimizer": adam(groups)}
 
 
@@ -94,10 +106,16 @@ def tuples_in_groups(model):
     return {"model_parameters": [{"params": tuple(part)} for part in decayed(model)]}
 
 
-@pytest.mark.parametrize("give", everyday([named, named_groups, called, of_the_model, closed_over], named_groups, called, closed_over))
+@pytest.mark.parametrize(
+    "give",
+    everyday([named, named_groups, called, of_the_model, closed_over], named_groups, called, closed_over),
+)
 def test_an_optimizer_however_it_is_made(world2, wave, give):
     options = replace(BASE, optimizer=None)
-    theirs, ours = world2.run(trained, options, give), world2.run(trained, replace(options, section=wave), give)
+    theirs, ours = (
+        world2.run(trained, options, give),
+        world2.run(trained, replace(options, section=wave), give),
+    )
     assert same(ours[0], theirs[0]) and not theirs[0]["error"]
 
 
@@ -109,17 +127,25 @@ def scheduled(model):
     return {"optimizer": optimizer, "lr_scheduler": torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 3)}
 
 
-@pytest.mark.parametrize("give", everyday([in_a_tuple, once_only, tuples_in_groups], once_only, tuples_in_groups))
+@pytest.mark.parametrize(
+    "give", everyday([in_a_tuple, once_only, tuples_in_groups], once_only, tuples_in_groups)
+)
 @pytest.mark.parametrize("config", everyday([{}, ZERO_1], ZERO_1), ids=["zero0", "zero1"])
 def test_parameters_however_they_are_given(world2, wave, give, config):
     options = replace(BASE, config=config)
-    theirs, ours = world2.run(trained, options, give), world2.run(trained, replace(options, section=wave), give)
+    theirs, ours = (
+        world2.run(trained, options, give),
+        world2.run(trained, replace(options, section=wave), give),
+    )
     assert same(ours[0], theirs[0]) and not theirs[0]["error"]
 
 
 def test_a_schedulers_counter_of_steps_is_none_of_them(world2, wave):
     options = replace(BASE, optimizer=None)
-    theirs, ours = world2.run(trained, options, scheduled), world2.run(trained, replace(options, section=wave), scheduled)
+    theirs, ours = (
+        world2.run(trained, options, scheduled),
+        world2.run(trained, replace(options, section=wave), scheduled),
+    )
     assert same(ours[0], theirs[0])
 
 
@@ -132,7 +158,9 @@ def test_the_norm_of_gradients_is_summed_rank_by_rank(world2, wave, config, time
     """What a script may ask for. DeepSpeed has none in fp32 without ZeRO."""
     options = replace(BASE, config=config, section=wave)
     ours = world2.run(trained, options, listed, data_of, asks_for_the_norm)
-    assert [sum("get_global_grad_norm() sums rank by rank" in line for line in rank["said"]) for rank in ours] == [times, 0]
+    assert [
+        sum("get_global_grad_norm() sums rank by rank" in line for line in rank["said"]) for rank in ours
+    ] == [times, 0]
 
 
 # ---- layers
@@ -150,12 +178,18 @@ def test_dropout_that_no_name_says_is_that_of_1f1b(world2, wave, change):
 
 def of_this_engine(engine):
     commands = engine._INSTRUCTION_MAP
-    engine._INSTRUCTION_MAP = {**commands, schedule.BackwardPass: lambda self, **given: commands[schedule.BackwardPass](self, **given)}
+    engine._INSTRUCTION_MAP = {
+        **commands,
+        schedule.BackwardPass: lambda self, **given: commands[schedule.BackwardPass](self, **given),
+    }
 
 
 def test_passes_of_one_engine_are_refused(world2, wave):
     for rank in world2.run(after_initialize, replace(BASE, section=wave), of_this_engine):
-        assert rank["error"].startswith("Unsupported: engine._INSTRUCTION_MAP[BackwardPass]") and not rank["losses"]
+        assert (
+            rank["error"].startswith("Unsupported: engine._INSTRUCTION_MAP[BackwardPass]")
+            and not rank["losses"]
+        )
 
 
 def its_methods(engine):
@@ -164,12 +198,20 @@ def its_methods(engine):
     def nothing_of_it(*_, **__):
         raise AssertionError
 
-    for name in ("_exec_forward_pass", "_exec_load_micro_batch", "_exec_reduce_grads", "_exec_optimizer_step"):
+    for name in (
+        "_exec_forward_pass",
+        "_exec_load_micro_batch",
+        "_exec_reduce_grads",
+        "_exec_optimizer_step",
+    ):
         setattr(engine, name, nothing_of_it)
 
 
 def test_methods_that_deepspeed_does_not_call_are_not_called(world2, wave):
-    theirs, ours = world2.run(after_initialize, BASE, its_methods), world2.run(after_initialize, replace(BASE, section=wave), its_methods)
+    theirs, ours = (
+        world2.run(after_initialize, BASE, its_methods),
+        world2.run(after_initialize, replace(BASE, section=wave), its_methods),
+    )
     assert same(ours[0], theirs[0]) and not theirs[0]["error"]
 
 
@@ -179,7 +221,9 @@ def doubled(engine):
 
 def test_another_number_of_micro_batches_is_refused(world2, wave):
     for rank in world2.run(trained, replace(BASE, section=wave), listed, data_of, doubled):
-        assert "engine.micro_batches is 8, and the plan is for 4" in rank["error"] and len(rank["losses"]) == 1
+        assert (
+            "engine.micro_batches is 8, and the plan is for 4" in rank["error"] and len(rank["losses"]) == 1
+        )
 
 
 # ---- data
@@ -192,7 +236,10 @@ def its_own(engine):
 
 
 def as_asked(engine):
-    return ((x if engine.is_first_stage() else 0 * x, y if engine.is_last_stage() else 0 * y) for x, y in engine.batches(7))
+    return (
+        (x if engine.is_first_stage() else 0 * x, y if engine.is_last_stage() else 0 * y)
+        for x, y in engine.batches(7)
+    )
 
 
 def everywhere(engine):
@@ -208,9 +255,14 @@ def other_labels(engine):
 
 @pytest.mark.parametrize("feed", [its_own, other_labels])
 def test_labels_of_another_rank_are_said(world2, wave, feed):
-    theirs, ours = world2.run(trained, BASE, listed, feed), world2.run(trained, replace(BASE, section=wave), listed, feed)
+    theirs, ours = (
+        world2.run(trained, BASE, listed, feed),
+        world2.run(trained, replace(BASE, section=wave), listed, feed),
+    )
     assert not same(ours[0], theirs[0])
-    assert "takes labels from the data iterator of rank 0, and 1F1B from that of rank 1" in ours[0]["said"][-1]
+    assert (
+        "takes labels from the data iterator of rank 0, and 1F1B from that of rank 1" in ours[0]["said"][-1]
+    )
 
 
 def drawn_where_it_begins(engine):
@@ -223,12 +275,23 @@ def drawn_where_it_begins(engine):
 @pytest.mark.parametrize("change", everyday(["", "dropout"], "dropout"))
 def test_data_that_are_those_of_1f1b(world2, wave, feed, steps, change):
     options = replace(BASE, change=change, steps=steps)
-    theirs, ours = world2.run(trained, options, listed, feed), world2.run(trained, replace(options, section=wave), listed, feed)
+    theirs, ours = (
+        world2.run(trained, options, listed, feed),
+        world2.run(trained, replace(options, section=wave), listed, feed),
+    )
     assert same(ours[0], theirs[0]) and not theirs[0]["error"]
 
 
 def test_digests_of_what_loaders_give():
-    made = {"ids": torch.arange(6).reshape(2, 3), "rest": [torch.zeros(()), None, (torch.ones(2, dtype=torch.bool),)]}
+    made = {
+        "ids": torch.arange(6).reshape(2, 3),
+        "rest": [torch.zeros(()), None, (torch.ones(2, dtype=torch.bool),)],
+    }
     assert digest(made) == digest({**made, "ids": made["ids"].t().contiguous().t()})
-    others = [{**made, "ids": made["ids"] + 1}, {**made, "ids": made["ids"].reshape(3, 2)}, {**made, "rest": made["rest"][:2]}, made["ids"]]
+    others = [
+        {**made, "ids": made["ids"] + 1},
+        {**made, "ids": made["ids"].reshape(3, 2)},
+        {**made, "rest": made["rest"][:2]},
+        made["ids"],
+    ]
     assert len({digest(value) for value in (made, *others)}) == 5

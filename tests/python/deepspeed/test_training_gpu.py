@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training on real GPUs: the executor, Pipeline and DeepSpeed's engine over NCCL. Skipped with the reason where there are too few. The target
-`gpu` runs it, and docs/gpu-runs.md keeps what it says (tests/gpu/run.py).
+"""Training on real GPUs: the executor, Pipeline and DeepSpeed's engine over NCCL. Skipped with the reason
+where there are too few. The target `gpu` runs it, and docs/gpu-runs.md keeps what it says (tests/gpu/run.py).
 
     OSTINATO_GPU_TESTS=cpu pytest tests/python/deepspeed/test_training_gpu.py        # tries the tests themselves, over gloo
 """
@@ -44,7 +44,9 @@ STEPS, LATER = 4, 20  # memory may grow in the first steps, and not in those tha
 def on(ranks: int):
     """Skips where there are fewer GPUs: NCCL wants one for each rank."""
     reason = f"{ranks} GPUs are needed, and torch {torch.__version__} finds {GPUS}"
-    return pytest.param(ranks, marks=pytest.mark.skipif(not ON_CPU and GPUS < ranks, reason=reason), id=f"{ranks} ranks")
+    return pytest.param(
+        ranks, marks=pytest.mark.skipif(not ON_CPU and GPUS < ranks, reason=reason), id=f"{ranks} ranks"
+    )
 
 
 def say(what):
@@ -63,12 +65,16 @@ def test_the_executor_trains_as_one_process_and_its_memory_stays(tmp_path, ranks
     files = {name: write_chain(tmp_path / name.replace(" ", "-"), **case) for name, case in cases.items()}
     results = spawn(gpu_jobs.train_on_executors, ranks, tmp_path, files, STEPS + LATER, eager, looks)
     for name, case in cases.items():
-        losses, weights = executor_jobs.reference(len(case["device_of"]), case["micro_batches"], STEPS + LATER, device())
+        losses, weights = executor_jobs.reference(
+            len(case["device_of"]), case["micro_batches"], STEPS + LATER, device()
+        )
         ours = sum(results[case["device_of"][-1]][name]["losses"], [])
         off = max(abs(a - b) for a, b in zip(ours, sum(losses, []), strict=True))
         for s, expected in enumerate(weights):
             got = results[case["device_of"][s]][name]["weights"][s]
-            assert all(torch.allclose(got[key], value.cpu(), atol=1e-5) for key, value in expected.items()), f"{name}: stage {s}"
+            assert all(torch.allclose(got[key], value.cpu(), atol=1e-5) for key, value in expected.items()), (
+                f"{name}: stage {s}"
+            )
         held = [result[name]["reserved"] for result in results]
         grown = max(each[-1] - each[STEPS - 1] for each in held)
         say(f"executor, {ranks} ranks, {'eager' if eager else 'lazy'}, {'forwards that look' if looks else 'forwards that only issue'}, {name}: "

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Micro-batches that differ in size: each step has a plan of its own, and trains what DeepSpeed's 1F1B with dynamic shapes trains."""
+"""Micro-batches that differ in size: each step has a plan of its own, and trains what DeepSpeed's 1F1B with
+dynamic shapes trains."""
 
 import io
 import itertools
@@ -41,7 +42,9 @@ def plans(tmp_path_factory):
 
 
 def data_of_many_lengths(engine, lengths=LENGTHS):
-    return ((x[:, :n], y[:, :n]) for (x, y), n in zip(engine.batches(7), itertools.cycle(lengths), strict=False))
+    return (
+        (x[:, :n], y[:, :n]) for (x, y), n in zip(engine.batches(7), itertools.cycle(lengths), strict=False)
+    )
 
 
 def unequal_steps(options: Options) -> dict:
@@ -57,7 +60,13 @@ def unequal_steps(options: Options) -> dict:
                 orders.append([text for text in ran(engine) if "SEND" not in text and "RECV" not in text])
         held_out = engine.eval_batch(data_of_many_lengths(engine, [4, 2])).item()
     said = [line for line in printed.getvalue().splitlines() if line.startswith("ostinato:")]
-    return {"losses": losses, "weights": weights(engine), "evaluation": held_out, "said": said, "orders": orders}
+    return {
+        "losses": losses,
+        "weights": weights(engine),
+        "evaluation": held_out,
+        "said": said,
+        "orders": orders,
+    }
 
 
 def ran(engine) -> list[str]:
@@ -99,7 +108,12 @@ def test_in_orders_of_their_own_steps_are_equal_up_to_rounding_and_say_so(world2
 
 TOGETHER = [
     Options(config={"zero_optimization": {"stage": 1}, "bf16": {"enabled": True}}),
-    Options(checkpoint_interval=1, checkpointable=("Block",), seed_layers=True, config={"pipeline": {"use_reentrant": False}}),
+    Options(
+        checkpoint_interval=1,
+        checkpointable=("Block",),
+        seed_layers=True,
+        config={"pipeline": {"use_reentrant": False}},
+    ),
 ]
 
 
@@ -132,7 +146,10 @@ def replicas(options: Options) -> dict:
     engine = make_engine(options)
     replica = engine.grid.data_parallel_id
     data = data_of_many_lengths(engine, LENGTHS[replica:] + LENGTHS[:replica])
-    return {"losses": [engine.train_batch(data).item() for _ in range(options.steps)], "weights": weights(engine)}
+    return {
+        "losses": [engine.train_batch(data).item() for _ in range(options.steps)],
+        "weights": weights(engine),
+    }
 
 
 def test_the_report_tells_of_each_step(world2, plans, tmp_path, capsys):
@@ -161,7 +178,14 @@ def loop_over(kind: str):
     """A size function that fails in one way; on the last rank alone where it says so."""
 
     def size_of(item):
-        number = {"zero": 0, "nan": float("nan"), "negative": -3, "infinite": float("inf"), "word": "long", "flag": True}.get(kind)
+        number = {
+            "zero": 0,
+            "nan": float("nan"),
+            "negative": -3,
+            "infinite": float("inf"),
+            "word": "long",
+            "flag": True,
+        }.get(kind)
         if kind == "raises":
             raise KeyError("length")
         if kind == "differs":
@@ -224,13 +248,18 @@ def test_a_step_that_fits_no_memory_names_its_sizes(world2, tmp_path):
     text = placement_text(LAYOUTS[0], LAYERS).replace('name = "device0"\n', 'name = "device0"\nmemory = 3\n')
     section = section_of(make_plan(tmp_path, LAYOUTS[0], LAYERS, MICRO_BATCHES, text=text), size=5)
     for message in world2.run(refused_step, replace(UNEQUAL, section=section)):
-        assert message.startswith("OstinatoError: step 1: no plan for micro-batches of sizes 10, 2, 8, 2"), message
+        assert message.startswith("OstinatoError: step 1: no plan for micro-batches of sizes 10, 2, 8, 2"), (
+            message
+        )
 
 
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
-        ({"auto": True, "placement": None, "size": 4}, '"size" in the "ostinato" section does not go with "auto"'),
+        (
+            {"auto": True, "placement": None, "size": 4},
+            '"size" in the "ostinato" section does not go with "auto"',
+        ),
         ({"read_ahead": True}, 'unknown key "read_ahead" in the "ostinato" section'),
         ({"sizes": None, "keep_order": True}, '"keep_order" in the "ostinato" section needs "sizes"'),
         ({"sizes": "length"}, '"tokens", or names a function'),
@@ -266,7 +295,9 @@ def test_placements_whose_steps_cannot_have_their_own_plans(world2, tmp_path):
     for number, (words, text) in enumerate(cases.items()):
         path = tmp_path / f"{number}.toml"
         path.write_text(text)
-        for message in world2.run(refused_start, replace(UNEQUAL, section={"placement": str(path), "sizes": "tokens"})):
+        for message in world2.run(
+            refused_start, replace(UNEQUAL, section={"placement": str(path), "sizes": "tokens"})
+        ):
             assert message.startswith("Unsupported") and words in message, message
 
 
@@ -291,9 +322,14 @@ def test_sizes_of_items():
 
 def test_buffers_of_many_shapes_are_let_go(world2, plans):
     section = section_of(plans["halves"], keep_order=True, size=10)
-    equal, unequal = (world2.run(buffers, replace(UNEQUAL, section=section), lengths)[1] for lengths in ([5, 5], [5, 4, 3, 2]))
+    equal, unequal = (
+        world2.run(buffers, replace(UNEQUAL, section=section), lengths)[1]
+        for lengths in ([5, 5], [5, 4, 3, 2])
+    )
     largest = 2 * 5 * 8 * 4  # bytes of a message: samples, length, width, float32
-    assert 0 < unequal <= equal + largest, "in another order one more may be in flight; each shape's buffer kept would be 832 bytes more"
+    assert 0 < unequal <= equal + largest, (
+        "in another order one more may be in flight; each shape's buffer kept would be 832 bytes more"
+    )
 
 
 def buffers(options: Options, lengths: list[int]) -> int:

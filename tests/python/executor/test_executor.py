@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The executor from Python: bit for bit against one process, errors that keep their type and say where they were."""
+"""The executor from Python: bit for bit against one process, errors that keep their type and say where they
+were."""
 
 from __future__ import annotations
 
@@ -34,19 +35,26 @@ CASES = {
 
 def spawn(job, world, folder, *arguments):
     assert forked().get_start_method() == "forkserver"
-    torch.multiprocessing.start_processes(job, (world, str(folder), *arguments), nprocs=world, start_method="forkserver")
+    torch.multiprocessing.start_processes(
+        job, (world, str(folder), *arguments), nprocs=world, start_method="forkserver"
+    )
 
 
-@pytest.fixture(scope="module", params=[(2, True), (2, False), (4, True)], ids=["2ranks", "2ranks_gloo_only", "4ranks"])
+@pytest.fixture(
+    scope="module", params=[(2, True), (2, False), (4, True)], ids=["2ranks", "2ranks_gloo_only", "4ranks"]
+)
 def trained(request, tmp_path_factory):
-    """All cases of so many ranks, trained in one set of processes, which use the host's memory or do not: {case: results of each rank}."""
+    """All cases of so many ranks, trained in one set of processes, which use the host's memory or do not:
+    {case: results of each rank}."""
     world, shared_memory = request.param
     folder = tmp_path_factory.mktemp(f"ranks{world}")
     files = {name: write_chain(folder / name, **case) for name, case in CASES[world].items()}
     spawn(jobs.train_job, world, folder, files, STEPS, shared_memory)
-    return world, files, {
-        name: [torch.load(folder / f"{name}.{r}.pt") for r in range(world)] for name in CASES[world]
-    }
+    return (
+        world,
+        files,
+        {name: [torch.load(folder / f"{name}.{r}.pt") for r in range(world)] for name in CASES[world]},
+    )
 
 
 def test_losses_and_weights_equal_one_process_bit_for_bit(trained):
@@ -79,7 +87,8 @@ def test_own_buffers_stay_within_what_is_in_flight(trained):
     world, _, results = trained
     message = jobs.WIDTH * jobs.BATCH * 4 + 8
     for rank, result in enumerate(results["1f1b"]):
-        # Activations in flight and one ahead, a gradient and one ahead, sends of both that are not proven over yet.
+        # Activations in flight and one ahead, a gradient and one ahead, sends of both that are not proven
+        # over yet.
         assert 0 < result["peak_bytes"] <= (world - rank + 1 + 2 + 4) * message
 
 
@@ -94,7 +103,9 @@ def test_timeout_names_instruction_peer_and_position(tmp_path):
 
 @pytest.mark.parametrize("shared_memory", [True, False])
 def test_the_end_of_a_rank_is_noticed_by_its_peer(tmp_path, shared_memory):
-    with pytest.raises(torch.multiprocessing.ProcessExitedException):  # rank 0, in the middle of its second step
+    with pytest.raises(
+        torch.multiprocessing.ProcessExitedException
+    ):  # rank 0, in the middle of its second step
         spawn(jobs.lost_job, 2, tmp_path, write_chain(tmp_path / "plan", [0, 1], 4, 2), shared_memory)
     error = (tmp_path / "lost.txt").read_text()
     assert "rank 1: 1RECV_F2 from rank 0, instruction" in error
@@ -129,7 +140,9 @@ def test_callables_run_in_the_planned_order(tmp_path):
         log.append(f"1F{m}")
         return (x * x).sum()
 
-    executor.set_stage(0, first, lambda m, part: log.append(f"before {m}"), lambda m, part: log.append(f"0{part}{m}"))
+    executor.set_stage(
+        0, first, lambda m, part: log.append(f"before {m}"), lambda m, part: log.append(f"0{part}{m}")
+    )
     executor.set_stage(1, second, after_backward=lambda m, part: log.append(f"1B{m}"))
     executor.run()
     assert [entry for entry in log if "before" not in entry] == program.text(0, transfers=False).split(",")
@@ -188,7 +201,9 @@ def test_reentrant_checkpointing_cannot_be_split_and_runs_whole(tmp_path):
     executor = _plugin.Executor(program, 0, None, [0])
     weights = [torch.full((3,), 2.0, requires_grad=True) for _ in range(2)]
     executor.set_stage(0, lambda m, inputs: weights[0] * (m + 1))
-    executor.set_stage(1, lambda m, inputs: checkpoint(lambda x: x * weights[1], inputs[0], use_reentrant=True).sum())
+    executor.set_stage(
+        1, lambda m, inputs: checkpoint(lambda x: x * weights[1], inputs[0], use_reentrant=True).sum()
+    )
     executor.run()
     assert executor.unsplit_stages == [1]
     assert weights[0].grad.tolist() == [2 * (1 + 2)] * 3
@@ -213,10 +228,13 @@ def raising(*_):
     raise Unhappy("in the forward")
 
 
-@pytest.mark.parametrize("forward, where", [
-    (raising, "instruction 0 of 4 (0F0)"),
-    (lambda m, i: BadBackward.apply(torch.ones(1, requires_grad=True)).sum(), "(0B0)"),
-])
+@pytest.mark.parametrize(
+    "forward, where",
+    [
+        (raising, "instruction 0 of 4 (0F0)"),
+        (lambda m, i: BadBackward.apply(torch.ones(1, requires_grad=True)).sum(), "(0B0)"),
+    ],
+)
 def test_exceptions_keep_their_type_and_say_where(tmp_path, forward, where):
     _, executor = one_rank(tmp_path)
     executor.set_stage(0, forward)
@@ -227,12 +245,15 @@ def test_exceptions_keep_their_type_and_say_where(tmp_path, forward, where):
         executor.run()
 
 
-@pytest.mark.parametrize("result, error, words", [
-    ("text", TypeError, "forward of stage 0 returned a str"),
-    ((torch.ones(1), 3), TypeError, "returned a int"),
-    (torch.ones(3), RuntimeError, "must be the scalar"),
-    (None, RuntimeError, "must be the scalar"),
-])
+@pytest.mark.parametrize(
+    "result, error, words",
+    [
+        ("text", TypeError, "forward of stage 0 returned a str"),
+        ((torch.ones(1), 3), TypeError, "returned a int"),
+        (torch.ones(3), RuntimeError, "must be the scalar"),
+        (None, RuntimeError, "must be the scalar"),
+    ],
+)
 def test_results_that_are_no_loss_are_refused(tmp_path, result, error, words):
     _, executor = one_rank(tmp_path)
     executor.set_stage(0, lambda m, i: result)
@@ -277,7 +298,9 @@ def test_torch_reads_and_simulates_our_text(tmp_path, device_of, split):
     fake = [types.SimpleNamespace(num_stages=stages, group_size=world, group_rank=0, stage_index=0)]
     for form in ("compute_only", "compute_comms"):
         path = tmp_path / f"{form}.csv"
-        path.write_text("".join(program.text(r, transfers=form == "compute_comms") + "\n" for r in range(world)))
+        path.write_text(
+            "".join(program.text(r, transfers=form == "compute_comms") + "\n" for r in range(world))
+        )
         schedule = schedules._PipelineScheduleRuntime(fake, 4, loss_fn=lambda *_: None)
         schedule._load_csv(str(path), format=form)
         if form == "compute_comms":

@@ -15,7 +15,8 @@ TEXT = placement_text(ONE, 2).replace("memory = 2", "memory = 0").replace("memor
 
 
 def program(sizes, text=TEXT, **options):
-    """The program of a plan for these sizes, and in which order it runs the blocks of the first stage's forward."""
+    """The program of a plan for these sizes, and in which order it runs the blocks of the first stage's
+    forward."""
     plan = search_sizes(Placement.from_text(text), sizes, size=10, **options)
     return _plugin.StepPlacement(text).lower(plan.text)
 
@@ -25,7 +26,8 @@ def forwards(made) -> list[int]:
 
 
 class Stages:
-    """What ran: (stage, micro-batch) of the forwards; the loss is the square of the weight times the micro-batch's number."""
+    """What ran: (stage, micro-batch) of the forwards; the loss is the square of the weight times the
+    micro-batch's number."""
 
     def __init__(self):
         self.weight, self.ran = torch.nn.Parameter(torch.tensor(3.0)), []

@@ -47,7 +47,11 @@ def test_only_a_layer_s_own_tensors_are_made(tmp_path, monkeypatch):
     Case().make().save_pretrained(tmp_path)
     specs, made = hf.layers(tmp_path), []
     place = transformers.core_model_loading.set_param_for_module
-    monkeypatch.setattr(transformers.core_model_loading, "set_param_for_module", lambda *args: made.append(args[1]) or place(*args))
+    monkeypatch.setattr(
+        transformers.core_model_loading,
+        "set_param_for_module",
+        lambda *args: made.append(args[1]) or place(*args),
+    )
     specs[2].build()
     assert len(made) == 9 and all(name.startswith("model.layers.1.") for name in made)
 
@@ -67,7 +71,11 @@ def test_a_base_model_s_checkpoint_gets_a_new_head_and_says_so(tmp_path, capfd):
     layers = built(hf.layers(tmp_path, kind=transformers.LlamaForCausalLM))
     whole = transformers.LlamaForCausalLM.from_pretrained(tmp_path)
     read = weights(layers)
-    assert all(torch.equal(read[name], value) for name, value in whole.state_dict().items() if name != "lm_head.weight")
+    assert all(
+        torch.equal(read[name], value)
+        for name, value in whole.state_dict().items()
+        if name != "lm_head.weight"
+    )
     assert read["lm_head.weight"].std() > 0
 
 
@@ -99,7 +107,10 @@ def test_what_is_saved_is_read_back(model, world2, tmp_path):
 
 def test_what_could_not_be_read_back_is_refused(world2, tmp_path):
     for said in world2.run(saved, Job(Case(), change="adapt"), str(tmp_path / "end")):
-        assert 'the layers hold "model.layers.0.self_attn.q_proj.base.weight"' in said and "save(..., learned=True) writes adapters" in said
+        assert (
+            'the layers hold "model.layers.0.self_attn.q_proj.base.weight"' in said
+            and "save(..., learned=True) writes adapters" in said
+        )
     assert not (tmp_path / "end").exists()
 
 
@@ -117,7 +128,9 @@ def replica_saves(folder: str) -> None:
 
 def test_replicas_write_each_tensor_once(world2, tmp_path):
     world2.run(replica_saves, str(tmp_path))
-    assert [name for name in os.listdir(tmp_path) if name.endswith(".safetensors")] == ["model-00001-of-00002.safetensors"]
+    assert [name for name in os.listdir(tmp_path) if name.endswith(".safetensors")] == [
+        "model-00001-of-00002.safetensors"
+    ]
     whole = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
     model = Case().make()
     assert all(torch.equal(value, model.state_dict()[name]) for name, value in whole.state_dict().items())

@@ -11,12 +11,17 @@ from safetensors.torch import load_file
 from test_docs import blocks
 from test_tutorial import ROOT, missing, run
 
-PAGE = [(kind, text) for kind, text in blocks((ROOT / "docs" / "huggingface.md").read_text()) if kind in ("sh", "text")]
+PAGE = [
+    (kind, text)
+    for kind, text in blocks((ROOT / "docs" / "huggingface.md").read_text())
+    if kind in ("sh", "text")
+]
 COMMANDS = [place for place, (kind, _) in enumerate(PAGE) if kind == "sh"]
 
 
 def check_shown(place: int, folder: Path) -> str:
-    """Runs the command at this place of the page; what it prints holds what the page shows behind it, and the loss falls."""
+    """Runs the command at this place of the page; what it prints holds what the page shows behind it, and the
+    loss falls."""
     printed = run([PAGE[place][1]], folder)[0]
     assert missing(PAGE[place + 1][1], printed) == "", printed
     losses = [float(loss) for loss in re.findall(r"^step \d+  loss (\S+)$", printed, re.M)]
@@ -30,7 +35,9 @@ def test_a_model_is_trained_and_read_back(tmp_path):
     assert "equal DeepSpeed's 1F1B" in printed
     model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out" / "hf")
     tokens = torch.tensor([list(b"def main():\n    return 0\n")])
-    assert type(model).__name__ == "Qwen3ForCausalLM" and model(tokens, labels=tokens).loss < 5.2  # a guess: log(256) = 5.5
+    assert (
+        type(model).__name__ == "Qwen3ForCausalLM" and model(tokens, labels=tokens).loss < 5.2
+    )  # a guess: log(256) = 5.5
 
 
 @pytest.mark.slow  # test_hf_frozen.py and test_hf_peft.py have each step of it

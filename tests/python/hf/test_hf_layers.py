@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The layers of a transformers model, one after the other, are the model: losses, logits and gradients are equal bit for bit."""
+"""The layers of a transformers model, one after the other, are the model: losses, logits and gradients are
+equal bit for bit."""
 
 import pytest
 import torch
@@ -28,11 +29,18 @@ STRANGE = {
     "decoder of BERT's": Case("bert", more={"is_decoder": True}, inputs=MASKED),
     "biases": Case(more={"attention_bias": True, "mlp_bias": True}),
     "chunks": Case("bert", more={"chunk_size_feed_forward": 4}),
-    "soft caps": Case("gemma2", True, more={"attn_logit_softcapping": 2.0, "final_logit_softcapping": 1.5}, inputs=MASKED),
-    "every second window": Case("qwen3", more={"layer_types": ["sliding_attention", "full_attention"] * 2}, inputs=MASKED),
+    "soft caps": Case(
+        "gemma2", True, more={"attn_logit_softcapping": 2.0, "final_logit_softcapping": 1.5}, inputs=MASKED
+    ),
+    "every second window": Case(
+        "qwen3", more={"layer_types": ["sliding_attention", "full_attention"] * 2}, inputs=MASKED
+    ),
     "padding within the embedding": Case(more={"pad_token_id": 5}),
     "experts": Case("mixtral", more={"sliding_window": 3, "router_jitter_noise": 0.0}, inputs=MASKED),
-    **{f"{name} rope": Case(more={"rope_parameters": ROPE[name], "max_position_embeddings": 6}) for name in ROPE},
+    **{
+        f"{name} rope": Case(more={"rope_parameters": ROPE[name], "max_position_embeddings": 6})
+        for name in ROPE
+    },
 }
 
 
@@ -56,7 +64,9 @@ def test_the_loss_of_routers_is_the_models_own(model, name):
     case = Case(model, more={"output_router_logits": True, "router_aux_loss_coef": 0.5}, **more)
     compare(case)
     inputs, labels = batch(case)
-    assert not torch.equal(own_loss(case.make(), inputs, labels).loss, own_loss(Case(model, **more).make(), inputs, labels).loss)
+    assert not torch.equal(
+        own_loss(case.make(), inputs, labels).loss, own_loss(Case(model, **more).make(), inputs, labels).loss
+    )
 
 
 def test_blocks_without_experts_have_no_router():
@@ -138,7 +148,10 @@ def test_a_count_of_labels_takes_the_place_of_the_mean(count):
     model = case.make()
     inputs, labels = batch(case)
     logits = run(built(hf.layers(model)), inputs)
-    assert torch.equal(hf.loss(model)(logits, (labels, count)), own_loss(model, inputs, labels, num_items_in_batch=count).loss)
+    assert torch.equal(
+        hf.loss(model)(logits, (labels, count)),
+        own_loss(model, inputs, labels, num_items_in_batch=count).loss,
+    )
 
 
 def test_a_configuration_s_weights_are_drawn_as_the_model_draws_them():
@@ -146,7 +159,11 @@ def test_a_configuration_s_weights_are_drawn_as_the_model_draws_them():
     case = Case("gpt2", more={"n_embd": 128, "n_head": 2})
     model = transformers.GPT2LMHeadModel(case.config())
     torch.manual_seed(3)
-    ours = {name: value for module, _ in built(hf.layers(case.config())) for name, value in module.named_weights().items()}
+    ours = {
+        name: value
+        for module, _ in built(hf.layers(case.config()))
+        for name, value in module.named_weights().items()
+    }
     assert ours.keys() == model.state_dict().keys()
     for name, value in model.state_dict().items():
         assert torch.isclose(ours[name].std(), value.std(), rtol=0.15, atol=1e-6), name

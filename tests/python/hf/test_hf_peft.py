@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models that peft has put adapters into: layers of their own numbers, trained under plans, saved as peft reads them; or refused by name."""
+"""Models that peft has put adapters into: layers of their own numbers, trained under plans, saved as peft
+reads them; or refused by name."""
 
 import pytest
 import torch
@@ -24,7 +25,9 @@ METHODS = {
     "C3A": lambda: peft.C3AConfig(block_size=4, **HERE),
     "FourierFT": lambda: peft.FourierFTConfig(n_frequency=20, **HERE),
     "HRA": lambda: peft.HRAConfig(r=2, **DRAWN),
-    "IA3": lambda: peft.IA3Config(target_modules=["k_proj", "down_proj"], feedforward_modules=["down_proj"], task_type="CAUSAL_LM"),
+    "IA3": lambda: peft.IA3Config(
+        target_modules=["k_proj", "down_proj"], feedforward_modules=["down_proj"], task_type="CAUSAL_LM"
+    ),
     "norms": lambda: peft.LNTuningConfig(target_modules=["input_layernorm", "norm"], task_type="CAUSAL_LM"),
     "LoHa": lambda: peft.LoHaConfig(r=2, **DRAWN),
     "LoKr": lambda: peft.LoKrConfig(r=2, **DRAWN),
@@ -76,7 +79,10 @@ def test_every_form_of_lora_is_its_layers(name):
 def test_adapters_beside_a_tied_head_and_in_experts():
     compare(TIED, with_lora())
     compare(GPT2, with_lora(target_modules=["c_attn"]))
-    compare(Case("mixtral", inputs=CASE.inputs), with_lora(target_modules=[], target_parameters=["mlp.experts.gate_up_proj"]))
+    compare(
+        Case("mixtral", inputs=CASE.inputs),
+        with_lora(target_modules=[], target_parameters=["mlp.experts.gate_up_proj"]),
+    )
 
 
 def test_two_adapters_half_precision_and_recomputation():
@@ -87,7 +93,9 @@ def test_two_adapters_half_precision_and_recomputation():
         return made
 
     def recomputed(model):
-        model.gradient_checkpointing_enable({"use_reentrant": True})  # peft then lets the embedding's output require gradients
+        model.gradient_checkpointing_enable(
+            {"use_reentrant": True}
+        )  # peft then lets the embedding's output require gradients
         return with_lora()(model)
 
     compare(CASE, two)
@@ -141,21 +149,35 @@ def test_refused_by_name(name):
     {"modules_to_save": ["lm_head"]}, {"modules_to_save": ["embed_tokens"]}, {"trainable_token_indices": [3]}, {"target_modules": ["embed_tokens"]},
 ], ids=str)  # fmt: skip
 def test_a_tied_head_that_adapters_change_is_refused(more):
-    with pytest.raises(hf.Refused, match="model.embed_tokens and lm_head share their weight, and adapters change one of them"):
+    with pytest.raises(
+        hf.Refused, match="model.embed_tokens and lm_head share their weight, and adapters change one of them"
+    ):
         hf.layers(with_lora(**more)(TIED.make()))
 
 
 def test_hooks_on_the_wrapper_are_refused():
     wrapped = with_lora()(CASE.make())
     wrapped.register_forward_hook(lambda module, inputs, output: None)
-    with pytest.raises(hf.Refused, match="a script has set forward_hooks on PeftModelForCausalLM, which no layer runs"):
+    with pytest.raises(
+        hf.Refused, match="a script has set forward_hooks on PeftModelForCausalLM, which no layer runs"
+    ):
         hf.layers(wrapped)
 
 
-TRAINED = [(CASE, "peft_lora", HALVES), (CASE, "peft_lora", WAVE), (CASE, "peft_lora", SPLIT), (CASE, "peft_dora", WAVE), (GPT2, "peft_gpt2", TIED_HALVES)]
+TRAINED = [
+    (CASE, "peft_lora", HALVES),
+    (CASE, "peft_lora", WAVE),
+    (CASE, "peft_lora", SPLIT),
+    (CASE, "peft_dora", WAVE),
+    (GPT2, "peft_gpt2", TIED_HALVES),
+]
 
 
-@pytest.mark.parametrize(("case", "change", "layout"), everyday(TRAINED, *TRAINED[2:]), ids=lambda value: getattr(value, "name", getattr(value, "model", value)))
+@pytest.mark.parametrize(
+    ("case", "change", "layout"),
+    everyday(TRAINED, *TRAINED[2:]),
+    ids=lambda value: getattr(value, "name", getattr(value, "model", value)),
+)
 def test_adapters_train_under_plans_as_in_one_process(case, change, layout, world2, tmp_path):
     plan = make_plan(tmp_path, layout, 8 if case.tied else 6, MICRO_BATCHES)
     alone = world2.run(train_alone, case, change)[0]
@@ -178,18 +200,27 @@ def test_deepspeed_alone_trains_the_same_with_dropout(config, world2, tmp_path):
 @pytest.mark.parametrize("change", everyday(["peft_lora", "peft_dora"], "peft_dora"))
 def test_peft_reads_what_is_saved(change, world2, tmp_path):
     plan = make_plan(tmp_path / "plan", WAVE, 6, MICRO_BATCHES)
-    ours = world2.run(train_hf, Job(CASE, {"plan": str(plan)}, change=change, learned=str(tmp_path / "end")))[0]
+    ours = world2.run(train_hf, Job(CASE, {"plan": str(plan)}, change=change, learned=str(tmp_path / "end")))[
+        0
+    ]
     again = peft.PeftModel.from_pretrained(CASE.make(), tmp_path / "end", is_trainable=True)
-    found = {name.removeprefix("base_model.model."): bytes_of(value) for name, value in again.state_dict().items()}
+    found = {
+        name.removeprefix("base_model.model."): bytes_of(value) for name, value in again.state_dict().items()
+    }
     assert found == ours["weights"]
     assert any(p.requires_grad for p in again.parameters())
     inputs, labels = batch(CASE)
-    assert torch.equal(run(built(hf.layers(again, CASE.inputs)), inputs), own_loss(again.train(), inputs, labels).logits)
+    assert torch.equal(
+        run(built(hf.layers(again, CASE.inputs)), inputs), own_loss(again.train(), inputs, labels).logits
+    )
 
 
 def test_what_learns_outside_of_adapters_is_not_lost(world2):
     for said in world2.run(refused_save, Job(CASE, change="peft_loose"), True):
-        assert '"model.norm.weight" (1 such) learns and is in no adapter, so peft would not save it: name it in modules_to_save' in said
+        assert (
+            '"model.norm.weight" (1 such) learns and is in no adapter, so peft would not save it: name it in modules_to_save'
+            in said
+        )
     for said in world2.run(refused_save, Job(CASE, change="peft_lora"), False):
         assert "which LlamaForCausalLM does not have: save(..., learned=True) writes adapters" in said
 

@@ -73,7 +73,9 @@ def test_dropout_that_no_plan_names():
 def test_hooks_around_the_parts(where):
     model = Case().make()
     model.get_submodule(where).register_forward_hook(lambda module, inputs, output: None)
-    with pytest.raises(hf.Refused, match="a script has set forward_hooks on .*LlamaForCausalLM, which every layer would run"):
+    with pytest.raises(
+        hf.Refused, match="a script has set forward_hooks on .*LlamaForCausalLM, which every layer would run"
+    ):
         hf.layers(model)
 
 

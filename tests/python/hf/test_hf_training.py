@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models of transformers train on two ranks as they train in one process, under DeepSpeed alone and under a plan."""
+"""Models of transformers train on two ranks as they train in one process, under DeepSpeed alone and under a
+plan."""
 
 import pytest
 import torch
@@ -22,7 +23,9 @@ CASES = {
     "ViT": Case("vit", inputs=("pixel_values",)),
 }
 WAVE = Layout("wave", (1, 3, 5), (0, 1, 1, 0))
-LOOPED = Layout("looped", (2, 4, 6), (0, 1, 0, 1))  # the tied layers stay on the ranks where DeepSpeed has them
+LOOPED = Layout(
+    "looped", (2, 4, 6), (0, 1, 0, 1)
+)  # the tied layers stay on the ranks where DeepSpeed has them
 
 
 def planned(case: Case, files, layout: Layout | None = None, **more) -> Job:
@@ -71,7 +74,9 @@ def test_a_looped_plan_of_bf16_and_zero_1_keeps_every_bit(world2, stock, tmp_pat
     case = CASES["LLaMA"]
     config = {"bf16": {"enabled": True}, "zero_optimization": {"stage": 1}}
     theirs = stock(world2, Job(case, config=config), train_hf)[0]
-    ours = world2.run(train_hf, planned(case, tmp_path, Layout("looped", (2, 3, 4), (0, 1, 0, 1)), config=config))[0]
+    ours = world2.run(
+        train_hf, planned(case, tmp_path, Layout("looped", (2, 3, 4), (0, 1, 0, 1)), config=config)
+    )[0]
     assert ours["losses"] == theirs["losses"] and ours["weights"] == theirs["weights"]
 
 

@@ -36,7 +36,9 @@ def test_layer_of_a_user(meet, world2):
     assert max(meet(world2, jobs.protocol)) < 1e-5
 
 
-@pytest.mark.parametrize("what, words", [("token", "beyond the vocabulary"), ("target", "beyond the classes")])
+@pytest.mark.parametrize(
+    "what, words", [("token", "beyond the vocabulary"), ("target", "beyond the classes")]
+)
 def test_figures_that_no_rank_holds(meet, world2, what, words):
     assert all(words in error for error in meet(world2, jobs.refused, what))
 
@@ -77,7 +79,12 @@ def test_logits_show_the_shape_of_the_whole():
         (lambda x: x.flatten(), "over the classes"),
         (lambda x: x.transpose(0, 1).reshape(-1, 5), r"reshape\(-1, 5\)"),
         (lambda x: functional.cross_entropy(x, torch.zeros(2, 5), reduction="sum"), "of probabilities"),
-        (lambda x: functional.cross_entropy(x.flatten(0, 1), torch.zeros(10).long(), weight=torch.ones(11)), "class weights"),
+        (
+            lambda x: functional.cross_entropy(
+                x.flatten(0, 1), torch.zeros(10).long(), weight=torch.ones(11)
+            ),
+            "class weights",
+        ),
         (lambda x: functional.cross_entropy(x, torch.zeros(2, 11).long()), "classes in dimension 2"),
     ],
 )

@@ -18,7 +18,8 @@ ROUND = 64  # tensors of a MiB, 256 pages each
 
 
 def faults() -> int:
-    """Page faults of taking and freeing them once more: the fewest of some rounds, for the first ones find a heap in pieces."""
+    """Page faults of taking and freeing them once more: the fewest of some rounds, for the first ones find a
+    heap in pieces."""
     rounds = []
     for _ in range(8):
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -29,16 +30,25 @@ def faults() -> int:
 
 
 def in_a_process(code: str, **environment: str) -> str:
-    kept_out = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
+    kept_out = {
+        name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))
+    }
     program = "from ostinato.profile.machine import freed_memory; from test_freed_memory import faults; "
     path = os.pathsep.join([os.path.dirname(__file__), *sys.path])
-    made = subprocess.run([sys.executable, "-c", program + code], env=kept_out | environment | {"PYTHONPATH": path}, capture_output=True, text=True)
+    made = subprocess.run(
+        [sys.executable, "-c", program + code],
+        env=kept_out | environment | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+    )
     assert made.returncode == 0, made.stderr
     return made.stdout.strip()
 
 
 def test_it_is_kept():
-    given_back = int(in_a_process("print(faults())", MALLOC_MMAP_THRESHOLD_="131072"))  # one for each page, which may be a huge one
+    given_back = int(
+        in_a_process("print(faults())", MALLOC_MMAP_THRESHOLD_="131072")
+    )  # one for each page, which may be a huge one
     assert int(in_a_process("assert freed_memory.keep(); print(faults())")) < min(ROUND, given_back)
 
 

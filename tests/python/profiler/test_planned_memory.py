@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The peak that a plan says is the one that a training under it has: bytes of live tensors, by an allocator that counts them.
+"""The peak that a plan says is the one that a training under it has: bytes of live tensors, by an allocator
+that counts them.
 
-The profile is the model's own, but for its times; two ranks train four steps, of which the last is compared: buffers stay from the
-first on, and the optimizer's state from the first step.
+The profile is the model's own, but for its times; two ranks train four steps, of which the last is compared:
+buffers stay from the first on, and the optimizer's state from the first step.
 """
 
 import json
@@ -20,8 +21,8 @@ SGD = {"optimizer": {"type": "SGD", "params": {"lr": 1e-3}}}
 BF16 = {"bf16": {"enabled": True}}
 BUCKET = {"zero_optimization": {"stage": 1, "reduce_bucket_size": 5_000_000}}
 WITHIN = 0.03
-# Of forwards and backwards, where that is not reached: outputs that were sent count to their backward, though gradients of
-# earlier micro-batches show that they have arrived.
+# Of forwards and backwards, where that is not reached: outputs that were sent count to their backward, though
+# gradients of earlier micro-batches show that they have arrived.
 KNOWN = {"all forwards first": (0.0, 0.08)}  # less, more
 TRAININGS = {
     "Adam": (ADAM, "1f1b", []),
@@ -42,8 +43,30 @@ def planned(folder, training: Training, method: str, options: list[str]) -> list
     """By rank, at the peak of its schedule and at the end of the step."""
     placement, plan = folder / "placement.toml", folder / "plan.json"
     profiled(training, folder / "profile.json")
-    assert _search.main(["partition", str(folder / "profile.json"), "--devices", "2", *options, "--output", str(placement)]) == 0
-    words = ["--micro-batches", str(MICRO_BATCHES), "--method", method, "--time-limit", "5", "--output", str(plan)]
+    assert (
+        _search.main(
+            [
+                "partition",
+                str(folder / "profile.json"),
+                "--devices",
+                "2",
+                *options,
+                "--output",
+                str(placement),
+            ]
+        )
+        == 0
+    )
+    words = [
+        "--micro-batches",
+        str(MICRO_BATCHES),
+        "--method",
+        method,
+        "--time-limit",
+        "5",
+        "--output",
+        str(plan),
+    ]
     assert _search.main(["search", str(placement), *words]) == 0
     assert _search.main(["verify", str(plan), str(placement)]) == 0
     devices, model = (tomllib.loads(placement.read_text())[key] for key in ("devices", "model"))
@@ -51,7 +74,9 @@ def planned(folder, training: Training, method: str, options: list[str]) -> list
     return list(zip(json.loads(plan.read_text())["peak_memory"], ends, strict=True))
 
 
-@pytest.mark.parametrize("name", everyday(TRAININGS, "looped", "split", "recompute", "all forwards first", "bf16, ZeRO-1"))
+@pytest.mark.parametrize(
+    "name", everyday(TRAININGS, "looped", "split", "recompute", "all forwards first", "bf16, ZeRO-1")
+)
 def test_the_planned_peak_is_the_measured_one(world2, name, tmp_path):
     config, method, options = TRAININGS[name]
     training = Training("support.memory_model", config=config)

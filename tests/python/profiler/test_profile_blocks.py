@@ -31,7 +31,12 @@ def test_a_block_costs_until_what_it_made_is_sent():
 @NEEDS_CORES
 def test_blocks_are_measured_in_a_training_of_two_ranks():
     cost = block_time.measure_blocks(4096, 1 << 16)
-    assert 0 < cost.forward < 10**9 and 0 <= cost.backward < 10**9 and 0 <= cost.read < 10**9 and 0 < cost.step < 10**9
+    assert (
+        0 < cost.forward < 10**9
+        and 0 <= cost.backward < 10**9
+        and 0 <= cost.read < 10**9
+        and 0 < cost.step < 10**9
+    )
 
 
 @NEEDS_CORES
@@ -65,7 +70,9 @@ def samples_of(forward, backward):
 def test_a_profile_says_what_layers_take_on_average():
     assert average([samples_of([10] * 5, [20] * 5)]) == 10**6
     assert average([samples_of([10, 10, 10, 10, 15], [20] * 5)]) == round(10**6 * 31 / 30)
-    assert average([samples_of([10, 10, 10, 10, 10**9], [])]) == 1_200_000  # interrupted: counts as twice the median
+    assert (
+        average([samples_of([10, 10, 10, 10, 10**9], [])]) == 1_200_000
+    )  # interrupted: counts as twice the median
     assert average([]) == average([Samples()]) == 0
 
 

@@ -52,7 +52,9 @@ def job():
     torch.manual_seed(0)
     layers = [nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 4)]
     inputs, labels = torch.randn(8, 16), torch.zeros(8, 4)
-    return Job(layers=layers, inputs=inputs, labels=labels, loss_fn=nn.functional.mse_loss, repeats=2, warm_up=1)
+    return Job(
+        layers=layers, inputs=inputs, labels=labels, loss_fn=nn.functional.mse_loss, repeats=2, warm_up=1
+    )
 
 
 def test_kept_memory_of_every_stage_is_what_the_layer_rows_say():
@@ -67,7 +69,8 @@ def test_kept_memory_of_every_stage_is_what_the_layer_rows_say():
 
 
 def test_operator_rows_and_launching_make_up_the_layers():
-    """Over the whole model, operators and the launching between them are the layers' time, where nothing is cut off."""
+    """Over the whole model, operators and the launching between them are the layers' time, where nothing is
+    cut off."""
     profile = profile_layers(job())
     [check] = check_profile(job(), profile, 1)
     operators = sum(r.self_time.median for r in profile.operators if r.phase == "forward")
@@ -86,7 +89,9 @@ class SlowHost(nn.Module):
 
 
 def test_where_launching_dominates_the_report_says_so():
-    profile = profile_layers(Job(layers=[SlowHost(), SlowHost()], inputs=torch.randn(2, 2), repeats=2, warm_up=0))
+    profile = profile_layers(
+        Job(layers=[SlowHost(), SlowHost()], inputs=torch.randn(2, 2), repeats=2, warm_up=0)
+    )
     assert launch_share(profile) > 0.5
     rows = profile.layers
     for row in rows:  # the times of a restless machine would give no advice
@@ -100,7 +105,8 @@ def test_checkpointed_layers_are_checkpointed_one_by_one():
     wide = 1 << 14
     layers = [nn.Linear(8, 8), nn.Sequential(nn.Linear(8, wide), nn.Linear(wide, 8)), nn.Linear(8, 8)]
     first, second = (
-        Job(layers=layers, inputs=torch.randn(4, 8), checkpoint_interval=1, repeats=1, warm_up=1) for _ in range(2)
+        Job(layers=layers, inputs=torch.randn(4, 8), checkpoint_interval=1, repeats=1, warm_up=1)
+        for _ in range(2)
     )
     [check] = check_profile(second, profile_layers(first), 1)
     assert check.measured.kept == check.from_layers.kept < 4 * wide * FP32
@@ -120,7 +126,10 @@ OUT = 4 * 8 * FP32
 @pytest.mark.parametrize(
     ("layers", "expected"),
     [
-        ([nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8)], [0, OUT, OUT]),  # tanh needs its output, not its input
+        (
+            [nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8)],
+            [0, OUT, OUT],
+        ),  # tanh needs its output, not its input
         ([nn.Linear(8, 8), nn.Linear(8, 8)], [OUT, OUT]),
         ([nn.Linear(8, 8), nn.Identity(), nn.Linear(8, 8)], [OUT, 0, OUT]),  # handed on to one that needs it
         ([nn.Linear(8, 8), nn.Identity(), nn.Tanh()], [0, 0, OUT]),

@@ -98,7 +98,12 @@ def test_one_that_ends_early_is_said(capfd, threads):
     layers = layers_of(module)
     module.fails.value = True
     before = children()
-    with pytest.raises(ProfileError, match=r"1 of 1 process that computed beside .* ended early: use --beside 0"), company(layers, 1):
+    with (
+        pytest.raises(
+            ProfileError, match=r"1 of 1 process that computed beside .* ended early: use --beside 0"
+        ),
+        company(layers, 1),
+    ):
         copy = (set(children()) - set(before)).pop()
         wait_until(lambda: has_ended(copy))
     assert "a process beside the measured one: ProfileError: layer" in capfd.readouterr().err
@@ -106,9 +111,16 @@ def test_one_that_ends_early_is_said(capfd, threads):
 
 def test_a_profile_says_who_computed_beside(threads):
     torch.set_num_threads(1)
-    profile = profile_layers(Job(layers=[nn.Linear(4, 4)], inputs=torch.ones(2, 4), repeats=2, warm_up=1, beside=1))
+    profile = profile_layers(
+        Job(layers=[nn.Linear(4, 4)], inputs=torch.ones(2, 4), repeats=2, warm_up=1, beside=1)
+    )
     assert profile.timer_note == "1 process computed beside it, as other ranks do"
-    assert profile_layers(Job(layers=[nn.Linear(4, 4)], inputs=torch.ones(2, 4), repeats=2, warm_up=1)).timer_note == ""
+    assert (
+        profile_layers(
+            Job(layers=[nn.Linear(4, 4)], inputs=torch.ones(2, 4), repeats=2, warm_up=1)
+        ).timer_note
+        == ""
+    )
 
 
 def test_as_many_as_have_cores(monkeypatch, threads):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory of stages: whatever the layers and wherever the cuts, the rows add up to what the stage takes as a whole."""
+"""Memory of stages: whatever the layers and wherever the cuts, the rows add up to what the stage takes as a
+whole."""
 
 import functools
 import random
@@ -44,7 +45,11 @@ class Call(nn.Module):
 class Residual(nn.Module):
     def __init__(self):
         super().__init__()
-        self.norm, self.up, self.down = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+        self.norm, self.up, self.down = (
+            nn.LayerNorm(WIDTH),
+            nn.Linear(WIDTH, 4 * WIDTH),
+            nn.Linear(4 * WIDTH, WIDTH),
+        )
 
     def forward(self, x):
         return x + self.down(nn.functional.gelu(self.up(self.norm(x))))
@@ -82,7 +87,9 @@ class TopHalf(torch.autograd.Function):
 
 def hooked(layer):
     layer.register_forward_hook(lambda _module, _inputs, output: output * 2)
-    layer.register_full_backward_hook(lambda _module, gradients, _of_outputs: tuple(None if g is None else g / 2 for g in gradients))
+    layer.register_full_backward_hook(
+        lambda _module, gradients, _of_outputs: tuple(None if g is None else g / 2 for g in gradients)
+    )
     return layer
 
 
@@ -150,18 +157,24 @@ def test_rows_add_up_at_every_cut(seed):
     torch.manual_seed(seed)
     layers = drawn(seed)
     inputs, labels = torch.randn(BATCH, WIDTH), torch.randn(BATCH, WIDTH)
-    job = Job(layers=layers, inputs=inputs, labels=labels, loss_fn=nn.functional.mse_loss if seed % 2 else None)
+    job = Job(
+        layers=layers, inputs=inputs, labels=labels, loss_fn=nn.functional.mse_loss if seed % 2 else None
+    )
     settings = read_settings(job.config, job.optimizer)
     with torch.enable_grad(), counted_memory(job.device):
         chain = build_chain(job, settings)
         rows = rows_of(job, chain)
         for first in range(len(layers)):
             for last in range(first + 1, len(layers) + 1):
-                stage = whole_of(job, chain, build_stage(job, chain, Builder(settings, job.device), first, last))
+                stage = whole_of(
+                    job, chain, build_stage(job, chain, Builder(settings, job.device), first, last)
+                )
                 measured, said = footprint(stage), predict(rows[first:last])
                 where = f"layers {layers[first:last]} of {layers}"
                 assert said.kept == pytest.approx(measured.kept, rel=WITHIN, abs=SMALL), where
                 lowest = measured.kept + measured.workspace
-                highest = max(measured.forward_peak, measured.kept + measured.backward_beside)  # a stage's input counts to the end
+                highest = max(
+                    measured.forward_peak, measured.kept + measured.backward_beside
+                )  # a stage's input counts to the end
                 peak = said.kept + said.workspace
                 assert (1 - WITHIN) * lowest - SMALL <= peak <= (1 + WITHIN) * highest + SMALL, where

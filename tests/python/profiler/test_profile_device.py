@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Times from a device's own clock, from the operators of a model to the rows of its profile.
 
-The device is the CPU with the clock of CUPTI's stand-in (tests/profiler/cupti/standin): an operator of the tests launches a
-made-up kernel there. It shows that records reach the right rows, and nothing about CUPTI or a GPU.
+The device is the CPU with the clock of CUPTI's stand-in (tests/profiler/cupti/standin): an operator of the
+tests launches a made-up kernel there. It shows that records reach the right rows, and nothing about CUPTI or
+a GPU.
 """
 
 import ctypes
@@ -26,8 +27,12 @@ from ostinato.profile.settings import read_settings
 
 # Of the build tree that ostinato is imported from; of script/test's, where it is installed.
 BUILDS = (Path(ostinato.__file__).parents[2], Path(__file__).parents[3] / "build" / "release")
-STAND_INS = next((f for b in BUILDS if (f := b / "tests/profiler/cupti").joinpath("libcupti_standin.so").exists()), None)
-pytestmark = pytest.mark.skipif(STAND_INS is None, reason="the stand-in for CUPTI is built with the C++ tests")
+STAND_INS = next(
+    (f for b in BUILDS if (f := b / "tests/profiler/cupti").joinpath("libcupti_standin.so").exists()), None
+)
+pytestmark = pytest.mark.skipif(
+    STAND_INS is None, reason="the stand-in for CUPTI is built with the C++ tests"
+)
 
 
 class StandIn:
@@ -115,7 +120,9 @@ def test_every_launch_is_in_the_row_of_its_operator(stand_in):
     result = profile(stand_in)
     assert result.timer == "cupti" and result.timer_note == ""
     assert result.completeness.complete, result.completeness.reason
-    rows = {(row.layer, row.phase): row for row in result.operators if row.name == "ostinato_device_test::work"}
+    rows = {
+        (row.layer, row.phase): row for row in result.operators if row.name == "ostinato_device_test::work"
+    }
     times = {key: row.self_time.median for key, row in rows.items()}
     assert times == {(1, "forward"): 110, (1, "backward"): 220, (3, "forward"): 1300, (3, "backward"): 2400}
     for row in rows.values():
@@ -133,12 +140,17 @@ def test_a_layers_time_is_the_span_of_its_kernels(stand_in):
     assert all(getattr(row, figure).repeats == 3 for row in rows for figure in figures)
 
 
-@pytest.mark.parametrize(("stages", "forward", "backward"), [(1, [1410], [2620]), (2, [110, 1300], [220, 2400])])
+@pytest.mark.parametrize(
+    ("stages", "forward", "backward"), [(1, [1410], [2620]), (2, [110, 1300], [220, 2400])]
+)
 def test_a_stage_is_checked_by_the_devices_clock(stand_in, stages, forward, backward):
     checks = check_profile(job(stand_in), profile(stand_in), stages)
     assert [check.measured.forward for check in checks] == forward
     assert [check.measured.backward for check in checks] == backward
-    assert all((c.from_layers.forward, c.from_layers.backward) == (c.measured.forward, c.measured.backward) for c in checks)
+    assert all(
+        (c.from_layers.forward, c.from_layers.backward) == (c.measured.forward, c.measured.backward)
+        for c in checks
+    )
     assert all(check.drift == 1 for check in checks)
 
 
@@ -152,11 +164,16 @@ def test_timers_are_freed_layer_by_layer(stand_in):
             pass
         timer.stop()
         del timer
-    assert [made() is None for made in timers] == [True, True, False]  # the last one's recorder may be read still
+    assert [made() is None for made in timers] == [
+        True,
+        True,
+        False,
+    ]  # the last one's recorder may be read still
 
 
 def test_the_hosts_own_time_before_a_call_is_in_no_range(stand_in):
-    """Device events would count it as a gap: waiting for the device and asking for its memory take the host a while."""
+    """Device events would count it as a gap: waiting for the device and asking for its memory take the host a
+    while."""
     ranges = []
 
     class Watched(Device):
@@ -173,7 +190,9 @@ def test_the_hosts_own_time_before_a_call_is_in_no_range(stand_in):
         yield
         inside = False
 
-    layer = build_chain(job(stand_in, [nn.Linear(4, 4)], device=Watched(stand_in)), read_settings({}, None)).layers[0]
+    layer = build_chain(
+        job(stand_in, [nn.Linear(4, 4)], device=Watched(stand_in)), read_settings({}, None)
+    ).layers[0]
     repeat_once(layer, 0, None, passes=passed)
     assert ranges and not any(ranges)
 
@@ -208,14 +227,19 @@ def test_torch_profiler_is_told_to_stop_first(stand_in):
 
 def test_memory_is_counted_on_the_device(stand_in):
     assert [row.kept for row in profile(stand_in).layers] == [
-        row.kept for row in profile_layers(Job(layers=LAYERS, inputs=torch.randn(2, 4), repeats=1, warm_up=1)).layers
+        row.kept
+        for row in profile_layers(Job(layers=LAYERS, inputs=torch.randn(2, 4), repeats=1, warm_up=1)).layers
     ]
 
 
 def test_the_note_is_in_the_file(tmp_path):
     result = _profiler.Profile()
     result.set_device(name="", kind="", driver="", torch="", cuda="", clocks="")
-    result.timer, result.timer_note, result.micro_batch_size = "device-events", "CUPTI is held by another tool", 1
+    result.timer, result.timer_note, result.micro_batch_size = (
+        "device-events",
+        "CUPTI is held by another tool",
+        1,
+    )
     result.write(str(tmp_path / "profile.json"))
     assert _profiler.read_profile(str(tmp_path / "profile.json")).timer_note == result.timer_note
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The profiler on a real GPU; skipped with the reason elsewhere. The target `gpu` runs it, and docs/gpu-runs.md keeps what it says.
+"""The profiler on a real GPU; skipped with the reason elsewhere. The target `gpu` runs it, and
+docs/gpu-runs.md keeps what it says.
 
 Lines that start with "gpu-run:" are for that file (tests/gpu/run.py).
 """
@@ -20,7 +21,9 @@ from ostinato.profile.measure.rank_memory import record_memory
 from ostinato.profile.measure.operators import EVENTS, recording
 from ostinato.profile.machine.transfers import measure_transfers
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason=f"torch {torch.__version__} finds no GPU")
+pytestmark = pytest.mark.skipif(
+    not torch.cuda.is_available(), reason=f"torch {torch.__version__} finds no GPU"
+)
 
 LAYERS, WIDTH, BATCH, TOKENS = 6, 1024, 8, 512
 GRAIN = 512  # bytes: the caching allocator rounds up to it
@@ -34,7 +37,12 @@ def job(**options):
     torch.manual_seed(0)
     blocks = [nn.TransformerEncoderLayer(WIDTH, 16, 4 * WIDTH, 0.0, batch_first=True) for _ in range(LAYERS)]
     options = {"repeats": 10, "warm_up": 3, "device": Cuda()} | options
-    return Job(layers=blocks, inputs=torch.randn(BATCH, TOKENS, WIDTH), loss_fn=lambda out, _: out.square().mean(), **options)
+    return Job(
+        layers=blocks,
+        inputs=torch.randn(BATCH, TOKENS, WIDTH),
+        loss_fn=lambda out, _: out.square().mean(),
+        **options,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +67,9 @@ def test_every_operator_and_launch_is_accounted_for(profile):
 def test_device_events_see_the_same_model(profile, monkeypatch):
     monkeypatch.setattr(device_times, "torch_profile_runs", lambda: "this test")
     events = profile_layers(job())
-    say(f"device events: {milliseconds(events):.3f} ms a micro-batch, {milliseconds(events) / milliseconds(profile):.3f} of {profile.timer}'s")
+    say(
+        f"device events: {milliseconds(events):.3f} ms a micro-batch, {milliseconds(events) / milliseconds(profile):.3f} of {profile.timer}'s"
+    )
     assert events.timer == "device-events" and events.completeness.complete, events.completeness.reason
     assert milliseconds(events) > milliseconds(profile) / 2
 
@@ -80,7 +90,10 @@ def test_stages_are_predicted(profile):
             "kept": rows.kept / whole.kept, "workspace": rows.workspace / whole.workspace,
             "operators": (check.operators_forward + check.operators_backward) * check.drift / (whole.forward + whole.backward),
         }  # fmt: skip
-        say(f"layers {check.first} to {check.last - 1}, predicted over measured: " + ", ".join(f"{k} {v:.3f}" for k, v in off.items()))
+        say(
+            f"layers {check.first} to {check.last - 1}, predicted over measured: "
+            + ", ".join(f"{k} {v:.3f}" for k, v in off.items())
+        )
         assert all(0.5 < ratio < 2 for ratio in off.values()), off
 
 
@@ -108,7 +121,9 @@ def test_what_profiling_costs_a_step():
         if turn < 3:  # the first sessions instrument what is loaded
             bare.clear(), ours.clear()
     ratio = statistics.median(a / b for a, b in zip(ours, bare, strict=True))
-    say(f"a step takes {1e3 * statistics.median(bare):.3f} ms, profiled by {timer.name} {note} {100 * (ratio - 1):+.1f} %")
+    say(
+        f"a step takes {1e3 * statistics.median(bare):.3f} ms, profiled by {timer.name} {note} {100 * (ratio - 1):+.1f} %"
+    )
     assert ratio < 3
 
 

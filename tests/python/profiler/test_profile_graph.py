@@ -80,7 +80,9 @@ class TwoTowers(nn.Module):
 
     def __init__(self, width=128, depth=2):
         super().__init__()
-        self.left, self.right = (nn.Sequential(*(nn.Linear(width, width) for _ in range(depth))) for _ in range(2))
+        self.left, self.right = (
+            nn.Sequential(*(nn.Linear(width, width) for _ in range(depth))) for _ in range(2)
+        )
         self.head = nn.Linear(2 * width, 1)
 
     def forward(self, x):
@@ -112,22 +114,29 @@ def test_a_value_that_is_read_in_parts_costs_its_parts():
 
 
 def test_a_chain_of_layers_needs_no_edges():
-    profile = profile_layers(Job(layers=[nn.Linear(4, 4), nn.Tanh()], inputs=torch.randn(2, 4), repeats=1, warm_up=0))
+    profile = profile_layers(
+        Job(layers=[nn.Linear(4, 4), nn.Tanh()], inputs=torch.randn(2, 4), repeats=1, warm_up=0)
+    )
     assert [row.after for row in profile.layers] == [None, None] and '"after"' not in profile.json()
 
 
 def ostinato(*words):
-    done = subprocess.run([sys.executable, "-m", "ostinato", *map(str, words)], capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-m", "ostinato", *map(str, words)], capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stderr
 
 
 def test_a_module_with_branches_is_planned_with_its_branches(tmp_path):
-    """From the module to a checked plan: the towers run beside each other, which no chain of the same layers does."""
+    """From the module to a checked plan: the towers run beside each other, which no chain of the same layers
+    does."""
     profile = profile_layers(job(TwoTowers(64, 3), torch.randn(8, 64)))
     rows = profile.layers
     for row in rows:  # the machine's own times would make the choice a matter of luck
         costly = row.name.endswith("linear") and "head" not in row.name
-        row.forward, row.backward = (_profiler.spread_of([time if costly else 1000]) for time in (1_000_000, 2_000_000))
+        row.forward, row.backward = (
+            _profiler.spread_of([time if costly else 1000]) for time in (1_000_000, 2_000_000)
+        )
     profile.layers = rows
     profile.write(str(tmp_path / "profile.json"))
     files = tmp_path / "plan.json", tmp_path / "placement.toml"
@@ -136,7 +145,9 @@ def test_a_module_with_branches_is_planned_with_its_branches(tmp_path):
     ostinato("verify", *files)
     blocks = tomllib.loads(files[1].read_text())["blocks"]
     roots = [block["devices"] for block in blocks if block["kind"] == "forward" and not block["after"]]
-    assert len(roots) >= 2 and len({tuple(devices) for devices in roots}) == 2  # each tower starts on a device of its own
+    assert (
+        len(roots) >= 2 and len({tuple(devices) for devices in roots}) == 2
+    )  # each tower starts on a device of its own
     one_after_the_other = 6 * 3_000_000
     assert json.loads(files[0].read_text())["makespan"] < 0.7 * one_after_the_other
 
@@ -236,7 +247,10 @@ def refused(forward):
     [
         (refused(lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))), '"1" uses torch.cond'),
         (refused(Doubles.apply), "DoublesBackward, a torch.autograd.Function"),
-        (refused(lambda x: checkpoint(torch.tanh, x, use_reentrant=False)), '"1" uses activation checkpointing'),
+        (
+            refused(lambda x: checkpoint(torch.tanh, x, use_reentrant=False)),
+            '"1" uses activation checkpointing',
+        ),
         (nn.Sequential(nn.Linear(8, 8), torch.compile(nn.Tanh(), backend="eager")), '"1" .* is compiled'),
     ],
 )

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Halves of a backward that were measured to take less than the whole are measured again, and made to add up where that does not help."""
+"""Halves of a backward that were measured to take less than the whole are measured again, and made to add up
+where that does not help."""
 
 from dataclasses import replace
 
@@ -13,12 +14,19 @@ from ostinato.profile.measure.samples import Sample, Samples
 
 def samples(whole, first, second, off=0):
     def times(median):
-        return [Sample(median - off, 0, 0), Sample(median, 0, 0), Sample(median + off, 0, 0)] if median else []
+        return (
+            [Sample(median - off, 0, 0), Sample(median, 0, 0), Sample(median + off, 0, 0)] if median else []
+        )
 
     return Samples(times(1000), times(whole), times(first), times(second))
 
 
-STEADY, SPLIT_COSTS, NO_HALVES, NOISY = samples(4000, 2000, 1950), samples(4000, 3000, 3000), samples(4000, 0, 0), samples(9000, 2000, 1000)
+STEADY, SPLIT_COSTS, NO_HALVES, NOISY = (
+    samples(4000, 2000, 1950),
+    samples(4000, 3000, 3000),
+    samples(4000, 0, 0),
+    samples(9000, 2000, 1000),
+)
 
 
 def test_what_adds_up():
@@ -65,7 +73,12 @@ def test_the_profile_says_so(monkeypatch):
             return [replace(sample, time=time) for sample in half]
 
         return [
-            Samples(lasting(s.forward, 1000), lasting(s.backward, 4000), lasting(s.input_half, 1000), lasting(s.weight_half, 500))
+            Samples(
+                lasting(s.forward, 1000),
+                lasting(s.backward, 4000),
+                lasting(s.input_half, 1000),
+                lasting(s.weight_half, 500),
+            )
             for s in measured(layers, job, **options)
         ]
 
@@ -75,4 +88,8 @@ def test_the_profile_says_so(monkeypatch):
     profile = profile_layers(Job(layers=layers, inputs=torch.ones(64, 256), repeats=5, warm_up=1))
     assert profile.timer_note.startswith("the halves of the backward of 2 layers took less than the whole")
     for row in profile.layers:
-        assert (row.backward.median, row.backward_input.median, row.backward_weight.median) == (4000, 2666, 1333)
+        assert (row.backward.median, row.backward_input.median, row.backward_weight.median) == (
+            4000,
+            2666,
+            1333,
+        )

@@ -76,4 +76,6 @@ def test_who_launched(monkeypatch, variables, expected):
 
 def test_file_names_of_kinds():
     assert file_of_kind(Path("out/p.json"), "cpu", ["cpu"]) == Path("out/p.json")
-    assert file_of_kind(Path("out/p.json"), "NVIDIA H200", ["NVIDIA H200", "cpu"]) == Path("out/p.nvidia-h200.json")
+    assert file_of_kind(Path("out/p.json"), "NVIDIA H200", ["NVIDIA H200", "cpu"]) == Path(
+        "out/p.nvidia-h200.json"
+    )

@@ -123,7 +123,14 @@ def test_layers_that_are_the_same_are_measured_once():
             calls[id(self)] += 1
             return super().forward(x)
 
-    layers = [Counted(4, 4), Counted(4, 4), Counted(4, 4), nn.Linear(4, 4), Counted(4, 4, bias=False), Counted(4, 4)]
+    layers = [
+        Counted(4, 4),
+        Counted(4, 4),
+        Counted(4, 4),
+        nn.Linear(4, 4),
+        Counted(4, 4, bias=False),
+        Counted(4, 4),
+    ]
     rows = profile(layers, torch.randn(2, 4)).layers
     # The first has no gradient to hand on, and the last ends the chain: each is measured itself.
     assert [row.same_as for row in rows] == [-1, -1, 1, -1, -1, -1]
@@ -178,7 +185,10 @@ def test_layers_that_differ_in_an_index_only_are_measured_once(kind, more, same_
     specs = [LayerSpec(kind, 4, i, *more(i)) for i in range(6)]
     by_name = profile(specs, torch.randn(2, 4), repeats=1)
     assert [row.same_as for row in by_name.layers] == same_as
-    assert by_name.model_sha256 == profile([spec.build() for spec in specs], torch.randn(2, 4), repeats=1).model_sha256
+    assert (
+        by_name.model_sha256
+        == profile([spec.build() for spec in specs], torch.randn(2, 4), repeats=1).model_sha256
+    )
     modules = profile([nn.Sequential(spec.build()) for spec in specs], torch.randn(2, 4), repeats=1).layers
     assert [row.same_as for row in modules] == same_as
     assert modules[3].parameters == by_name.layers[3].parameters == (4 * 4 + 4) * FP32
@@ -192,7 +202,8 @@ def test_other_shapes_of_inputs_are_another_measurement():
 
 def test_a_forward_that_raises_names_the_layer():
     with pytest.raises(
-        ProfileError, match=r"layer 1:Linear raised RuntimeError in its forward: .*shapes cannot be multiplied"
+        ProfileError,
+        match=r"layer 1:Linear raised RuntimeError in its forward: .*shapes cannot be multiplied",
     ):
         profile([nn.Linear(4, 4), nn.Linear(5, 4)], torch.randn(2, 4))
 
@@ -221,7 +232,9 @@ def test_a_shape_that_changes_is_told():
             self.calls += 1
             return x[: 4 - self.calls // 4]
 
-    with pytest.raises(ProfileError, match=r"layer 1:Shrinks gave outputs of shapes \[\(4, 2\)\], and then .*pad them"):
+    with pytest.raises(
+        ProfileError, match=r"layer 1:Shrinks gave outputs of shapes \[\(4, 2\)\], and then .*pad them"
+    ):
         profile([nn.Linear(2, 2), Shrinks()], torch.randn(4, 2), repeats=5)
 
 
@@ -269,8 +282,16 @@ def test_nothing_runs_backwards_before_the_first_parameter_that_learns():
     result = profile(layers, torch.randn(4, 8))
     frozen, learning = result.layers[:2], result.layers[2:]
     for row in frozen:
-        assert row.backward.median == row.backward_input.median == row.backward_weight.median == row.backward_workspace == 0
-    assert frozen[0].kept == 0 and frozen[1].kept == 4 * 8 * FP32  # which the first that learns needs for its weight
+        assert (
+            row.backward.median
+            == row.backward_input.median
+            == row.backward_weight.median
+            == row.backward_workspace
+            == 0
+        )
+    assert (
+        frozen[0].kept == 0 and frozen[1].kept == 4 * 8 * FP32
+    )  # which the first that learns needs for its weight
     assert all(row.backward.median > 0 for row in learning)
     assert {row.layer for row in result.operators if row.phase == "backward"} == {2, 3, 4}
 
@@ -307,13 +328,17 @@ class TakesRecord(nn.Module):
         return Record(record.hidden.tanh(), record.mask)
 
 
-@pytest.mark.parametrize("make", [Record, lambda x: OrderedDict(hidden=x, mask=None), lambda x: [(x, None), {"more": 3}]])
+@pytest.mark.parametrize(
+    "make", [Record, lambda x: OrderedDict(hidden=x, mask=None), lambda x: [(x, None), {"more": 3}]]
+)
 def test_records_dicts_and_none_go_from_layer_to_layer(make):
     class Gives(nn.Linear):
         def forward(self, x):
             return make(super().forward(x))
 
-    rows = profile([Gives(8, 8), TakesRecord() if make is Record else nn.Identity()], torch.randn(4, 8)).layers
+    rows = profile(
+        [Gives(8, 8), TakesRecord() if make is Record else nn.Identity()], torch.randn(4, 8)
+    ).layers
     assert rows[0].output_bytes == rows[1].input_bytes == 4 * 8 * FP32
 
 

@@ -31,7 +31,9 @@ class Wasteful(nn.Module):
 def job(layers=None, **options):
     layers = layers or [nn.Linear(8, 16), Wasteful(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 4)]
     options = {"repeats": 1, "warm_up": 1, "config": {"optimizer": {"type": "Adam"}}} | options
-    return Job(layers=layers, inputs=torch.randn(32, 8), loss_fn=lambda out, _: out.square().mean(), **options)
+    return Job(
+        layers=layers, inputs=torch.randn(32, 8), loss_fn=lambda out, _: out.square().mean(), **options
+    )
 
 
 def recorded(the_job, ranks):
@@ -62,7 +64,13 @@ def test_what_somebody_is_seen_to_own_is_theirs():
     events = [(1, 1, 100, 0), (2, 2, 50, 0), (5, 1, -100, 0), (6, 1, 30, 0), (7, 3, 8, 0)]
     noted = [(3, {1: ("gradients", 100)}), (9, {2: ("optimizer state", 50), 9: ("optimizer state", 1)})]
     changes = attribute(events, [Span("", 0, 9)], {}, noted)
-    assert [change.owner for change in changes] == ["gradients", "optimizer state", "gradients", "workspace", "workspace"]
+    assert [change.owner for change in changes] == [
+        "gradients",
+        "optimizer state",
+        "gradients",
+        "workspace",
+        "workspace",
+    ]
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])

@@ -14,7 +14,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 def structure(result):
     layers = [
-        (r.name, r.same_as, r.kept, r.forward_workspace, r.backward_workspace, r.parameters) for r in result.layers
+        (r.name, r.same_as, r.kept, r.forward_workspace, r.backward_workspace, r.parameters)
+        for r in result.layers
     ]
     operators = [(r.layer, r.phase, r.name, r.calls, r.allocated) for r in result.operators]
     return result.model_sha256, layers, operators
@@ -61,8 +62,15 @@ def test_flops_agree_with_torchs_own_count():
             mixed = nn.functional.scaled_dot_product_attention(q, k, v)
             return self.outward(mixed.transpose(1, 2).flatten(2)) @ x.transpose(1, 2)
 
-    image = [Front(), nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.ConvTranspose2d(8, 4, 3), nn.Conv1d(5, 7, 3)]
-    fused = 7 * 2 * (2 * 4) * 6 * 6 * 4  # two products there and five back, which torch does not count on a CPU
+    image = [
+        Front(),
+        nn.Conv2d(3, 8, 3, stride=2, padding=1),
+        nn.ConvTranspose2d(8, 4, 3),
+        nn.Conv1d(5, 7, 3),
+    ]
+    fused = (
+        7 * 2 * (2 * 4) * 6 * 6 * 4
+    )  # two products there and five back, which torch does not count on a CPU
     for layers, inputs, more in (([Front(), Attention()], torch.randn(2, 6, 16), fused),
                                  (image[:3], torch.randn(2, 3, 9, 9), 0),
                                  ([image[0], image[3]], torch.randn(2, 5, 20), 0)):  # fmt: skip

@@ -55,15 +55,35 @@ def test_a_scripts_own_optimizer():
 @pytest.mark.parametrize(
     "optimizer",
     [
-        *({"type": name} for name in ("Optimizer", "lr_scheduler", "swa_utils", "__name__", "", None, 5, "sgd", "LBFGS", "SparseAdam", "Muon")),
-        *({"type": "SGD", "params": params} for params in ({"lr": -1}, {"lr": "auto"}, {"lr": 1, "differentiable": True})),
+        *(
+            {"type": name}
+            for name in (
+                "Optimizer",
+                "lr_scheduler",
+                "swa_utils",
+                "__name__",
+                "",
+                None,
+                5,
+                "sgd",
+                "LBFGS",
+                "SparseAdam",
+                "Muon",
+            )
+        ),
+        *(
+            {"type": "SGD", "params": params}
+            for params in ({"lr": -1}, {"lr": "auto"}, {"lr": 1, "differentiable": True})
+        ),
         None,
         {"type": "Adagrad", "params": {"lr": [1]}},
     ],
 )
 def test_what_cannot_be_measured_fails_no_profile(optimizer):
     layers = [nn.Linear(4, 4), nn.Linear(4, 4)]
-    made = profile_layers(Job(layers, torch.ones(2, 4), config={"optimizer": optimizer}, repeats=2, warm_up=1))
+    made = profile_layers(
+        Job(layers, torch.ones(2, 4), config={"optimizer": optimizer}, repeats=2, warm_up=1)
+    )
     assert len(made.layers) == 2 and not any(row.step_time for row in made.layers)
 
 
@@ -78,7 +98,10 @@ def test_a_norm_that_is_still_to_be_set_clips_nothing():
     assert clock(sgd).time([nn.Parameter(torch.ones(2, device="meta"))], 1, 2) == 0
 
 
-@pytest.mark.parametrize("config", [{}, {"gradient_clipping": 1.0}, {"bf16": {"enabled": True}}, {"zero_optimization": {"stage": 1}}])
+@pytest.mark.parametrize(
+    "config",
+    [{}, {"gradient_clipping": 1.0}, {"bf16": {"enabled": True}}, {"zero_optimization": {"stage": 1}}],
+)
 def test_parameters_stay_as_they_are(config):
     layer = nn.Linear(3, 3, dtype=torch.bfloat16 if "bf16" in config else None)
     before, state = copy.deepcopy(layer.state_dict()), torch.get_rng_state()
@@ -110,7 +133,10 @@ def test_one_step_of_all_its_parameters_is_timed(monkeypatch, config, parameters
     of_sgd = {"optimizer": {"type": "SGD", "params": {"lr": 1}}, **config}
     assert clock(of_sgd, device=device).time(list(nn.Linear(3, 3).parameters()), 2, 4) == parameters
     assert device.stepped == parameters * 6
-    assert clock(of_sgd, device=device).time([], 2, 4) == 0 and clock({}, device=device).time([nn.Parameter(torch.ones(1))], 1, 1) == 0
+    assert (
+        clock(of_sgd, device=device).time([], 2, 4) == 0
+        and clock({}, device=device).time([nn.Parameter(torch.ones(1))], 1, 1) == 0
+    )
 
 
 def test_a_profile_has_it_by_layer():
@@ -118,7 +144,9 @@ def test_a_profile_has_it_by_layer():
     layers = [nn.Linear(8, 8), nn.ReLU(), frozen, nn.Linear(8, 8)]
     made = profile_layers(Job(layers, torch.ones(2, 8), config={"optimizer": ADAM}, repeats=2, warm_up=1))
     assert [row.step_time > 0 for row in made.layers] == [True, False, False, True]
-    assert [row.get("step_time", 0) for row in json.loads(made.json())["layers"]] == [row.step_time for row in made.layers]
+    assert [row.get("step_time", 0) for row in json.loads(made.json())["layers"]] == [
+        row.step_time for row in made.layers
+    ]
     without = profile_layers(Job(layers, torch.ones(2, 8), repeats=2, warm_up=1))
     assert not any(row.step_time for row in without.layers) and "step_time" not in without.json()
 
@@ -126,4 +154,6 @@ def test_a_profile_has_it_by_layer():
 def test_what_is_said():
     rank = SimpleNamespace(forward=0, backward=0, read=0, step_time=0, average=0)
     layers = [SimpleNamespace(step_time=1_000_000), SimpleNamespace(step_time=540_000)]
-    assert block_lines(SimpleNamespace(rank=rank, layers=layers)) == ["the optimizer's step takes 1.54 ms for all layers"]
+    assert block_lines(SimpleNamespace(rank=rank, layers=layers)) == [
+        "the optimizer's step takes 1.54 ms for all layers"
+    ]

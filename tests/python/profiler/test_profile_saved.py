@@ -22,7 +22,11 @@ from ostinato.profile.options import arguments_of
 class Block(nn.Module):
     def __init__(self, width):
         super().__init__()
-        self.norm, self.wide, self.narrow = nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.norm, self.wide, self.narrow = (
+            nn.LayerNorm(width),
+            nn.Linear(width, 4 * width),
+            nn.Linear(4 * width, width),
+        )
 
     def forward(self, x):
         return x + self.narrow(torch.relu(self.wide(self.norm(x))))
@@ -65,20 +69,36 @@ def run(tmp_path, module, *inputs, options=(), status=0):
     path, output = tmp_path / "model.pt", tmp_path / "profile.json"
     torch.jit.script(module).save(str(path))
     words = [word for shape in inputs for word in ("--input", shape)]
-    ended, told = said(path, *words, "--repeats", "2", "--warm-up", "1", "--no-transfers", "--output", output, *options)
+    ended, told = said(
+        path, *words, "--repeats", "2", "--warm-up", "1", "--no-transfers", "--output", output, *options
+    )
     assert ended == status, told
     return told if status != 0 else _profiler.read_profile(str(output))
 
 
 def test_a_chain_costs_what_its_layers_cost(tmp_path):
     saved = run(tmp_path, Wrapped(chain()), "8x6:int64:50")
-    layers = profile_layers(Job(layers=list(chain()), inputs=torch.zeros(8, 6, dtype=torch.long), repeats=1, warm_up=1))
+    layers = profile_layers(
+        Job(layers=list(chain()), inputs=torch.zeros(8, 6, dtype=torch.long), repeats=1, warm_up=1)
+    )
     assert [row.name for row in saved.layers] == ["0:layers.0", "1:layers.1", "2:layers.2", "3:layers.3"]
     assert [row.same_as for row in saved.layers] == [-1, -1, 1, -1]
     for mine, theirs in zip(saved.layers, layers.layers, strict=True):
-        for figure in ("kept", "forward_workspace", "backward_workspace", "parameters", "gradients", "input_bytes", "output_bytes"):
+        for figure in (
+            "kept",
+            "forward_workspace",
+            "backward_workspace",
+            "parameters",
+            "gradients",
+            "input_bytes",
+            "output_bytes",
+        ):
             assert getattr(mine, figure) == getattr(theirs, figure), (mine.name, figure)
-        assert mine.optimizer_state == 2 * mine.gradients and mine.forward.median > 0 and mine.backward.median > 0
+        assert (
+            mine.optimizer_state == 2 * mine.gradients
+            and mine.forward.median > 0
+            and mine.backward.median > 0
+        )
         assert mine.forward.repeats == mine.backward_input.repeats == 2
     assert saved.completeness.complete and saved.completeness.seen == saved.completeness.expected > 0
     assert saved.timer == "cpu" and saved.micro_batch_size == 8 and saved.device_name
@@ -86,10 +106,14 @@ def test_a_chain_costs_what_its_layers_cost(tmp_path):
 
 def test_operators_and_flops_are_those_of_the_module(tmp_path):
     saved = run(tmp_path, Wrapped(chain()), "8x6:int64:50")
-    layers = profile_layers(Job(layers=list(chain()), inputs=torch.zeros(8, 6, dtype=torch.long), repeats=1, warm_up=1))
+    layers = profile_layers(
+        Job(layers=list(chain()), inputs=torch.zeros(8, 6, dtype=torch.long), repeats=1, warm_up=1)
+    )
 
     def products(profile):
-        return {(row.layer, row.phase, row.name): (row.calls, row.flops) for row in profile.operators if row.flops}
+        return {
+            (row.layer, row.phase, row.name): (row.calls, row.flops) for row in profile.operators if row.flops
+        }
 
     assert products(saved) == products(layers)
 
@@ -126,7 +150,8 @@ def doubled(x, factor: int):
 
 
 class Mixed(nn.Module):
-    """Functions, lists, tuples and dictionaries between what computes, sizes that it asks for, and work in place."""
+    """Functions, lists, tuples and dictionaries between what computes, sizes that it asks for, and work in
+    place."""
 
     def __init__(self):
         super().__init__()
@@ -153,9 +178,15 @@ def test_what_is_no_submodule_is_a_step_too(tmp_path):
     names = [row.name.split(":", 1)[1] for row in saved.layers]
     assert names == ["first", "aten::view", "aten::split", "doubled", "aten::cat", "blocks.0", "blocks.1", "aten::add", "aten::matmul",
                      "aten::chunk", "aten::tanh_", "aten::mul"]  # fmt: skip
-    read = {name: [names[source.layer] for source in row.after] for name, row in zip(names, saved.layers, strict=True)}
+    read = {
+        name: [names[source.layer] for source in row.after]
+        for name, row in zip(names, saved.layers, strict=True)
+    }
     assert read["doubled"] == [] and read["aten::cat"] == ["aten::split", "doubled"]
-    assert read["aten::add"] == ["aten::view", "blocks.1"] and read["aten::mul"] == ["aten::chunk", "aten::tanh_"]
+    assert read["aten::add"] == ["aten::view", "blocks.1"] and read["aten::mul"] == [
+        "aten::chunk",
+        "aten::tanh_",
+    ]
     assert saved.layers[names.index("blocks.1")].same_as == names.index("blocks.0")
     assert saved.layers[names.index("aten::matmul")].parameters == module.weight.nbytes
     assert saved.completeness.complete
@@ -163,11 +194,33 @@ def test_what_is_no_submodule_is_a_step_too(tmp_path):
 
 def test_from_python_it_is_a_module_like_others():
     torch.manual_seed(0)
-    program, inputs, labels = torch.jit.script(Wrapped(chain())), torch.zeros(8, 6, dtype=torch.long), torch.zeros(8, 6, 4)
-    job = Job(module=program, inputs=inputs, labels=labels, loss_fn=nn.MSELoss(), optimizer_numbers=0, repeats=1, warm_up=0)
+    program, inputs, labels = (
+        torch.jit.script(Wrapped(chain())),
+        torch.zeros(8, 6, dtype=torch.long),
+        torch.zeros(8, 6, 4),
+    )
+    job = Job(
+        module=program,
+        inputs=inputs,
+        labels=labels,
+        loss_fn=nn.MSELoss(),
+        optimizer_numbers=0,
+        repeats=1,
+        warm_up=0,
+    )
     rows = profile_layers(job).layers
-    assert [row.name for row in rows] == ["0:layers.0", "1:layers.1", "2:layers.2", "3:layers.3", "4:loss (MSELoss)"]
-    assert rows[-1].labels == labels.nbytes and [row.optimizer_state for row in rows] == [0] * 5 and rows[1].gradients > 0
+    assert [row.name for row in rows] == [
+        "0:layers.0",
+        "1:layers.1",
+        "2:layers.2",
+        "3:layers.3",
+        "4:loss (MSELoss)",
+    ]
+    assert (
+        rows[-1].labels == labels.nbytes
+        and [row.optimizer_state for row in rows] == [0] * 5
+        and rows[1].gradients > 0
+    )
 
 
 def halves(row):
@@ -175,8 +228,11 @@ def halves(row):
 
 
 def test_the_backward_is_measured_in_its_halves_too(tmp_path):
-    """First the embedding, whose input takes no gradient, then blocks with both halves, then one without parameters."""
-    saved = run(tmp_path, nn.Sequential(nn.Embedding(50, 16), Block(16), nn.Tanh(), nn.Linear(16, 4)), "8x6:int64:50")
+    """First the embedding, whose input takes no gradient, then blocks with both halves, then one without
+    parameters."""
+    saved = run(
+        tmp_path, nn.Sequential(nn.Embedding(50, 16), Block(16), nn.Tanh(), nn.Linear(16, 4)), "8x6:int64:50"
+    )
     assert all(row.backward_input.repeats == row.backward_weight.repeats == 2 for row in saved.layers)
     embedding, block, tanh, head = map(halves, saved.layers)
     assert embedding[0] == tanh[1] == 0
@@ -200,7 +256,9 @@ def test_a_weight_that_is_used_twice_is_split_too(tmp_path):
     assert min(halves(row)) > 0
 
 
-@pytest.mark.parametrize(("loss", "bytes_kept"), [("sum", 0), ("mean", 0), ("mse", 0), ("cross-entropy", 8 * 6 * 4 * 4)])
+@pytest.mark.parametrize(
+    ("loss", "bytes_kept"), [("sum", 0), ("mean", 0), ("mse", 0), ("cross-entropy", 8 * 6 * 4 * 4)]
+)
 def test_the_loss_is_a_last_step(tmp_path, loss, bytes_kept):
     saved = run(tmp_path, Wrapped(chain()), "8x6:int64:50", options=("--loss", loss))
     last = saved.layers[-1]
@@ -211,15 +269,24 @@ def test_the_loss_is_a_last_step(tmp_path, loss, bytes_kept):
 
 
 def test_a_link_that_is_given_is_in_the_profile(tmp_path):
-    saved = run(tmp_path, Wrapped(chain()), "8x6:int64:50", options=("--latency", "20", "--bandwidth", "12.5"))
-    found = [(c.source, c.target, c.latency, c.bytes_per_second, c.residual, c.backend) for c in saved.transfers]
+    saved = run(
+        tmp_path, Wrapped(chain()), "8x6:int64:50", options=("--latency", "20", "--bandwidth", "12.5")
+    )
+    found = [
+        (c.source, c.target, c.latency, c.bytes_per_second, c.residual, c.backend) for c in saved.transfers
+    ]
     assert found == [(a, b, 20_000, 12_500_000_000, 0, "given") for a, b in ((0, 1), (1, 0))]
 
 
 def test_from_a_saved_program_to_a_plan_that_is_checked(tmp_path):
     """profile, plan with split backwards over the given link, verify: as a user would type it."""
     blocks = nn.Sequential(nn.Embedding(50, 16), *(Block(16) for _ in range(6)), nn.Linear(16, 50))
-    run(tmp_path, Wrapped(blocks), "8x6:int64:50", options=("--loss", "cross-entropy", "--latency", "5", "--bandwidth", "10"))
+    run(
+        tmp_path,
+        Wrapped(blocks),
+        "8x6:int64:50",
+        options=("--loss", "cross-entropy", "--latency", "5", "--bandwidth", "10"),
+    )
     ours = Path(ostinato.__file__).parents[2] / "bindings" / "ostinato"
     command = [str(ours)] if ours.exists() else [sys.executable, "-m", "ostinato"]
 
@@ -228,7 +295,9 @@ def test_from_a_saved_program_to_a_plan_that_is_checked(tmp_path):
         assert done.returncode == 0, done.stderr
 
     placement, plan = tmp_path / "placement.toml", tmp_path / "plan.json"
-    ostinato_does("partition", tmp_path / "profile.json", "--devices", 2, "--output", placement, "--split-backward")
+    ostinato_does(
+        "partition", tmp_path / "profile.json", "--devices", 2, "--output", placement, "--split-backward"
+    )
     ostinato_does("plan", tmp_path / "profile.json", "--devices", 2, "--all-devices", "--micro-batches", 4, "--split-backward",
                   "--placement-output", placement, "--output", plan)  # fmt: skip
     ostinato_does("verify", plan, placement)
@@ -283,20 +352,38 @@ def test_what_cannot_be_profiled_is_said(tmp_path, make, inputs, status, message
     assert message in run(tmp_path, make(), *inputs, status=status)
 
 
-@pytest.mark.parametrize("option", [["--depth", "1"], ["--loss", "sum"], ["--optimizer-numbers", "0"], ["--eval"], ["--input", "2x4"]])
+@pytest.mark.parametrize(
+    "option",
+    [["--depth", "1"], ["--loss", "sum"], ["--optimizer-numbers", "0"], ["--eval"], ["--input", "2x4"]],
+)
 def test_options_of_a_program_are_of_no_other_file(tmp_path, option):
     name = "model.pt2" if option[0] == "--input" else "train.py"
     status, told = said(tmp_path / name, *option)
-    assert status == 2 and f"{option[0]} is for a TorchScript program, and {tmp_path / name} says itself how it runs" in told
+    assert (
+        status == 2
+        and f"{option[0]} is for a TorchScript program, and {tmp_path / name} says itself how it runs" in told
+    )
 
 
-@pytest.mark.parametrize("option", [["--latency", "-1"], ["--latency", "5h"], ["--bandwidth", "0"], ["--bandwidth", "fast"], ["--depth", "-1"]])
+@pytest.mark.parametrize(
+    "option",
+    [
+        ["--latency", "-1"],
+        ["--latency", "5h"],
+        ["--bandwidth", "0"],
+        ["--bandwidth", "fast"],
+        ["--depth", "-1"],
+    ],
+)
 def test_numbers_that_cannot_be_are_refused(option):
     status, told = said("model.pt", "--input", "2x4", *option)
     assert status == 2 and option[0] in told and option[1] in told
 
 
-@pytest.mark.parametrize(("text", "nanoseconds"), [("20", 20_000), ("20us", 20_000), ("0.5 ms", 500_000), ("7ns", 7), ("1s", 10**9)])
+@pytest.mark.parametrize(
+    ("text", "nanoseconds"),
+    [("20", 20_000), ("20us", 20_000), ("0.5 ms", 500_000), ("7ns", 7), ("1s", 10**9)],
+)
 def test_a_latency_has_a_unit_or_is_in_microseconds(text, nanoseconds):
     assert arguments_of(["model.pt", "--latency", text]).latency == nanoseconds
 
@@ -313,9 +400,13 @@ class Counts(nn.Module):
 
 
 def test_losses_that_cannot_be_are_said(tmp_path):
-    assert "no output of the program is floating point" in run(tmp_path, Counts(), "2x4", options=("--loss", "sum"), status=2)
+    assert "no output of the program is floating point" in run(
+        tmp_path, Counts(), "2x4", options=("--loss", "sum"), status=2
+    )
     narrow = nn.Linear(4, 1)
-    assert "an output with the classes, at least two, as its last dimension" in run(tmp_path, narrow, "2x4", options=("--loss", "cross-entropy"), status=2)
+    assert "an output with the classes, at least two, as its last dimension" in run(
+        tmp_path, narrow, "2x4", options=("--loss", "cross-entropy"), status=2
+    )
     assert "--loss" in run(tmp_path, narrow, "2x4", options=("--loss", "hinge"), status=2)
 
 

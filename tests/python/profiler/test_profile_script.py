@@ -46,19 +46,30 @@ def run(*arguments):
 def test_a_plain_script_from_start_to_file(tmp_path):
     train, config = profile_scripts.write(tmp_path)
     output = tmp_path / "results" / "profile.json"
-    result = run(train, "-o", output, "--repeats", 2, "--json", "--", "--width", 16, "--deepspeed_config", config)
+    result = run(
+        train, "-o", output, "--repeats", 2, "--json", "--", "--width", 16, "--deepspeed_config", config
+    )
     assert result.returncode == 0, result.stderr
     summary = json.loads(result.stdout)  # one object, and nothing else
     assert "the script prints" in result.stderr
     written = json.loads(output.read_text())
     assert written["format"] == "ostinato-profile/1"
-    assert written["micro_batch_size"] == 3 and written["repeats"] == 2 and written["completeness"]["complete"]
+    assert (
+        written["micro_batch_size"] == 3 and written["repeats"] == 2 and written["completeness"]["complete"]
+    )
     layers = written["layers"]
     assert sum(written["run"]["layers"]) == 4 and set(written["run"]) == {"layers", "micro_batches"}
     assert [layer["name"] for layer in layers] == ["0:Linear", "1:ReLU", "2:Linear", "3:tanh"]
-    assert layers[0]["parameters"] == (8 * 16 + 16) * 4 and layers[0]["optimizer_state"] == 2 * layers[0]["parameters"]
+    assert (
+        layers[0]["parameters"] == (8 * 16 + 16) * 4
+        and layers[0]["optimizer_state"] == 2 * layers[0]["parameters"]
+    )
     assert layers[1]["input_bytes"] == 3 * 16 * 4
-    assert summary["status"] == 0 and summary["layers"] == 4 and summary["transfers"] == len(written["transfers"]) == 2
+    assert (
+        summary["status"] == 0
+        and summary["layers"] == 4
+        and summary["transfers"] == len(written["transfers"]) == 2
+    )
     assert summary["forward"] == sum(layer["forward"]["median"] for layer in layers)
 
 
@@ -75,9 +86,26 @@ def test_the_tables_are_printed(tmp_path, capfd, monkeypatch):
     train, config = profile_scripts.write(tmp_path)
     options = ["-o", str(tmp_path / "p.json"), "--repeats", "1", "--warm-up", "0", "--no-transfers"]
     with pytest.raises(Left, match="0"):
-        main([str(train), "--world-size", "4", *options, "--", "--width", "16", "--deepspeed_config", str(config)])
+        main(
+            [
+                str(train),
+                "--world-size",
+                "4",
+                *options,
+                "--",
+                "--width",
+                "16",
+                "--deepspeed_config",
+                str(config),
+            ]
+        )
     out = capfd.readouterr().out
-    assert "2:Linear" in out and "aten::addmm" in out and "complete: all" in out and "transfers: not measured" in out
+    assert (
+        "2:Linear" in out
+        and "aten::addmm" in out
+        and "complete: all" in out
+        and "transfers: not measured" in out
+    )
 
 
 def captured(tmp_path, text, *arguments, config=profile_scripts.CONFIG):
@@ -182,11 +210,19 @@ engine(torch.ones(3, 8))
         ("raise SystemExit(2)", "ended with 2 before its first training step", 2),
         ("import os; os._exit(5)", "ended with 5 before its first training step", 5),
         ("deepspeed.initialize(model=[nn.Linear(1, 1)], config=CONFIG)", "was given a list as its model", 3),
-        ("deepspeed.initialize(model=MODEL, config=CONFIG)[0](torch.ones(1))", "raised PipelineError before", 3),
+        (
+            "deepspeed.initialize(model=MODEL, config=CONFIG)[0](torch.ones(1))",
+            "raised PipelineError before",
+            3,
+        ),
         ("deepspeed.initialize(model=MODEL)", "requires --deepspeed_config to specify configuration file", 3),
         ("deepspeed.initialize(model=MODEL, config='none.json')", "none.json", 3),
         ("deepspeed.initialize(model=MODEL, config=CONFIG)[0].train_batch()", "without data_iter", 3),
-        ("deepspeed.initialize(model=MODEL, config=CONFIG)[0].train_batch(iter([torch.ones(1)]))", "must give .inputs, labels", 3),
+        (
+            "deepspeed.initialize(model=MODEL, config=CONFIG)[0].train_batch(iter([torch.ones(1)]))",
+            "must give .inputs, labels",
+            3,
+        ),
     ],
 )
 def test_what_a_script_gets_wrong(tmp_path, body, message, status):
@@ -199,7 +235,12 @@ def test_what_a_script_gets_wrong(tmp_path, body, message, status):
 
 def test_deepspeed_is_as_before(tmp_path):
     def methods():
-        kinds = deepspeed.DeepSpeedEngine, deepspeed.PipelineEngine, deepspeed.pipe.PipelineModule, deepspeed.runtime.config.DeepSpeedConfig
+        kinds = (
+            deepspeed.DeepSpeedEngine,
+            deepspeed.PipelineEngine,
+            deepspeed.pipe.PipelineModule,
+            deepspeed.runtime.config.DeepSpeedConfig,
+        )
         return [dict(vars(kind)) for kind in kinds], dict(vars(torch.distributed)), os._exit
 
     before = methods()
@@ -224,7 +265,9 @@ def test_an_exported_program_on_its_own_inputs(tmp_path, capsys):
     assert told["model"] == "model" and told["layers"] == 3 and told["complete"]
     assert main([str(tmp_path / "model.pt2"), *options[:-1], "--quiet"]) == 0
     assert capsys.readouterr().out == ""
-    assert told["flops"] == 2 * 3 * (4 * 8 + 8 * 2) + 2 * 3 * 4 * 8 + 2 * 2 * 3 * 8 * 2  # the inputs take no gradient
+    assert (
+        told["flops"] == 2 * 3 * (4 * 8 + 8 * 2) + 2 * 3 * 4 * 8 + 2 * 2 * 3 * 8 * 2
+    )  # the inputs take no gradient
 
 
 def test_other_programs_are_told_what_profiles_them(tmp_path, capsys):
@@ -244,11 +287,18 @@ def test_no_such_script(capsys, tmp_path):
     assert told["status"] == 3 and "none.py: no such file" in told["error"]
 
 
-@pytest.mark.parametrize(("name", "why"), [("none", "No module named none"), ("pack", "'pack' is a package and cannot be directly executed")])
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [("none", "No module named none"), ("pack", "'pack' is a package and cannot be directly executed")],
+)
 def test_no_such_module_is_one_message(tmp_path, name, why):
     (tmp_path / "pack").mkdir()
     (tmp_path / "pack" / "__init__.py").touch()
     command = [sys.executable, "-m", "ostinato.profile", "-m", name]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 3
-    assert done.stderr.startswith(f"ostinato profile: -m {name}: ") and why in done.stderr and "Traceback" not in done.stderr
+    assert (
+        done.stderr.startswith(f"ostinato profile: -m {name}: ")
+        and why in done.stderr
+        and "Traceback" not in done.stderr
+    )

@@ -8,7 +8,13 @@ import torch
 from torch import nn
 
 from ostinato import _profiler
-from ostinato.profile.model.model_digest import digest_of_layers, layer_digest, layer_name, layer_parameters, model_digest
+from ostinato.profile.model.model_digest import (
+    digest_of_layers,
+    layer_digest,
+    layer_name,
+    layer_parameters,
+    model_digest,
+)
 from ostinato.profile.settings import accumulation_steps, micro_batch_size, read_settings, step_temporaries
 
 PARAMETERS = [nn.Parameter(torch.zeros(10))]
@@ -79,7 +85,9 @@ def test_the_digest_names_layers_and_shapes():
 
 
 def test_the_digest_does_not_change_between_versions():
-    digest = model_digest([("0:Linear", [("weight", (3, 2), "float32"), ("bias", (3,), "float32")]), ("1:ReLU", [])])
+    digest = model_digest(
+        [("0:Linear", [("weight", (3, 2), "float32"), ("bias", (3,), "float32")]), ("1:ReLU", [])]
+    )
     assert digest == "7581af06f851e3b3defbcc890bb20603970dc895c2d7fa199c66d7ef7afadbac"
 
 
@@ -91,7 +99,9 @@ def test_names_of_layers():
     assert layer_name(1, reshape) == layer_name(1, functools.partial(reshape)) == "1:reshape"
 
 
-@pytest.mark.parametrize("sizes", [(50_000, 10_000, 30_000), (50_000, 50_000, 50_000)], ids=["falling", "equal"])
+@pytest.mark.parametrize(
+    "sizes", [(50_000, 10_000, 30_000), (50_000, 50_000, 50_000)], ids=["falling", "equal"]
+)
 @pytest.mark.parametrize("foreach", [False, True])
 @pytest.mark.parametrize("kind", ["Adam", "AdamW", "SGD", "RMSprop", "Adagrad"])
 @pytest.mark.parametrize("decay", [0.0, 0.1])
@@ -119,22 +129,34 @@ def test_what_a_step_takes_for_a_while(kind, decay, foreach, sizes):
 def test_the_end_of_a_step():
     parameters = [nn.Parameter(torch.ones(size)) for size in (100, 300)]
     config = {"optimizer": {"type": "Adam", "params": {"torch_adam": True}}}
-    assert read_settings(config, None).step_bytes(parameters) == (1600, 3600)  # a flat copy of gradients; Adam's of the largest
+    assert read_settings(config, None).step_bytes(parameters) == (
+        1600,
+        3600,
+    )  # a flat copy of gradients; Adam's of the largest
     assert read_settings(config, None, accelerator=True).step_bytes(parameters) == (1600, 0)
-    assert read_settings({"optimizer": {"type": "Adam"}}, None).step_bytes(parameters) == (1600, 0)  # works in place
+    assert read_settings({"optimizer": {"type": "Adam"}}, None).step_bytes(parameters) == (
+        1600,
+        0,
+    )  # works in place
 
 
 def test_the_end_of_a_step_on_fp32_copies():
-    """One flat parameter. Of fp32 gradients none is left when the optimizer has its copy; half precision's are half of that."""
+    """One flat parameter. Of fp32 gradients none is left when the optimizer has its copy; half precision's
+    are half of that."""
     adam = {"optimizer": {"type": "Adam", "params": {"torch_adam": True}}}
     zero, brain = {"zero_optimization": {"stage": 1}}, {"bf16": {"enabled": True}}
     whole = [nn.Parameter(torch.ones(size)) for size in (100, 300)]
     half = [nn.Parameter(p.detach().bfloat16()) for p in whole]
     assert read_settings(adam | zero, None).step_bytes(whole) == (1600 + 3200 - 1600, 0)
     assert read_settings(adam | zero | brain, None).step_bytes(half) == (1600 + 3200 - 800, 0)
-    assert read_settings(zero | brain, None).step_bytes(half) == (800 + 1600, 0)  # a flat copy, and fp32 numbers of it
+    assert read_settings(zero | brain, None).step_bytes(half) == (
+        800 + 1600,
+        0,
+    )  # a flat copy, and fp32 numbers of it
     assert read_settings(adam | brain, None).step_bytes(half) == (1600 + 3200, 0)
-    assert read_settings(adam | brain | {"data_types": {"grad_accum_dtype": "fp32"}}, None).step_bytes(half) == (3200, 0)
+    assert read_settings(adam | brain | {"data_types": {"grad_accum_dtype": "fp32"}}, None).step_bytes(
+        half
+    ) == (3200, 0)
 
 
 def test_buckets_of_zero():
@@ -142,8 +164,13 @@ def test_buckets_of_zero():
     brain = {"bf16": {"enabled": True}}
     assert read_settings(size, None).bucket_bytes() == (4000, 4000)
     assert read_settings(size | brain, None).bucket_bytes() == (2000, 2000)
-    assert read_settings({"zero_optimization": {"stage": 1}} | brain, None).bucket_bytes() == (10**9, 10**9)  # DeepSpeed's own
-    assert read_settings(size | brain | {"data_types": {"grad_accum_dtype": "fp32"}}, None).bucket_bytes() == (0, 0)
+    assert read_settings({"zero_optimization": {"stage": 1}} | brain, None).bucket_bytes() == (
+        10**9,
+        10**9,
+    )  # DeepSpeed's own
+    assert read_settings(
+        size | brain | {"data_types": {"grad_accum_dtype": "fp32"}}, None
+    ).bucket_bytes() == (0, 0)
     twice = {"zero_optimization": size["zero_optimization"] | {"overlap_comm": True}}
     assert read_settings(twice, None).bucket_bytes() == (8000, 4000)
     assert read_settings(brain, None).bucket_bytes() == (0, 0)

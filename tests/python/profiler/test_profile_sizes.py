@@ -36,14 +36,19 @@ def test_rows_rise_and_have_every_layer():
     profile = profiled([512, 16, 128], torch.randn(2, 512, 16), squared)
     assert profile.tokens == 1024 and squared.lengths == {16, 128, 512}
     assert [row.size for row in profile.sizes] == [32, 256, 1024]
-    assert all(len(row.forward) == len(row.backward) == 2 and min(row.forward + row.backward) > 0 for row in profile.sizes)
+    assert all(
+        len(row.forward) == len(row.backward) == 2 and min(row.forward + row.backward) > 0
+        for row in profile.sizes
+    )
 
 
 def test_the_file_holds_them_and_one_without_has_none(tmp_path):
     profile, path = profiled([8, 16], torch.randn(1, 16, 16)), str(tmp_path / "profile.json")
     profile.write(path)
     again = _profiler.read_profile(path)
-    assert again.tokens == 16 and [(row.size, row.forward) for row in again.sizes] == [(row.size, row.forward) for row in profile.sizes]
+    assert again.tokens == 16 and [(row.size, row.forward) for row in again.sizes] == [
+        (row.size, row.forward) for row in profile.sizes
+    ]
     assert not profiled([], torch.randn(1, 16, 16)).sizes
 
 

@@ -115,7 +115,9 @@ def test_split_equals_whole(kind):
 
 def halves_of(layer, **options):
     """Repeats of the halves and of the whole, of a layer behind one that learns."""
-    row = profile_layers(Job(layers=[nn.Linear(8, 8), layer], inputs=torch.randn(2, 8), repeats=1, **options)).layers[1]
+    row = profile_layers(
+        Job(layers=[nn.Linear(8, 8), layer], inputs=torch.randn(2, 8), repeats=1, **options)
+    ).layers[1]
     return row.backward_input.repeats, row.backward_weight.repeats, row.backward.repeats
 
 

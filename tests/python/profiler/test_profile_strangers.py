@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What scripts of strangers do before their first step: what works under DeepSpeed works under `ostinato profile`."""
+"""What scripts of strangers do before their first step: what works under DeepSpeed works under `ostinato
+profile`."""
 
 import json
 import os
@@ -17,7 +18,16 @@ from ostinato.profile.script.first_step import capture
 
 @pytest.fixture(autouse=True)
 def own_environment(monkeypatch):
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "DS_ACCELERATOR", "WANDB_MODE"):
+    for name in (
+        "RANK",
+        "WORLD_SIZE",
+        "LOCAL_RANK",
+        "LOCAL_WORLD_SIZE",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "DS_ACCELERATOR",
+        "WANDB_MODE",
+    ):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
     monkeypatch.setattr(first_step, "device_of_this_process", Cpu)
@@ -50,7 +60,8 @@ def captured(tmp_path, body, *arguments, size=None):
     return capture(tmp_path / "train.py", list(arguments), size)
 
 
-# Every one of these is asked of the engine, the model and torch.distributed; each is an expression or a statement.
+# Every one of these is asked of the engine, the model and torch.distributed; each is an expression or a
+# statement.
 TOUCHES = """
 engine.grid.get_pipe_parallel_rank() == 0 and engine.grid.get_data_parallel_world_size() == 1
 engine.mpu.get_model_parallel_world_size() == 4
@@ -157,11 +168,14 @@ json.dump(told, open(sys.argv[1], "w"))
 
 
 def test_whatever_works_in_stock_deepspeed_works(tmp_path):
-    """Every public attribute, and every public method that needs no argument, of the engine, the model and the grid."""
+    """Every public attribute, and every public method that needs no argument, of the engine, the model and
+    the grid."""
     ours, stock = tmp_path / "ours.json", tmp_path / "stock.json"
     (tmp_path / "probe.py").write_text(HEAD + PROBE)
     command = [sys.executable, str(tmp_path / "probe.py"), str(stock), str(first_step.free_port())]
-    running = subprocess.Popen(command, env=os.environ | {"DS_ACCELERATOR": "cpu"}, stdout=subprocess.DEVNULL, cwd=tmp_path)
+    running = subprocess.Popen(
+        command, env=os.environ | {"DS_ACCELERATOR": "cpu"}, stdout=subprocess.DEVNULL, cwd=tmp_path
+    )
     captured(tmp_path, PROBE + TAIL, str(ours), size=1)
     assert running.wait(timeout=300) == 0
     expected, found = json.loads(stock.read_text()), json.loads(ours.read_text())
@@ -249,7 +263,9 @@ def test_strange_scripts(tmp_path, name, monkeypatch):
 
 
 def test_a_script_that_only_evaluates(tmp_path):
-    job = captured(tmp_path, "deepspeed.init_distributed()\nengine = made(2)[1][0]\nengine.eval_batch(batches())\n")
+    job = captured(
+        tmp_path, "deepspeed.init_distributed()\nengine = made(2)[1][0]\nengine.eval_batch(batches())\n"
+    )
     assert len(job.layers) == 8 and job.labels.shape == (3, 8)
 
 
@@ -267,12 +283,26 @@ model.forward_funcs[2].register_forward_hook(lambda module, inputs, output: torc
 batches = lambda: iter([(torch.ones(3, 8, dtype=torch.bfloat16), torch.ones(3, 8, dtype=torch.bfloat16))])
 """ + TAIL)  # fmt: skip
     told = capfd.readouterr().out
-    assert "layers 0 to 2 are measured as the script changed them" in told and "layers 4 to 7 are on other ranks: taken to be" in told
+    assert (
+        "layers 0 to 2 are measured as the script changed them" in told
+        and "layers 4 to 7 are on other ranks: taken to be" in told
+    )
     job.repeats, job.warm_up = 1, 0
     profile = profile_layers(job)
-    assert [row.gradients for row in profile.layers] == [32, 32, 144, 160, 32, 32, 32, 32]  # bf16, and their sums in bf16; frozen weights have none
+    assert [row.gradients for row in profile.layers] == [
+        32,
+        32,
+        144,
+        160,
+        32,
+        32,
+        32,
+        32,
+    ]  # bf16, and their sums in bf16; frozen weights have none
     assert "aten::gelu" in {row.name for row in profile.operators if row.layer == 2}
-    stock = captured(tmp_path, f"deepspeed.init_distributed()\nmodel, (engine, *_) = made(2, {layers})\n" + TAIL)
+    stock = captured(
+        tmp_path, f"deepspeed.init_distributed()\nmodel, (engine, *_) = made(2, {layers})\n" + TAIL
+    )
     stock.repeats, stock.warm_up = 1, 0
     assert profile_layers(stock).model_sha256 == profile.model_sha256  # as built, whatever DeepSpeed casts to
 
@@ -322,7 +352,19 @@ def test_a_script_that_catches_everything_and_leaves_by_force(tmp_path):
     package = tmp_path / "package"
     package.mkdir()
     (package / "train.py").write_text(HEAD + RUDE)
-    command = [sys.executable, "-m", "ostinato.profile", "-m", "package.train", "-o", "out/p.json", "--repeats", "1", "--warm-up", "0"]
+    command = [
+        sys.executable,
+        "-m",
+        "ostinato.profile",
+        "-m",
+        "package.train",
+        "-o",
+        "out/p.json",
+        "--repeats",
+        "1",
+        "--warm-up",
+        "0",
+    ]
     result = subprocess.run(
         [*command, "--no-transfers", "--json", "--", str(tmp_path / "ended")], cwd=tmp_path, capture_output=True, text=True,
         timeout=300, env=os.environ | {"DS_ACCELERATOR": "cpu"},

@@ -11,7 +11,16 @@ from ostinato import _profiler
 from ostinato.cli import run_cpp
 from ostinato.profile import Job, profile_layers
 from ostinato.profile.measure.check import Check, Figures
-from ostinato.profile.views.table import block_lines, check_table, completeness_line, launch_lines, show, size, summary, unrest_lines
+from ostinato.profile.views.table import (
+    block_lines,
+    check_table,
+    completeness_line,
+    launch_lines,
+    show,
+    size,
+    summary,
+    unrest_lines,
+)
 
 
 def profile():
@@ -38,7 +47,12 @@ def test_names_move_no_cursor_and_are_no_markup():
     """A layer's class has the name that whoever wrote it gave it."""
     strange = type("[red]x\x1b[2J\n", (nn.Linear,), {})
     out = io.StringIO()
-    show(profile_layers(Job(layers=[strange(4, 4)], inputs=torch.randn(2, 4), repeats=1, warm_up=0, name="\x1b]0;a")), Console(file=out, width=120))
+    show(
+        profile_layers(
+            Job(layers=[strange(4, 4)], inputs=torch.randn(2, 4), repeats=1, warm_up=0, name="\x1b]0;a")
+        ),
+        Console(file=out, width=120),
+    )
     text = out.getvalue()
     assert "\x1b" not in text and "0:[red]x\\u001b[2J\\n" in text and "\\u001b]0;a on" in text
 
@@ -46,9 +60,18 @@ def test_names_move_no_cursor_and_are_no_markup():
 def test_flops_are_those_of_every_layer():
     result = profile()
     product = 2 * 2 * 4 * 4  # of 2 samples and a weight of 4 by 4
-    flops = {(row.layer, row.phase): row.flops for row in result.operators if row.name in ("aten::addmm", "aten::mm")}
+    flops = {
+        (row.layer, row.phase): row.flops
+        for row in result.operators
+        if row.name in ("aten::addmm", "aten::mm")
+    }
     # The first layer hands no gradient on.
-    assert flops == {(0, "forward"): product, (0, "backward"): product, (1, "forward"): product, (1, "backward"): 2 * product}
+    assert flops == {
+        (0, "forward"): product,
+        (0, "backward"): product,
+        (1, "forward"): product,
+        (1, "backward"): 2 * product,
+    }
     assert {row.flops for row in result.operators if row.name == "aten::tanh"} == {None}
     assert summary(result, "p.json")["flops"] == (2 + 2 * 3) * product
 
@@ -87,7 +110,9 @@ def test_a_restless_machine_is_noticed():
     rows[3].backward = _profiler.spread_of([100, 100, 100, 300, 300])
     result.layers = rows
     [line] = unrest_lines(result)
-    assert "1 of 3 measured layers" in line and "200 % of the median apart: '3:Tanh'; profile again when" in line
+    assert (
+        "1 of 3 measured layers" in line and "200 % of the median apart: '3:Tanh'; profile again when" in line
+    )
     told = summary(result, "p.json")
     assert told["noise"] in line and told["noise"] in result.json()
 
@@ -108,7 +133,9 @@ def test_noise_gives_no_advice():
     result = profile()
     rows = result.layers
     for row in rows:
-        row.forward = row.backward = _profiler.spread_of([10**9] * 4)  # nearly all of it between the operators
+        row.forward = row.backward = _profiler.spread_of(
+            [10**9] * 4
+        )  # nearly all of it between the operators
         row.backward_input = row.backward_weight = _profiler.spread_of([10**9] * 4)
     result.layers = rows
     assert launch_lines(result)

@@ -35,7 +35,9 @@ def test_one_rank_has_nobody_to_send_to():
 def test_a_rank_that_fails_says_why(monkeypatch, tmp_path):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
     (tmp_path / "torch.py").write_text("raise SystemExit('no torch today')")
-    with pytest.raises(ProfileError, match="rank 0 of the transfer measurement failed: no torch today") as raised:
+    with pytest.raises(
+        ProfileError, match="rank 0 of the transfer measurement failed: no torch today"
+    ) as raised:
         transfers.measure_transfers(2)
     assert raised.value.status == 7
 
@@ -57,7 +59,10 @@ def test_the_backend_is_the_one_that_training_will_use(seats, backend):
 def on_made_up_gpus(folder, ranks, *uuid):
     command = [sys.executable, str(MADE_UP_GPUS)]
     environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo"}
-    started = [subprocess.Popen([*command, str(rank), str(ranks), str(folder), *uuid], env=environment) for rank in range(ranks)]
+    started = [
+        subprocess.Popen([*command, str(rank), str(ranks), str(folder), *uuid], env=environment)
+        for rank in range(ranks)
+    ]
     assert [process.wait(timeout=300) for process in started] == [0] * ranks
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(ranks)]
 
@@ -69,7 +74,9 @@ def test_between_gpus_nccl_is_measured_by_the_devices_events(tmp_path):
     assert [row[:2] for row in rows] == [[0, 1], [0, 2], [1, 2]]
     sizes, trips = 3, transfers.WARM_UP + transfers.REPEATS
     for rank in ranks:
-        assert rank["seen"]["groups"] == [[[a, b], "nccl", TRANSFER_CTAS] for a, b in combinations(range(3), 2) for _ in ("to", "back")]
+        assert rank["seen"]["groups"] == [
+            [[a, b], "nccl", TRANSFER_CTAS] for a, b in combinations(range(3), 2) for _ in ("to", "back")
+        ]
         assert rank["seen"]["events"] == 2 * sizes * (trips + 1)  # of two pairs
         assert rank["seen"]["waits"] == 2 * sizes  # once for all trips of a size
     costs = transfers.fitted(rows)

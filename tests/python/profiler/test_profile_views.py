@@ -22,7 +22,9 @@ from support.pages import evaluate, look
 @pytest.fixture(scope="module")
 def profile():
     layers = [nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8), nn.Linear(8, 2)]
-    return profile_layers(Job(layers=layers, inputs=torch.randn(4, 8), name="a <b> & c", repeats=2, warm_up=1))
+    return profile_layers(
+        Job(layers=layers, inputs=torch.randn(4, 8), name="a <b> & c", repeats=2, warm_up=1)
+    )
 
 
 class Page(HTMLParser):
@@ -70,7 +72,11 @@ def test_the_page_has_axes_and_a_legend(profile):
     assert re.findall(r'<span style="bottom:100%">(.*?)</span>', text) == peaks
     named = re.findall(r'<i style="background:.*?"></i>(.*?)</span>', text)
     kept = [row.name for row in profile.layers if row.kept]
-    assert named[:3] == ["forward", "backward", "operators"] and "parameters" in named and [n for n in named if n in kept] == kept
+    assert (
+        named[:3] == ["forward", "backward", "operators"]
+        and "parameters" in named
+        and [n for n in named if n in kept] == kept
+    )
 
 
 def test_the_legend_ends_where_colours_are_no_longer_told_apart():

@@ -49,12 +49,16 @@ def test_who_has_not_come_is_named(tmp_path, first, ranks, speaks, words):
         if speaks is None:  # of each machine the first speaks, and this is not it
             assert not wait_for(lambda: bool(lines(tmp_path, who)), 5)
         else:
-            assert wait_for(lambda: any(words in line for line in lines(tmp_path, who))), said_by(tmp_path, who)
+            assert wait_for(lambda: any(words in line for line in lines(tmp_path, who))), said_by(
+                tmp_path, who
+            )
         processes += [started(tmp_path, port, rank, ranks) for rank in range(ranks) if rank not in first]
         for process in processes:
             process.join(worlds.TIMEOUT)
         assert [process.exitcode for process in processes] == [0] * ranks
-        quiet = [rank for rank in range(ranks) if rank != speaks and (speaks is not None or rank not in first)]
+        quiet = [
+            rank for rank in range(ranks) if rank != speaks and (speaks is not None or rank not in first)
+        ]
         assert not any(lines(tmp_path, rank) for rank in quiet), "one speaks"
     finally:
         for process in processes:
@@ -92,21 +96,36 @@ def test_who_holds_the_store_is_there(monkeypatch):
 
 @pytest.mark.parametrize(
     ("given", "counts"),
-    [({}, True), ({"init_method": "env://"}, True), ({"init_method": "tcp://other:1", "rank": 0, "world_size": 2}, False), ({"wrong": 1}, False)],
+    [
+        ({}, True),
+        ({"init_method": "env://"}, True),
+        ({"init_method": "tcp://other:1", "rank": 0, "world_size": 2}, False),
+        ({"wrong": 1}, False),
+    ],
 )
 def test_other_meeting_places_are_left_alone(monkeypatch, given, counts):
     for name, value in worlds.environment(0, 2, 1).items():
         monkeypatch.setenv(name, value)
     assert arrivals._of_environment(dist.init_process_group, ("gloo",), given) == counts
-    assert not arrivals._of_environment(dist.init_process_group, ("gloo",), {"store": dist.HashStore(), "rank": 0, "world_size": 2})
+    assert not arrivals._of_environment(
+        dist.init_process_group, ("gloo",), {"store": dist.HashStore(), "rank": 0, "world_size": 2}
+    )
 
 
 SCRIPT = "import deepspeed, torch.distributed as dist; print('wrapped' if hasattr(dist.init_process_group, 'of_ostinato') else 'as it was')"
 
 
-@pytest.mark.parametrize(("words", "says"), [(["-m", "ostinato.run"], "wrapped"), ([], "as it was")], ids=["run", "autoload"])
+@pytest.mark.parametrize(
+    ("words", "says"), [(["-m", "ostinato.run"], "wrapped"), ([], "as it was")], ids=["run", "autoload"]
+)
 def test_only_scripts_that_are_started_with_ostinato(tmp_path, words, says):
     script = tmp_path / "train.py"
     script.write_text(SCRIPT if words else f"import ostinato.deepspeed; {SCRIPT}")
-    ended = subprocess.run([sys.executable, *words, str(script)], env=worlds.without_launcher(), capture_output=True, text=True, timeout=worlds.TIMEOUT)
+    ended = subprocess.run(
+        [sys.executable, *words, str(script)],
+        env=worlds.without_launcher(),
+        capture_output=True,
+        text=True,
+        timeout=worlds.TIMEOUT,
+    )
     assert ended.returncode == 0 and ended.stdout.splitlines()[-1] == says, ended.stderr

@@ -18,7 +18,9 @@ RECEIVES = "at instruction 1 of 8 (1F0), waiting 15000 ms for 1RECV_F0 (0SEND_F0
 def seen_from_rank_0(mine: str, others: list[str | None]) -> list[str]:
     """`others`: where ranks 1, 2, ... are; None: they do not answer."""
     store = dist.HashStore()
-    ranks = [Presence("test", rank, 1 + len(others), lambda it=it: it) for rank, it in enumerate([mine, *others])]
+    ranks = [
+        Presence("test", rank, 1 + len(others), lambda it=it: it) for rank, it in enumerate([mine, *others])
+    ]
     elsewhere = Elsewhere(ranks[0])
     first = elsewhere.found(store, mine)
     assert first is None, "nobody has been asked yet"
@@ -53,11 +55,16 @@ def test_who_is_a_step_behind_is_named():
 
 
 def test_who_does_not_answer_is_named():
-    assert seen_from_rank_0(f"rank 0 is in step 9, {LOSSES}", [f"rank 1 is in step 9, {LOSSES}", None, None]) == ["ranks 2, 3 do not answer"]
+    assert seen_from_rank_0(
+        f"rank 0 is in step 9, {LOSSES}", [f"rank 1 is in step 9, {LOSSES}", None, None]
+    ) == ["ranks 2, 3 do not answer"]
 
 
 def test_few_are_named_of_many():
-    *named, rest = seen_from_rank_0(f"rank 0 is in step 9, {LOSSES}", [f"rank {rank} is in step 9, between steps" for rank in range(1, 10)])
+    *named, rest = seen_from_rank_0(
+        f"rank 0 is in step 9, {LOSSES}",
+        [f"rank {rank} is in step 9, between steps" for rank in range(1, 10)],
+    )
     assert len(named) == NAMED and rest == "5 more ranks elsewhere"
 
 
@@ -67,7 +74,16 @@ def test_a_watch_names_whoever_is_late_in_a_collective(capsys, other, says):
     store = dist.HashStore()
     places = [f"rank {rank} is in step 9, {it}" for rank, it in enumerate([LOSSES, other])]
     watches = [
-        Watch(store, "test", rank, 2, lambda it=it: it, 0.01, Presence("test", rank, 2, lambda it=it: it), late_s)
+        Watch(
+            store,
+            "test",
+            rank,
+            2,
+            lambda it=it: it,
+            0.01,
+            Presence("test", rank, 2, lambda it=it: it),
+            late_s,
+        )
         for rank, it, late_s in zip(range(2), places, (2.0, 1e9), strict=True)
     ]
     end = time.monotonic() + 60
@@ -87,7 +103,10 @@ def test_news_that_nobody_needs_make_nothing_quiet():
     position, now = "", 0.0
     lateness = Lateness(lambda: position, 2.0, lambda: now)
     for step in range(3):
-        position, now = f"rank 0 is in step {step}, busy 3000 ms with adding losses over ranks 0, 1", now + 1.0
+        position, now = (
+            f"rank 0 is in step {step}, busy 3000 ms with adding losses over ranks 0, 1",
+            now + 1.0,
+        )
         assert lateness.news() == position
         assert lateness.news() == ""  # of this wait
         lateness.unsaid()

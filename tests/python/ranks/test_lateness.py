@@ -16,7 +16,9 @@ class Rank:
         where = f"rank 0 is in step {self.step} at instruction 3 of 8 (2F0)"
         if self.begun_s is None:
             return where
-        return f"{where}, waiting {1000 * (self.now_s - self.begun_s):.0f} ms for 2RECV_F0 (1SEND_F0 of rank 1)"
+        return (
+            f"{where}, waiting {1000 * (self.now_s - self.begun_s):.0f} ms for 2RECV_F0 (1SEND_F0 of rank 1)"
+        )
 
     def looks(self) -> str:
         line = self.lateness.news()

@@ -27,4 +27,6 @@ def test_all_ranks_of_a_group_have_its_names_and_no_other_group_has(monkeypatch)
 
 def test_another_kind_counts_by_itself(monkeypatch):
     monkeypatch.setattr(names, "_made", Counter())
-    assert names.agreed("serve", [0]) != names.agreed("pipeline", [0]) and names.agreed("serve", [0]).startswith("serve 1 of ")
+    assert names.agreed("serve", [0]) != names.agreed("pipeline", [0]) and names.agreed(
+        "serve", [0]
+    ).startswith("serve 1 of ")

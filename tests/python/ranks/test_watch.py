@@ -127,7 +127,9 @@ def test_of_several_engines_each_process_leaves_once(store):
     assert not leaving.is_alive()
 
 
-@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), ValueError("I/O operation on closed file")])
+@pytest.mark.parametrize(
+    "error", [OSError(28, "No space left on device"), ValueError("I/O operation on closed file")]
+)
 def test_a_watch_that_cannot_write_goes_on(store, monkeypatch, error):
     """A log on a full disk: what it has to say is lost, and the others go on hearing from it."""
 
@@ -139,7 +141,9 @@ def test_a_watch_that_cannot_write_goes_on(store, monkeypatch, error):
 
     monkeypatch.setattr(sys, "stderr", Full())
     presence = Presence("test", 1, 2)
-    mine = Watch(store, "test", 1, 2, lambda: "rank 1 is here, waiting 9000 ms for rank 0", 0.01, presence, late_s=2.0)
+    mine = Watch(
+        store, "test", 1, 2, lambda: "rank 1 is here, waiting 9000 ms for rank 0", 0.01, presence, late_s=2.0
+    )
     store.values["ostinato/presence/test/1"] = ""
     end = time.monotonic() + 60
     while "ostinato/presence/test/1/1" not in store.values and time.monotonic() < end:
@@ -161,8 +165,12 @@ def test_who_says_nothing_is_named(store, capsys):
     mine.give_up("rank 0 waited too long")
     said = capsys.readouterr().err.splitlines()
     held.set()
-    assert said[0] == "ostinato: rank 0 waited too long" and said[1].startswith("ostinato: ranks 1, 2 said nothing")
-    assert "ostinato: rank 0 gave up; rank 1 is here. It said: rank 0 waited too long" in wait_for_lines(capsys, 1)
+    assert said[0] == "ostinato: rank 0 waited too long" and said[1].startswith(
+        "ostinato: ranks 1, 2 said nothing"
+    )
+    assert "ostinato: rank 0 gave up; rank 1 is here. It said: rank 0 waited too long" in wait_for_lines(
+        capsys, 1
+    )
     other.close()
 
 
@@ -178,7 +186,11 @@ def test_the_first_that_fails_is_the_cause(store, capsys):
     of_three(store, 2).give_up("rank 2: no answer from rank 1")
     said = capsys.readouterr().err.splitlines()
     assert "ostinato: rank 2: no answer from rank 1" in said
-    causes = [line for line in said if line.endswith("said: rank 0 fails with ValueError: out of luck; rank 0 is here")]
+    causes = [
+        line
+        for line in said
+        if line.endswith("said: rank 0 fails with ValueError: out of luck; rank 0 is here")
+    ]
     assert len(causes) == 2, said  # by each of the two, whether its thread hears it or asks
 
 
@@ -205,7 +217,8 @@ def wait_for_lines(capsys, count: int) -> list[str]:
 
 
 def test_who_is_silent_is_named_also_where_the_store_goes(store, capsys):
-    """Rank 0 has it, and ends when it has waited for the others; rank 1, which it heard, has not failed by then."""
+    """Rank 0 has it, and ends when it has waited for the others; rank 1, which it heard, has not failed by
+    then."""
     of_three(store, 0).give_up("rank 0: no answer from rank 2", aloud=False)
     mine = of_three(store, 1)
     mine.close()
@@ -232,20 +245,33 @@ def test_a_rank_without_memory_for_a_thread_tells_the_others(store, monkeypatch)
 
     monkeypatch.setattr(threads, "start", none)
     mine.tell_of(MemoryError())
-    assert store.values["ostinato/watch/test/failed"] == '["rank 1", "rank 1 fails with MemoryError: ; rank 1 is here"]'
+    assert (
+        store.values["ostinato/watch/test/failed"]
+        == '["rank 1", "rank 1 fails with MemoryError: ; rank 1 is here"]'
+    )
 
 
-@pytest.mark.parametrize("error", [ValueError("out of luck"), Error("what all ranks raise")], ids=["a rank's own", "everyone's"])
+@pytest.mark.parametrize(
+    "error", [ValueError("out of luck"), Error("what all ranks raise")], ids=["a rank's own", "everyone's"]
+)
 def test_a_process_that_ends_with_an_error_tells_the_others(store, monkeypatch, error):
     mine = Watch(store, "test", 0, 1, lambda: "here", 0.01)
     monkeypatch.setattr(sys, "last_value", error, raising=False)
     watch._end()
     told = store.values.get("ostinato/watch/test/failed")
-    assert told == (None if isinstance(error, Error) else '["rank 0", "rank 0 ends with ValueError: out of luck; here"]')
+    assert told == (
+        None if isinstance(error, Error) else '["rank 0", "rank 0 ends with ValueError: out of luck; here"]'
+    )
     assert not mine._thread.is_alive()
 
 
-@pytest.mark.parametrize(("error", "names"), [(RuntimeError("[/third_party/gloo/x] Connection closed by peer"), True), (RuntimeError("no luck"), False)])
+@pytest.mark.parametrize(
+    ("error", "names"),
+    [
+        (RuntimeError("[/third_party/gloo/x] Connection closed by peer"), True),
+        (RuntimeError("no luck"), False),
+    ],
+)
 def test_who_ends_with_a_collective_that_failed_names_the_silent(store, monkeypatch, capsys, error, names):
     """The script's own barrier, or an exchange before a step."""
     Watch(store, "test", 0, 2, lambda: "here", 0.01)
@@ -258,7 +284,10 @@ def test_a_watch_says_it(store, capsys):
     mine = Watch(store, "test", 0, 2, lambda: "rank 0 is here, waiting 2000 ms for rank 1", 0.01, late_s=2.0)
     store.asked.wait(60)  # which comes after
     mine.close()
-    assert "ostinato: rank 0 is here, waiting 2000 ms for rank 1: late, but the run goes on" in capsys.readouterr().err.splitlines()
+    assert (
+        "ostinato: rank 0 is here, waiting 2000 ms for rank 1: late, but the run goes on"
+        in capsys.readouterr().err.splitlines()
+    )
 
 
 class Expiry:
@@ -324,7 +353,8 @@ def test_who_has_answered_is_not_asked_for_again(store):
 
 
 def test_a_vigil_asks_little_of_a_store(store, monkeypatch):
-    """Nothing in the first half of its limit; then, of 64 ranks that answer in time, each question takes few requests."""
+    """Nothing in the first half of its limit; then, of 64 ranks that answer in time, each question takes few
+    requests."""
     monkeypatch.setattr(presence, "LEAST_S", 0.1)
     original = store.set
     questions = 0
@@ -377,9 +407,15 @@ def test_a_launcher_that_is_gone_is_noticed():
     """A rank's parent ends once the rank has seen it."""
     rank = "import time; from ostinato.ranks.launcher import Launcher; mine = Launcher(); print(mine.gone(), flush=True)"
     rank += "\nwhile not mine.gone(): time.sleep(0.01)\nprint('gone', flush=True)"
-    launcher = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', sys.argv[1]]); sys.stdin.readline()"
+    launcher = (
+        "import subprocess, sys; subprocess.Popen([sys.executable, '-c', sys.argv[1]]); sys.stdin.readline()"
+    )
     with subprocess.Popen(
-        [sys.executable, "-c", launcher, rank], env=os.environ | {"CROSS_RANK": "0"}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", launcher, rank],
+        env=os.environ | {"CROSS_RANK": "0"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as process:
         assert process.stdout.readline() == "False\n"
         process.stdin.write("\n")
@@ -413,7 +449,9 @@ keep = Slow()
 
 def test_a_clean_exit_stays_clean_while_the_store_is_slow():
     """The thread of the watch comes back from the store when the interpreter is being taken down."""
-    ended = subprocess.run([sys.executable, "-c", ENDS_WHILE_THE_STORE_IS_SLOW, str(free_port())], timeout=300)
+    ended = subprocess.run(
+        [sys.executable, "-c", ENDS_WHILE_THE_STORE_IS_SLOW, str(free_port())], timeout=300
+    )
     assert ended.returncode == 0
 
 
@@ -438,7 +476,9 @@ print("leaving" if other.check([watch._LEAVING]) else "stays", "alive" if mine._
 
 def test_a_process_that_is_forked_says_nothing_for_its_parent():
     """A worker of a data loader that ends is no rank that leaves."""
-    ended = subprocess.run([sys.executable, "-c", FORKS, str(free_port())], capture_output=True, text=True, timeout=300)
+    ended = subprocess.run(
+        [sys.executable, "-c", FORKS, str(free_port())], capture_output=True, text=True, timeout=300
+    )
     assert (ended.returncode, ended.stdout) == (0, "stays alive\n"), ended.stderr
 
 

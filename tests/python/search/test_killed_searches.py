@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A search that is killed at any instant leaves the plan that was there, or a whole one, and nothing else; started again it finds it.
+"""A search that is killed at any instant leaves the plan that was there, or a whole one, and nothing else;
+started again it finds it.
 
 OSTINATO_SOAK_SEARCHES=100 OSTINATO_SOAK_SEED=7 python -m pytest tests/python/search/test_killed_searches.py
 """
@@ -17,8 +18,22 @@ PLACEMENT = Path(__file__).resolve().parents[3] / "configs/m-shape-4.toml"
 
 
 def search(plan: Path, micro_batches: int) -> subprocess.Popen:
-    words = ["search", str(PLACEMENT), "--micro-batches", str(micro_batches), "--time-limit", "0", "--output", str(plan)]
-    return subprocess.Popen([sys.executable, "-m", "ostinato", *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
+    words = [
+        "search",
+        str(PLACEMENT),
+        "--micro-batches",
+        str(micro_batches),
+        "--time-limit",
+        "0",
+        "--output",
+        str(plan),
+    ]
+    return subprocess.Popen(
+        [sys.executable, "-m", "ostinato", *words],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
 
 
 def finished(process: subprocess.Popen) -> str:

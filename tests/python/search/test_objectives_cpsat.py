@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every objective beside CP-SAT on small placements, of one direction and of two, with little memory: where CP-SAT proves the
-optimum, no plan is behind it, and no bound is above it.
+"""Every objective beside CP-SAT on small placements, of one direction and of two, with little memory: where
+CP-SAT proves the optimum, no plan is behind it, and no bound is above it.
 """
 
 import random
@@ -30,13 +30,27 @@ def placement(draw: random.Random, directions: int) -> tuple[str, int]:
     lines = ['format = "ostinato-placement/1"', 'name = "small"', 'time_unit = "ns"', 'memory_unit = "B"']
     lines += ["[link]", f"latency = {draw.randint(0, 2)}"]
     for d in range(devices):
-        whole = sum(memory[stage] for chain in chains for _, kind, stage, at in chain if kind == "F" and at == d)
+        whole = sum(
+            memory[stage] for chain in chains for _, kind, stage, at in chain if kind == "F" and at == d
+        )
         lines += ["[[devices]]", f"memory = {whole + 1 + draw.randint(0, 2)}"]
     for chain in chains:
         for k, (name, kind, stage, device) in enumerate(chain):
-            lines += ["[[blocks]]", f'name = "{name}"', f'stage = "{stage}"', f"devices = [{device}]", f"time = {draw.randint(1, 9)}"]
-            lines += [f'kind = "{"forward" if kind == "F" else "backward"}"', f"memory = {memory[stage] * (1 if kind == 'F' else -1)}"]
-            lines += [f"workspace = {draw.randint(0, 1)}", "after = [" + (f'{{ block = "{chain[k - 1][0]}" }}]' if k else "]")]
+            lines += [
+                "[[blocks]]",
+                f'name = "{name}"',
+                f'stage = "{stage}"',
+                f"devices = [{device}]",
+                f"time = {draw.randint(1, 9)}",
+            ]
+            lines += [
+                f'kind = "{"forward" if kind == "F" else "backward"}"',
+                f"memory = {memory[stage] * (1 if kind == 'F' else -1)}",
+            ]
+            lines += [
+                f"workspace = {draw.randint(0, 1)}",
+                "after = [" + (f'{{ block = "{chain[k - 1][0]}" }}]' if k else "]"),
+            ]
     blocks = sum(map(len, chains))
     return "\n".join(lines), draw.randint(1, max(1, min(4, 40 // blocks)))
 
@@ -47,7 +61,9 @@ def test_no_plan_is_behind_what_cpsat_proves(objective):
     proved = 0
     for case in range(CASES):
         text, micro_batches = placement(draw, 1 + case % 2)
-        plan = ostinato.search(ostinato.Placement.from_text(text), micro_batches=micro_batches, objective=objective, time_limit=0)
+        plan = ostinato.search(
+            ostinato.Placement.from_text(text), micro_batches=micro_batches, objective=objective, time_limit=0
+        )
         assert ostinato.verify(plan), (case, ostinato.verify(plan).failures)
         known = cpsat_model.solve(tomllib.loads(text), micro_batches, limit=2, threads=1, objective=objective)
         if not known.proved:

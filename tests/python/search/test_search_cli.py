@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The search as a user meets it: progress on a terminal, a time limit, signals, threads, choices, the curve over memory."""
+"""The search as a user meets it: progress on a terminal, a time limit, signals, threads, choices, the curve
+over memory."""
 
 import json
 import os
@@ -22,7 +23,18 @@ def ostinato(*args):
 def hard(tmp_path):
     """Uneven halves in little memory: the search is cut before it ends."""
     path = tmp_path / "hard.toml"
-    options = ["--devices", 16, "--forward", "1.01ms", "--backward", "1.37ms", "--weight", "1.13ms", "--capacity", "20MiB"]
+    options = [
+        "--devices",
+        16,
+        "--forward",
+        "1.01ms",
+        "--backward",
+        "1.37ms",
+        "--weight",
+        "1.13ms",
+        "--capacity",
+        "20MiB",
+    ]
     assert ostinato("placement", "wave", *options, "--output", path).returncode == 0
     return path
 
@@ -30,7 +42,18 @@ def hard(tmp_path):
 @pytest.fixture
 def small(tmp_path):
     path = tmp_path / "small.toml"
-    options = ["--devices", 4, "--forward", "1ms", "--backward", "1ms", "--weight", "1ms", "--capacity", "3MiB"]
+    options = [
+        "--devices",
+        4,
+        "--forward",
+        "1ms",
+        "--backward",
+        "1ms",
+        "--weight",
+        "1ms",
+        "--capacity",
+        "3MiB",
+    ]
     assert ostinato("placement", "v", *options, "--output", path).returncode == 0
     return path
 
@@ -76,7 +99,9 @@ def test_progress_is_drawn_on_a_terminal_and_wiped(tmp_path, hard):
 
 
 def test_there_is_no_progress_where_standard_error_is_no_terminal(tmp_path, hard):
-    result = ostinato("search", hard, "--micro-batches", 32, "--time-limit", "0.01", "--output", tmp_path / "plan.json")
+    result = ostinato(
+        "search", hard, "--micro-batches", 32, "--time-limit", "0.01", "--output", tmp_path / "plan.json"
+    )
     assert result.returncode == 0
     assert result.stderr == ""
     assert "cut by the limit" in result.stdout
@@ -94,7 +119,9 @@ def test_a_plan_that_a_limit_cut_says_so_and_holds(tmp_path, hard):
 def test_what_is_proved_is_never_cut(tmp_path, small):
     """With so little time every search meets its limit, and this one its bound, too."""
     plan = tmp_path / "plan.json"
-    told = ostinato("search", small, "--micro-batches", 1, "--time-limit", "0.000001", "--output", plan, "--strict")
+    told = ostinato(
+        "search", small, "--micro-batches", 1, "--time-limit", "0.000001", "--output", plan, "--strict"
+    )
     found = json.loads(plan.read_text())
     assert found["optimal"]["makespan"] and not found["search"]["cut_by_limit"]
     assert told.returncode == 0
@@ -102,7 +129,18 @@ def test_what_is_proved_is_never_cut(tmp_path, small):
 
 
 def test_a_curve_that_was_cut_names_the_memory_that_was_not_tried(tmp_path, hard):
-    cut = ["search", hard, "--micro-batches", 32, "--time-limit", "0.2", "--pareto", "memory", "--output", tmp_path / "curve"]
+    cut = [
+        "search",
+        hard,
+        "--micro-batches",
+        32,
+        "--time-limit",
+        "0.2",
+        "--pareto",
+        "memory",
+        "--output",
+        tmp_path / "curve",
+    ]
     result = ostinato(*cut)
     assert result.returncode == 0
     assert re.search(r"no memory above \S+ \w+ and below \S+ \w+ was tried", result.stdout), result.stdout
@@ -142,9 +180,24 @@ def test_threads_do_not_change_a_byte(tmp_path, small):
 
 def test_the_curve_over_memory(tmp_path, small):
     curve = tmp_path / "curve"
-    result = ostinato("search", small, "--micro-batches", 8, "--pareto", "memory", "--time-limit", 0, "--output", curve, "--json")
+    result = ostinato(
+        "search",
+        small,
+        "--micro-batches",
+        8,
+        "--pareto",
+        "memory",
+        "--time-limit",
+        0,
+        "--output",
+        curve,
+        "--json",
+    )
     assert result.returncode == 0, result.stderr
     points = json.loads(result.stdout)["points"]
-    assert [point["makespan"] for point in points][:2] == [31_000_000, 41_000_000]  # room for 3 and 2 in flight
+    assert [point["makespan"] for point in points][:2] == [
+        31_000_000,
+        41_000_000,
+    ]  # room for 3 and 2 in flight
     for point in points:
         assert ostinato("verify", point["output"], small).returncode == 0

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The search finds what CP-SAT proves, on random uneven placements that CP-SAT solves in under half a second each.
+"""The search finds what CP-SAT proves, on random uneven placements that CP-SAT solves in under half a second
+each.
 
 The whole benchmark is tests/bench/search_rivals.py; docs/search.md has its figures.
 """
@@ -18,7 +19,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 import cpsat_model
 from random_placements import random_placement
 
-# Splits, chains, skip edges and branches; memory for one micro-batch and for several; links with and without bandwidth.
+# Splits, chains, skip edges and branches; memory for one micro-batch and for several; links with and without
+# bandwidth.
 SEEDS = [0, 4, 7, 11, 13, 16, 23, 25, 27, 38]
 
 
@@ -28,13 +30,25 @@ def test_the_makespan_is_the_optimum_that_cpsat_proves(seed, tmp_path):
     placement, plan = tmp_path / "placement.toml", tmp_path / "plan.json"
     placement.write_text(text)
     command = [sys.executable, "-m", "ostinato"]
-    searched = [*command, "search", placement, "--micro-batches", str(micro_batches), "--time-limit", "0", "--output", plan]
+    searched = [
+        *command,
+        "search",
+        placement,
+        "--micro-batches",
+        str(micro_batches),
+        "--time-limit",
+        "0",
+        "--output",
+        plan,
+    ]
     assert subprocess.run(searched, capture_output=True, timeout=300).returncode == 0
-    assert subprocess.run([*command, "verify", plan, placement], capture_output=True, timeout=300).returncode == 0
+    assert (
+        subprocess.run([*command, "verify", plan, placement], capture_output=True, timeout=300).returncode
+        == 0
+    )
 
     rival = cpsat_model.solve(tomllib.loads(text), micro_batches, limit=5, threads=1)
     assert rival.proved
     ours = json.loads(plan.read_text())
     assert ours["makespan"] == rival.makespan
     assert ours["lower_bound"]["makespan"] <= rival.makespan
-

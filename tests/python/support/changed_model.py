@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model whose numbers show what a script did to its layers, and what scripts do to layers between PipelineModule() and initialize()."""
+"""A model whose numbers show what a script did to its layers, and what scripts do to layers between
+PipelineModule() and initialize()."""
 
 import functools
 import types
@@ -11,7 +12,8 @@ LAYERS, WIDTH, SIDE, BATCH, CLASSES = 8, 3, 4, 2, 5
 
 
 class Cell(nn.Module):
-    """A residual convolution with what scripts turn: dropout, statistics, attributes of the layer and of its weights."""
+    """A residual convolution with what scripts turn: dropout, statistics, attributes of the layer and of its
+    weights."""
 
     def __init__(self, drop: float = 0.0):
         super().__init__()
@@ -25,7 +27,11 @@ class Cell(nn.Module):
 
     def forward(self, hidden):
         made = self.drop(self.act(self.norm(self.conv(hidden))))
-        return hidden + made * self.mask * self.scale * self.table[0] * getattr(self.conv.weight, "gain", 1.0) + self.shift
+        return (
+            hidden
+            + made * self.mask * self.scale * self.table[0] * getattr(self.conv.weight, "gain", 1.0)
+            + self.shift
+        )
 
 
 class Counting(Cell):
@@ -79,7 +85,10 @@ loss = nn.CrossEntropyLoss()  # a module: a child of the PipelineModule
 def micro_batches(seed: int):
     generator = torch.Generator().manual_seed(seed)
     while True:
-        yield torch.randn(BATCH, WIDTH, SIDE, SIDE, generator=generator), torch.randint(CLASSES, (BATCH,), generator=generator)
+        yield (
+            torch.randn(BATCH, WIDTH, SIDE, SIDE, generator=generator),
+            torch.randint(CLASSES, (BATCH,), generator=generator),
+        )
 
 
 def cells(model) -> list[tuple[int, Cell]]:
@@ -130,7 +139,9 @@ def frozen(_layer, cell):
 
 
 def channels_last(_layer, cell):
-    cell.mask = cell.mask.to(memory_format=torch.channels_last)  # of parameters DeepSpeed itself cannot have it
+    cell.mask = cell.mask.to(
+        memory_format=torch.channels_last
+    )  # of parameters DeepSpeed itself cannot have it
 
 
 def new_forward(_layer, cell):
@@ -158,11 +169,15 @@ def hook_of_itself(_layer, cell):
 
 
 def pre_hook(_layer, cell):
-    cell.conv.register_forward_pre_hook(lambda _module, inputs, _words: ((2 * inputs[0],), {}), with_kwargs=True)
+    cell.conv.register_forward_pre_hook(
+        lambda _module, inputs, _words: ((2 * inputs[0],), {}), with_kwargs=True
+    )
 
 
 def backward_hook(_layer, cell):
-    cell.norm.register_full_backward_hook(lambda _module, inputs, _outputs: tuple(None if g is None else g / 2 for g in inputs))
+    cell.norm.register_full_backward_hook(
+        lambda _module, inputs, _outputs: tuple(None if g is None else g / 2 for g in inputs)
+    )
 
 
 def gradient_hook(_layer, cell):

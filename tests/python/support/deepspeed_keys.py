@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The keys that this DeepSpeed reads from a configuration, and what docs/deepspeed-keys.toml decides of them.
 
-    python -m support.deepspeed_keys > docs/deepspeed-keys.md      # in tests/python: the page, from the data
+python -m support.deepspeed_keys > docs/deepspeed-keys.md      # in tests/python: the page, from the data
 """
 
 import ast
@@ -44,15 +44,23 @@ OPENED = {
     "torch_autocast": {"enabled": True, "dtype": "bfloat16", "lower_precision_safe_modules": []},
     "timers": {"throughput": {}},
     "weight_quantization": {},
-    "data_efficiency": {"data_sampling": {"curriculum_learning": {}, "dynamic_batching": {}}, "data_routing": {"random_ltd": {}}},
+    "data_efficiency": {
+        "data_sampling": {"curriculum_learning": {}, "dynamic_batching": {}},
+        "data_routing": {"random_ltd": {}},
+    },
 }
 
 
 class Read(dict):
-    """A section that notes which keys are asked for, in itself and in sections inside; `path` is its own name with a dot behind it."""
+    """A section that notes which keys are asked for, in itself and in sections inside; `path` is its own name
+    with a dot behind it."""
 
     def __init__(self, values: dict, path: str, keys: set[str]):
-        inside = {name: Read(value, f"{path}{name}.", keys) for name, value in values.items() if isinstance(value, dict)}
+        inside = {
+            name: Read(value, f"{path}{name}.", keys)
+            for name, value in values.items()
+            if isinstance(value, dict)
+        }
         super().__init__({**values, **inside})
         self.path, self.seen = path, keys
 
@@ -101,11 +109,17 @@ def keys_of_deepspeed() -> set[str]:
             found |= {f"{section}.{key}" if section else key for key in _fields(value)}
     found |= {f"optimizer.type.{name}" for name in config.DEEPSPEED_OPTIMIZERS}
     found |= {f"scheduler.type.{name}" for name in lr_schedules.VALID_LR_SCHEDULES}
-    return found | _asked_by_initialize() | _asked_by_pipelines() | {f"comms_logger.{name}" for name in _comms_logger()}
+    return (
+        found
+        | _asked_by_initialize()
+        | _asked_by_pipelines()
+        | {f"comms_logger.{name}" for name in _comms_logger()}
+    )
 
 
 def _fields(value: object) -> set[str]:
-    """Keys of a section that became an object: of pydantic's, of DeepSpeed's own, or a dictionary; two levels deep."""
+    """Keys of a section that became an object: of pydantic's, of DeepSpeed's own, or a dictionary; two levels
+    deep."""
     if isinstance(value, dict):
         return set(value)
     fields = getattr(type(value), "model_fields", None)
@@ -136,11 +150,23 @@ def _asked_by_initialize() -> set[str]:
 
     found = set()
     for node in ast.walk(ast.parse(inspect.getsource(deepspeed.initialize))):
-        if isinstance(node, ast.Compare) and isinstance(node.left, ast.Constant) and any(_is_config(c) for c in node.comparators):
+        if (
+            isinstance(node, ast.Compare)
+            and isinstance(node.left, ast.Constant)
+            and any(_is_config(c) for c in node.comparators)
+        ):
             found.add(node.left.value)
-        if isinstance(node, ast.Subscript) and _is_config(node.value) and isinstance(node.slice, ast.Constant):
+        if (
+            isinstance(node, ast.Subscript)
+            and _is_config(node.value)
+            and isinstance(node.slice, ast.Constant)
+        ):
             found.add(node.slice.value)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and _is_config(node.func.value):
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and _is_config(node.func.value)
+        ):
             found |= {a.value for a in node.args if isinstance(a, ast.Constant)}
     return found
 
@@ -149,7 +175,10 @@ def _asked_by_pipelines() -> set[str]:
     """What the engine reads of "pipeline" by itself."""
     from deepspeed.runtime.pipe import engine
 
-    return {f"pipeline.{name}" for name in re.findall(r"_config\.pipeline(?:\.get\(|\[)['\"](\w+)", inspect.getsource(engine))}
+    return {
+        f"pipeline.{name}"
+        for name in re.findall(r"_config\.pipeline(?:\.get\(|\[)['\"](\w+)", inspect.getsource(engine))
+    }
 
 
 def _is_config(node: ast.AST) -> bool:
@@ -187,10 +216,13 @@ VERDICTS = ("elsewhere", "refused", "refused_by_deepspeed", "no_effect", "untrie
 
 
 def decided(data: dict, key: str) -> list[str]:
-    """The tables of the file that decide a key, by its own name or that of a section around it; "trained" first."""
+    """The tables of the file that decide a key, by its own name or that of a section around it; "trained"
+    first."""
     parts = key.split(".")
     around = {".".join(parts[:n]) for n in range(1, len(parts) + 1)}
-    found = ["trained"] if any(key in flat(training["config"]) for training in data["trained"].values()) else []
+    found = (
+        ["trained"] if any(key in flat(training["config"]) for training in data["trained"].values()) else []
+    )
     return found + [verdict for verdict in VERDICTS if around & data[verdict].keys()]
 
 
@@ -211,20 +243,48 @@ def page(data: dict) -> str:
         "| key | trained with it |",
         "| --- | --- |",
     ]
-    trained = {name: flat(training["config"]) for name, training in data["trained"].items() if name != "nothing"}
+    trained = {
+        name: flat(training["config"]) for name, training in data["trained"].items() if name != "nothing"
+    }
     keys = sorted(set().union(*trained.values()))
     shown = [key for key in keys if not any(other.startswith(f"{key}.") for other in keys)]
-    text += [f"| `{key}` | {next(name for name, found in trained.items() if key in found)} |" for key in shown]
+    text += [
+        f"| `{key}` | {next(name for name, found in trained.items() if key in found)} |" for key in shown
+    ]
     text += ["", "By tests of their own:", "", "| key | test |", "| --- | --- |"]
     text += [f"| `{key}` | `{test}` |" for key, test in data["elsewhere"].items()]
     text += ["", "## Refused by ostinato", "", "Before step 1, by name, with what would be right.", ""]
     text += ["| key | refused is |", "| --- | --- |"]
     text += [f"| `{key}` | `{json.dumps(value)}` |" for key, value in data["refused"].items()]
-    text += ["", "## Refused by DeepSpeed", "", "For pipelines, or altogether.", "", "| key | by |", "| --- | --- |"]
+    text += [
+        "",
+        "## Refused by DeepSpeed",
+        "",
+        "For pipelines, or altogether.",
+        "",
+        "| key | by |",
+        "| --- | --- |",
+    ]
     text += [f"| `{key}` | {where} |" for key, where in data["refused_by_deepspeed"].items()]
-    text += ["", "## No effect on pipelines", "", "In DeepSpeed itself, so with a plan neither.", "", "| key | seen in |", "| --- | --- |"]
+    text += [
+        "",
+        "## No effect on pipelines",
+        "",
+        "In DeepSpeed itself, so with a plan neither.",
+        "",
+        "| key | seen in |",
+        "| --- | --- |",
+    ]
     text += [f"| `{key}` | {where} |" for key, where in data["no_effect"].items()]
-    text += ["", "## Not tried", "", "Rank 0 says so before step 1, of all but the monitors.", "", "| key | needs |", "| --- | --- |"]
+    text += [
+        "",
+        "## Not tried",
+        "",
+        "Rank 0 says so before step 1, of all but the monitors.",
+        "",
+        "| key | needs |",
+        "| --- | --- |",
+    ]
     text += [f"| `{key}` | {why} |" for key, why in data["untried"].items()]
     return "\n".join(text) + "\n"
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a page of the documents shows as Python, trained on every rank of a World, and in one process without DeepSpeed."""
+"""What a page of the documents shows as Python, trained on every rank of a World, and in one process without
+DeepSpeed."""
 
 import re
 from pathlib import Path
@@ -30,7 +31,10 @@ def shown(code: str) -> dict:
 def batches():
     generator = torch.Generator().manual_seed(1)
     while True:
-        yield torch.randn(ROWS, WIDTH, generator=generator), torch.randint(CLASSES, (ROWS,), generator=generator)
+        yield (
+            torch.randn(ROWS, WIDTH, generator=generator),
+            torch.randint(CLASSES, (ROWS,), generator=generator),
+        )
 
 
 def drawn(layers) -> None:
@@ -47,14 +51,18 @@ def train(code: str, section: dict | None) -> list[float]:
 
     names = shown(code)
     with known(section):
-        module = PipelineModule(names["layers"], num_stages=2, loss_fn=names["loss"], partition_method="uniform")
+        module = PipelineModule(
+            names["layers"], num_stages=2, loss_fn=names["loss"], partition_method="uniform"
+        )
     drawn((int(name), layer) for name, layer in module.named_children() if name.isdigit())
     config = {
         "train_micro_batch_size_per_gpu": ROWS, "gradient_accumulation_steps": MICRO_BATCHES, "steps_per_print": 10**9,
         "optimizer": {"type": "SGD", "params": {"lr": RATE}}, "zero_allow_untested_optimizer": True, "gradient_clipping": 0.0,
     }  # fmt: skip
     engine, *_ = deepspeed.initialize(
-        model=module, config=config | ({"ostinato": section} if section else {}), model_parameters=list(module.parameters())
+        model=module,
+        config=config | ({"ostinato": section} if section else {}),
+        model_parameters=list(module.parameters()),
     )
     data = batches()
     return [engine.train_batch(data).item() for _ in range(STEPS)]

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A training that tests do harm to: bare ranks, or under a launcher (python -m support.fault_jobs PLAN FOLDER [HARM]).
+"""A training that tests do harm to: bare ranks, or under a launcher (python -m support.fault_jobs PLAN FOLDER
+[HARM]).
 
-Each rank leaves in its folder what it prints (0.err), its losses (0.losses), its process (0.pid), and marks: 0.starting once it
-makes its engine, 0.saving while it saves, 0.done when it has trained. What goes wrong inside a rank is a Harm; signals come from outside.
+Each rank leaves in its folder what it prints (0.err), its losses (0.losses), its process (0.pid), and marks:
+0.starting once it makes its engine, 0.saving while it saves, 0.done when it has trained. What goes wrong
+inside a rank is a Harm; signals come from outside.
 """
 
 import atexit
@@ -50,7 +52,8 @@ def rank_of(plan: Path | None, folder: Path, rank: int, port: int, ranks: int, h
 
 
 def _as_a_script(run: Callable[[], None]) -> None:
-    """Ends the process as Python ends one that was started with a script; multiprocessing calls no exit handlers."""
+    """Ends the process as Python ends one that was started with a script; multiprocessing calls no exit
+    handlers."""
     status = 0
     try:
         run()
@@ -70,7 +73,9 @@ def train(plan: Path | None, folder: Path, harm: Harm = NO_HARM) -> None:
     worlds._begin()
     _mark_the_start(folder / f"{rank}.starting")
     suffers = Suffering(harm, int(rank))
-    engine = make_engine(suffers.options(replace(options_of(plan, folder, harm), stages=training.dist.get_world_size())))
+    engine = make_engine(
+        suffers.options(replace(options_of(plan, folder, harm), stages=training.dist.get_world_size()))
+    )
     suffers.arm(engine)
     saved = folder / "saved"
     if (saved / "latest").exists():
@@ -114,24 +119,52 @@ def layout_plan(folder: Path, layout: Layout) -> Path:
 
 def start_bare(plan: Path | None, folder: Path, ranks: int = 2, harm: Harm = NO_HARM) -> list:
     port = worlds.free_port()
-    started = [worlds.forked().Process(target=rank_of, args=(plan, folder, rank, port, ranks, harm)) for rank in range(ranks)]
+    started = [
+        worlds.forked().Process(target=rank_of, args=(plan, folder, rank, port, ranks, harm))
+        for rank in range(ranks)
+    ]
     for process in started:
         process.start()
     return started
 
 
-def start_under(launcher: str, plan: Path, folder: Path, ranks: int = 2, harm: Harm = NO_HARM) -> subprocess.Popen:
+def start_under(
+    launcher: str, plan: Path, folder: Path, ranks: int = 2, harm: Harm = NO_HARM
+) -> subprocess.Popen:
     """What the launcher prints is in folder/launcher.err."""
     port, job = str(worlds.free_port()), ["support.fault_jobs", str(plan), str(folder), harm.as_text()]
     world = base64.urlsafe_b64encode(json.dumps({"localhost": list(range(ranks))}).encode()).decode()
     words = {
-        "torchrun": ["torch.distributed.run", "--nproc-per-node", str(ranks), "--master-port", port, "--max-restarts", "0", "-m", *job],
-        "deepspeed": ["deepspeed.launcher.launch", "--world_info", world, "--master_port", port, "--no_local_rank", "--module", *job],
+        "torchrun": [
+            "torch.distributed.run",
+            "--nproc-per-node",
+            str(ranks),
+            "--master-port",
+            port,
+            "--max-restarts",
+            "0",
+            "-m",
+            *job,
+        ],
+        "deepspeed": [
+            "deepspeed.launcher.launch",
+            "--world_info",
+            world,
+            "--master_port",
+            port,
+            "--no_local_rank",
+            "--module",
+            *job,
+        ],
     }[launcher]
     environment = worlds.without_launcher()
-    environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[1]), environment.get("PYTHONPATH", "")])
+    environment["PYTHONPATH"] = os.pathsep.join(
+        [str(Path(__file__).parents[1]), environment.get("PYTHONPATH", "")]
+    )
     with open(folder / "launcher.err", "w") as printed:
-        return subprocess.Popen([sys.executable, "-m", *words], stdout=printed, stderr=printed, env=environment)
+        return subprocess.Popen(
+            [sys.executable, "-m", *words], stdout=printed, stderr=printed, env=environment
+        )
 
 
 def losses_of(folder: Path, rank: int) -> dict[int, str]:
@@ -198,8 +231,11 @@ def left_behind(folder: Path, pids: list[int]) -> list[str]:
 
 
 def any_instant_of_the_start(folder: Path, random: Random, seconds: float) -> None:
-    """Waits until all ranks make their engines, and then for some of the `seconds` that it takes to the end of the first step."""
-    assert wait_for(lambda: all_starting(folder)), said_by(folder, 0) + said_by(folder, 1) + said_by(folder, "launcher")
+    """Waits until all ranks make their engines, and then for some of the `seconds` that it takes to the end
+    of the first step."""
+    assert wait_for(lambda: all_starting(folder)), (
+        said_by(folder, 0) + said_by(folder, 1) + said_by(folder, "launcher")
+    )
     time.sleep(random.uniform(0, seconds))
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the ranks of test_training_gpu.py run, each with a GPU of its own over NCCL; where OSTINATO_GPU_TESTS=cpu, on the CPU over gloo, with
-the groups that a GPU gets: that tries the tests, and shows nothing about a GPU.
+"""What the ranks of test_training_gpu.py run, each with a GPU of its own over NCCL; where
+OSTINATO_GPU_TESTS=cpu, on the CPU over gloo, with the groups that a GPU gets: that tries the tests, and shows
+nothing about a GPU.
 """
 
 import os
@@ -33,7 +34,9 @@ def reserved() -> int:
 def spawn(job, world: int, folder: Path, *arguments) -> list:
     """What job(rank, world, folder, *arguments) returned on each rank."""
     torch.multiprocessing.spawn(_run, (job, world, folder, *arguments), nprocs=world, join=True)
-    return [torch.load(folder / f"{rank}.pt", map_location="cpu", weights_only=False) for rank in range(world)]
+    return [
+        torch.load(folder / f"{rank}.pt", map_location="cpu", weights_only=False) for rank in range(world)
+    ]
 
 
 def _run(rank: int, job, world: int, folder: Path, *arguments) -> None:
@@ -51,10 +54,19 @@ def join(rank: int, world: int, folder: Path, eager: bool) -> None:
     """`eager`: with the device, as DeepSpeed does: every group that is bound to it shares one stream."""
     store = dist.FileStore(str(folder / "store"), world)
     device = {"device_id": place(rank)} if eager and not ON_CPU else {}
-    dist.init_process_group("gloo" if ON_CPU else "nccl", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=300), **device)
+    dist.init_process_group(
+        "gloo" if ON_CPU else "nccl",
+        store=store,
+        rank=rank,
+        world_size=world,
+        timeout=timedelta(seconds=300),
+        **device,
+    )
 
 
-def train_on_executors(rank: int, world: int, folder: Path, cases: dict, steps: int, eager: bool, looks: bool) -> dict:
+def train_on_executors(
+    rank: int, world: int, folder: Path, cases: dict, steps: int, eager: bool, looks: bool
+) -> dict:
     """{case: losses, weights, and the reserved memory after each step}."""
     from ostinato import _plugin
 
@@ -63,11 +75,16 @@ def train_on_executors(rank: int, world: int, folder: Path, cases: dict, steps: 
     for name, files in cases.items():
         program = _plugin.lower(*files)
         links = link_groups(program.links, range(world), None, place(rank))
-        run = executor_jobs.Rank(program, rank, dist.group.WORLD, device=place(rank), looks=looks, links=links)
+        run = executor_jobs.Rank(
+            program, rank, dist.group.WORLD, device=place(rank), looks=looks, links=links
+        )
         held = []
         run.train(steps, after_step=lambda held=held: held.append(reserved()))
         losses = [[float(value) for value in step] for step in run.losses]
-        weights = {s: {key: value.cpu() for key, value in module.state_dict().items()} for s, module in run.modules.items()}
+        weights = {
+            s: {key: value.cpu() for key, value in module.state_dict().items()}
+            for s, module in run.modules.items()
+        }
         results[name] = {"losses": losses, "weights": weights, "reserved": held}
     return results
 
@@ -89,7 +106,13 @@ def train_with_deepspeed(rank: int, world: int, folder: Path, plan: str, steps: 
     import deepspeed
     import ostinato.deepspeed  # noqa: F401  turns the section on
 
-    environment = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": folder.stat().st_ino % 9000 + 20_000}
+    environment = {
+        "RANK": rank,
+        "LOCAL_RANK": rank,
+        "WORLD_SIZE": world,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": folder.stat().st_ino % 9000 + 20_000,
+    }
     os.environ.update({key: str(value) for key, value in environment.items()})
     if ON_CPU:
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # which it would compile

@@ -10,8 +10,8 @@
         engine.train_batch(data)
     suffers.at("script", step)
 
-It happens while a layer's forward or backward runs, while data are read, in the loss, in the optimizer, in the script's own lines between steps, or
-as a checkpoint begins.
+It happens while a layer's forward or backward runs, while data are read, in the loss, in the optimizer, in
+the script's own lines between steps, or as a checkpoint begins.
 """
 
 import json
@@ -32,7 +32,10 @@ from .training import MICRO_BATCHES, Options
 
 CUTS = (2, 4, 6)
 LATE_S = 20.0
-TIMEOUT_S, PATIENT_S = 3.0, 240.0  # of the section: where a rank goes, and where none does and the machine may be busy
+TIMEOUT_S, PATIENT_S = (
+    3.0,
+    240.0,
+)  # of the section: where a rank goes, and where none does and the machine may be busy
 PLACES = {
     "raises": ("forward", "backward", "loader", "loss", "optimizer", "script"),
     "memory": ("forward", "backward"),
@@ -81,7 +84,16 @@ def draw(random: Random, what: str, where: str, layout: Layout, steps: int, save
     elif what == "differs":
         step = -1
     timeout_s = PATIENT_S if what in ("late", "nan") else TIMEOUT_S
-    return Harm(what, where, rank, layer, step, random.randrange(MICRO_BATCHES), random.randrange(1, 1000), timeout_s=timeout_s)
+    return Harm(
+        what,
+        where,
+        rank,
+        layer,
+        step,
+        random.randrange(MICRO_BATCHES),
+        random.randrange(1, 1000),
+        timeout_s=timeout_s,
+    )
 
 
 NO_HARM = Harm("", "", -1)  # but from outside
@@ -89,7 +101,8 @@ CALM = replace(NO_HARM, timeout_s=PATIENT_S)
 
 
 class Suffering:
-    """A harm in this process, on rank `me`. Made before the engine, in every rank: the model stays the same on all of them."""
+    """A harm in this process, on rank `me`. Made before the engine, in every rank: the model stays the same
+    on all of them."""
 
     def __init__(self, harm: Harm, me: int):
         self._harm, self._mine = harm, me == harm.rank
@@ -177,7 +190,9 @@ class Suffering:
             if layer is not self._layer:
                 return result
             comes = self._pass("forward")
-            return _InBackward.apply(result * math.nan if comes and self._harm.what == "nan" else result, self)
+            return _InBackward.apply(
+                result * math.nan if comes and self._harm.what == "nan" else result, self
+            )
 
         return harmed
 
@@ -204,7 +219,8 @@ class _InBackward(torch.autograd.Function):
 
 
 def no_more_memory() -> None:
-    """From here on the process gets no more address space; what asks for it first is told so by torch's allocator."""
+    """From here on the process gets no more address space; what asks for it first is told so by torch's
+    allocator."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize(), resource.RLIM_INFINITY))
     torch.empty(1 << 30)

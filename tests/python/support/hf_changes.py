@@ -1,16 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What scripts do to a model before it trains: adapters, of their own or of peft, and parts that do not learn."""
+"""What scripts do to a model before it trains: adapters, of their own or of peft, and parts that do not
+learn."""
 
 from torch import nn
 
 
 class Adapter(nn.Module):
-    """LoRA: a frozen linear layer, and two thin ones beside it. `up` begins with zeros elsewhere; here it learns from step 1."""
+    """LoRA: a frozen linear layer, and two thin ones beside it. `up` begins with zeros elsewhere; here it
+    learns from step 1."""
 
     def __init__(self, base: nn.Linear):
         super().__init__()
         self.base = base.requires_grad_(False)
-        self.down, self.up = nn.Linear(base.in_features, 2, bias=False), nn.Linear(2, base.out_features, bias=False)
+        self.down, self.up = (
+            nn.Linear(base.in_features, 2, bias=False),
+            nn.Linear(2, base.out_features, bias=False),
+        )
 
     def forward(self, x):
         return self.base(x) + 2.0 * self.up(self.down(x))
@@ -51,7 +56,9 @@ def freeze_second_half(model) -> None:
 def each_adapt(model) -> None:
     """The same as adapt(), of what one layer has of the model."""
     model.requires_grad_(False)
-    for attention in [module for module in model.modules() if isinstance(getattr(module, "q_proj", None), nn.Linear)]:
+    for attention in [
+        module for module in model.modules() if isinstance(getattr(module, "q_proj", None), nn.Linear)
+    ]:
         attention.q_proj = Adapter(attention.q_proj)
 
 
@@ -60,7 +67,9 @@ def peft_lora(model, target_modules=("q_proj", "down_proj"), **more):
     import peft
     import torch
 
-    made = peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules=list(target_modules), task_type="CAUSAL_LM", **more))
+    made = peft.get_peft_model(
+        model, peft.LoraConfig(r=2, target_modules=list(target_modules), task_type="CAUSAL_LM", **more)
+    )
     with torch.no_grad():
         for parameter in made.parameters():
             if parameter.requires_grad and not parameter.any():

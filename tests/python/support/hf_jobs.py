@@ -16,8 +16,9 @@ MICRO_BATCHES, STEPS, RATE = 4, 3, 0.125
 
 @dataclass(frozen=True)
 class Job:
-    """`section`: ostinato's, or None. `folder`: of a checkpoint to begin with, else the case's model; `save`: where to leave one, `learned`: what
-    learns. `change`: in hf_changes, done to the model before layers(), to the PipelineModule ("built_..."), or in each layer ("each_...").
+    """`section`: ostinato's, or None. `folder`: of a checkpoint to begin with, else the case's model; `save`:
+    where to leave one, `learned`: what learns. `change`: in hf_changes, done to the model before layers(), to
+    the PipelineModule ("built_..."), or in each layer ("each_...").
     """
 
     case: Case
@@ -65,7 +66,9 @@ def engine_of(job: Job):
     in_each = change if job.change.startswith("each") else None
     layers = hf.layers(source, job.case.inputs, change=in_each)
     with known(job.section):
-        module = PipelineModule(layers, num_stages=job.stages, loss_fn=hf.loss(source), partition_method="uniform", **job.pipeline)
+        module = PipelineModule(
+            layers, num_stages=job.stages, loss_fn=hf.loss(source), partition_method="uniform", **job.pipeline
+        )
     if change and job.change.startswith("built"):
         change(module)
     learning = [p for p in module.parameters() if p.requires_grad or job.all_parameters]
@@ -93,7 +96,12 @@ def train_hf(job: Job) -> dict:
         hf.save(engine, job.save)
     if job.learned:
         hf.save(engine, job.learned, learned=True)
-    return {"losses": losses, "evaluation": evaluation, "weights": merged, "kind": type(engine).__mro__[1].__name__}
+    return {
+        "losses": losses,
+        "evaluation": evaluation,
+        "weights": merged,
+        "kind": type(engine).__mro__[1].__name__,
+    }
 
 
 def train_alone(case: Case, change: str = "", clipping: float = 0.0) -> dict:
@@ -120,7 +128,10 @@ def train_alone(case: Case, change: str = "", clipping: float = 0.0) -> dict:
         optimizer.zero_grad()
     tied = set(model.all_tied_weights_keys)
     own = {name.removeprefix(IN_PEFT): value for name, value in model.state_dict().items()}
-    return {"losses": losses, "weights": {name: bytes_of(value) for name, value in own.items() if name not in tied}}
+    return {
+        "losses": losses,
+        "weights": {name: bytes_of(value) for name, value in own.items() if name not in tied},
+    }
 
 
 def refused(job: Job) -> str:
@@ -141,7 +152,8 @@ def first_step_refused(job: Job) -> str:
 
 
 def backwards(job: Job) -> dict[int, int]:
-    """Of one step: how many gradients came back to what each layer has made, by layer, of all ranks. Under a plan."""
+    """Of one step: how many gradients came back to what each layer has made, by layer, of all ranks. Under a
+    plan."""
     engine, counts = engine_of(job), {}
 
     def watch(layer: int):
@@ -164,7 +176,8 @@ def backwards(job: Job) -> dict[int, int]:
 
 
 def resumed(job: Job, folder: str) -> tuple[list[float], list[float]]:
-    """Losses of steps 2 and 3: of a run that goes on, and of another engine that has read the first one's checkpoint."""
+    """Losses of steps 2 and 3: of a run that goes on, and of another engine that has read the first one's
+    checkpoint."""
     engine = engine_of(job)
     data = batches(job.case)
     engine.train_batch(data)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tiny models of transformers from configurations, their batches, and their layers run one after the other in one process."""
+"""Tiny models of transformers from configurations, their batches, and their layers run one after the other in
+one process."""
 
 from dataclasses import dataclass, field
 
@@ -77,13 +78,17 @@ def batch(case: Case, seed: int = 1) -> tuple[dict[str, torch.Tensor], torch.Ten
     """(inputs by name, labels): the rows are padded on the left, and one in five labels counts for nothing."""
     generator = torch.Generator().manual_seed(seed)
     if case.model == "vit":
-        return {"pixel_values": torch.randn(BATCH, 3, 16, 16, generator=generator)}, torch.randint(CLASSES, (BATCH,), generator=generator)
+        return {"pixel_values": torch.randn(BATCH, 3, 16, 16, generator=generator)}, torch.randint(
+            CLASSES, (BATCH,), generator=generator
+        )
     tokens = torch.randint(3, VOCABULARY, (BATCH, LENGTH), generator=generator)
     mask = (torch.arange(LENGTH) >= torch.tensor([[3], [0]])).long()
     made = {
         "input_ids": tokens,
         "attention_mask": mask,
-        "position_ids": torch.tensor([0, 1, 2, 3, 0, 1, 2, 3]).repeat(BATCH, 1),  # two sequences packed into a row
+        "position_ids": torch.tensor([0, 1, 2, 3, 0, 1, 2, 3]).repeat(
+            BATCH, 1
+        ),  # two sequences packed into a row
         "token_type_ids": torch.randint(2, (BATCH, LENGTH), generator=generator),
     }
     ignored = torch.rand(BATCH, LENGTH, generator=generator) < 0.2
@@ -99,12 +104,15 @@ def own_loss(model, inputs: dict, labels, **more):
 
 
 def built(specs: list) -> list:
-    """(module, forward_fn or None) of each layer, tied ones once, as a PipelineModule on one rank builds them."""
+    """(module, forward_fn or None) of each layer, tied ones once, as a PipelineModule on one rank builds
+    them."""
     tied: dict = {}
     made = []
     for spec in specs:
         key = getattr(spec, "key", None)
-        module = spec.build() if key is None else tied[key] if key in tied else tied.setdefault(key, spec.build())
+        module = (
+            spec.build() if key is None else tied[key] if key in tied else tied.setdefault(key, spec.build())
+        )
         made.append((module, getattr(spec, "forward_fn", None)))
     return made
 
@@ -123,11 +131,16 @@ def weights(layers: list) -> dict[str, torch.Tensor]:
 def gradients(layers: list) -> dict[str, torch.Tensor | None]:
     """By the model's own names."""
     by_place = {p.data_ptr(): p.grad for module, _ in layers for p in module.parameters()}
-    return {name: by_place[value.data_ptr()] for name, value in weights(layers).items() if value.data_ptr() in by_place}
+    return {
+        name: by_place[value.data_ptr()]
+        for name, value in weights(layers).items()
+        if value.data_ptr() in by_place
+    }
 
 
 def compare(case: Case, change=lambda model: None, mode=True) -> None:
-    """The layers of a model, one after the other in one process, have its losses, logits and gradients. `change` may return another model."""
+    """The layers of a model, one after the other in one process, have its losses, logits and gradients.
+    `change` may return another model."""
     from ostinato import hf
 
     model = case.make()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A function in a process of its own that is killed at a chosen point: at its nth system call (ptrace), before or behind it, or at a byte of
-a file that it writes (RLIMIT_FSIZE). Linux.
+"""A function in a process of its own that is killed at a chosen point: at its nth system call (ptrace),
+before or behind it, or at a byte of a file that it writes (RLIMIT_FSIZE). Linux.
 
     calls = system_calls(write)                 # how many stops there are: two a call
     killed_at_call(write, calls // 2)

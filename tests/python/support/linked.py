@@ -26,10 +26,17 @@ def a_group_for_each_direction():
     made, original = [], dist.new_group
 
     def new_group(members, *args, **options):
-        made.append(Made(tuple(sorted(members)), "backend" in options, _get_default_group().bound_device_id is not None))
+        made.append(
+            Made(
+                tuple(sorted(members)), "backend" in options, _get_default_group().bound_device_id is not None
+            )
+        )
         return original(members, *args, **options)
 
-    with mock.patch.object(groups, "backend_of_links", lambda *_: "gloo"), mock.patch.object(dist, "new_group", new_group):
+    with (
+        mock.patch.object(groups, "backend_of_links", lambda *_: "gloo"),
+        mock.patch.object(dist, "new_group", new_group),
+    ):
         yield made
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers and losses that look beyond what they are given, as in strangers. Options.change names them (CHANGES, LOSSES)."""
+"""Layers and losses that look beyond what they are given, as in strangers. Options.change names them
+(CHANGES, LOSSES)."""
 
 from typing import Any
 

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank whose GPU and NCCL are made up: tensors are the host's, gloo answers to NCCL's name, and events read the steady clock.
+"""One rank whose GPU and NCCL are made up: tensors are the host's, gloo answers to NCCL's name, and events
+read the steady clock.
 
     python made_up_gpus.py RANK RANKS FOLDER [UUID]
 
-Measures transfers as `ostinato profile` does under a launcher, and leaves what happened in FOLDER/RANK.json. `UUID`: of the GPU,
-by default one of its own.
+Measures transfers as `ostinato profile` does under a launcher, and leaves what happened in FOLDER/RANK.json.
+`UUID`: of the GPU, by default one of its own.
 """
 
 import json

@@ -51,7 +51,10 @@ def alone(job: Job) -> list[float]:
     model, losses = nn.Sequential(*chain(job)), []
     sgd = optimizer(model)
     for step in range(STEPS):
-        each = [loss(model(x), y) for x, y in zip(*(t.chunk(job.micro_batches) for t in batch(job, step)), strict=True)]
+        each = [
+            loss(model(x), y)
+            for x, y in zip(*(t.chunk(job.micro_batches) for t in batch(job, step)), strict=True)
+        ]
         for value in each:
             (value / job.micro_batches).backward()
         sgd.step()
@@ -106,7 +109,9 @@ def train(job: Job) -> Ran:
     begin = time.monotonic()
     torch.manual_seed(7)
     with known({"plan": job.plan} if job.plan else None):
-        model = PipelineModule([LayerSpec(Plain) for _ in range(job.layers)], num_stages=dist.get_world_size(), loss_fn=loss)
+        model = PipelineModule(
+            [LayerSpec(Plain) for _ in range(job.layers)], num_stages=dist.get_world_size(), loss_fn=loss
+        )
     engine, *_ = deepspeed.initialize(model=model, model_parameters=[p for p in model.parameters() if p.requires_grad], config={
         "train_micro_batch_size_per_gpu": BATCH,
         "gradient_accumulation_steps": job.micro_batches,
@@ -118,7 +123,11 @@ def train(job: Job) -> Ran:
     losses: list[float | None] = []
     started = time.monotonic()
     for step in range(STEPS):
-        losses.append(engine.train_batch(iter(list(zip(*(t.chunk(job.micro_batches) for t in batch(job, step)), strict=True)))).item())
+        losses.append(
+            engine.train_batch(
+                iter(list(zip(*(t.chunk(job.micro_batches) for t in batch(job, step)), strict=True)))
+            ).item()
+        )
         if step == 0:
             before = held()
     return Ran(losses, before, held(), started - begin, time.monotonic() - started)

@@ -24,7 +24,11 @@ class Block(nn.Module):
 def layers() -> list:
     from deepspeed.pipe import LayerSpec
 
-    return [LayerSpec(Enter, WIDTH, WIDTH), *(LayerSpec(Block, WIDTH) for _ in range(BLOCKS)), LayerSpec(nn.Linear, WIDTH, WIDTH)]
+    return [
+        LayerSpec(Enter, WIDTH, WIDTH),
+        *(LayerSpec(Block, WIDTH) for _ in range(BLOCKS)),
+        LayerSpec(nn.Linear, WIDTH, WIDTH),
+    ]
 
 
 def batch(generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:

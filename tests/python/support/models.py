@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small model with what borders between stages have to carry: integers, tuples, plain functions, tied layers."""
+"""A small model with what borders between stages have to carry: integers, tuples, plain functions, tied
+layers."""
 
 import torch
 from torch import nn
@@ -35,7 +36,10 @@ class Block(nn.Module):
         self.register_buffer("shift", torch.rand(WIDTH), persistent=False)
 
     def forward(self, hidden):
-        scale, shift = self.scale.to(hidden.dtype), self.shift.to(hidden.dtype)  # DeepSpeed leaves buffers in fp32
+        scale, shift = (
+            self.scale.to(hidden.dtype),
+            self.shift.to(hidden.dtype),
+        )  # DeepSpeed leaves buffers in fp32
         return hidden + torch.tanh(self.mix(self.norm(hidden))) * scale + 0.1 * shift
 
 
@@ -51,7 +55,8 @@ class Split(nn.Module):
 
 
 class Join(nn.Module):
-    """(hidden, positions) -> hidden; in place on what it was given, as layers may be where nothing is recomputed."""
+    """(hidden, positions) -> hidden; in place on what it was given, as layers may be where nothing is
+    recomputed."""
 
     def __init__(self, in_place: bool):
         super().__init__()
@@ -80,7 +85,14 @@ def layers(tied: bool, in_place: bool) -> list:
         last = TiedLayerSpec("embed", Embed, forward_fn=unembed)
     else:
         first, last = LayerSpec(Embed), LayerSpec(nn.Linear, WIDTH, VOCABULARY)
-    middle = [LayerSpec(Block), LayerSpec(Split), LayerSpec(Join, in_place), double, LayerSpec(Block), LayerSpec(Block)]
+    middle = [
+        LayerSpec(Block),
+        LayerSpec(Split),
+        LayerSpec(Join, in_place),
+        double,
+        LayerSpec(Block),
+        LayerSpec(Block),
+    ]
     return [first, *middle, last]
 
 

@@ -48,7 +48,9 @@ class Retaining(Plain):
         self.last = None
 
     def factor(self):
-        return 1.0 if self.last is None or self.last.grad is None else 1.0 + float(self.last.grad.abs().mean())
+        return (
+            1.0 if self.last is None or self.last.grad is None else 1.0 + float(self.last.grad.abs().mean())
+        )
 
     def forward(self, hidden):
         made = super().forward(hidden) * self.factor()
@@ -105,7 +107,12 @@ class OfItsClass(Plain):
 
     def forward(self, hidden):
         held = self.own is not None and self.odd is not None and len(self.mine)
-        return super().forward(hidden) * (self.table * SCALES).sum() * float(self.numbers[0] + self.mine[0]) / held
+        return (
+            super().forward(hidden)
+            * (self.table * SCALES).sum()
+            * float(self.numbers[0] + self.mine[0])
+            / held
+        )
 
 
 class BuiltByRank(Plain):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ranks run in test_torch_as_one_process.py: models that a chain of layers is not all of, beside the same in plain torch."""
+"""What ranks run in test_torch_as_one_process.py: models that a chain of layers is not all of, beside the
+same in plain torch."""
 
 import copy
 from contextlib import nullcontext
@@ -115,13 +116,15 @@ def batch(kind: str, step: int):
 
 class Report(NamedTuple):
     losses: list[tuple[float, float]]  # of the pipeline, where this rank has it, and of one process
-    worst: float  # difference of any gradient of the last step, and of any weight, relative to the largest one
+    worst: (
+        float  # difference of any gradient of the last step, and of any weight, relative to the largest one
+    )
     without: int  # gradients that only one of the two has
 
 
 def train(plan: str, kind: str, outside: str = "", steps: int = 5, each: int = 1) -> Report:
-    """Beside one process that does the same. `outside`: what a trained module outside makes: "inputs", "listed" ones, "targets". `each`:
-    calls of step() for one of the optimizer."""
+    """Beside one process that does the same. `outside`: what a trained module outside makes: "inputs",
+    "listed" ones, "targets". `each`: calls of step() for one of the optimizer."""
     from ostinato.torch import Pipeline, layers
 
     torch.set_num_threads(1)
@@ -178,7 +181,9 @@ def refusals(plan: str, kind: str, how: str = "") -> str:
 def takes(pipe, outside: str) -> bool:
     """Whether this rank has the stage that takes what is made outside."""
     stages = [pipe.program.stages[stage.index] for stage in pipe._own]
-    return bool(outside) and any(not (stage.outputs if outside == "targets" else stage.inputs) for stage in stages)
+    return bool(outside) and any(
+        not (stage.outputs if outside == "targets" else stage.inputs) for stage in stages
+    )
 
 
 def held(pipe, mine, theirs, encoders) -> list[tuple[nn.Parameter, nn.Parameter]]:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pages as they run: their script in Node, and the whole in a headless browser. A test skips where the machine has neither.
+"""Pages as they run: their script in Node, and the whole in a headless browser. A test skips where the
+machine has neither.
 
-    assert evaluate(page, "data.plans.length") == 2
-    assert look(page, "innerWidth", width=400, dark=True) == 400
+assert evaluate(page, "data.plans.length") == 2
+assert look(page, "innerWidth", width=400, dark=True) == 400
 """
 
 import json
@@ -37,8 +38,20 @@ def look(page: Path, expression: str, *, width: int, dark: bool) -> Any:
     asked = f"<script>document.body.append(Object.assign(document.createElement('output'), {{ id: 'asked', textContent: JSON.stringify({expression}) }}));</script>"
     copy = page.with_name(f"{page.stem}-asked.html")
     copy.write_text(page.read_text().replace("</html>", asked + "</html>"))
-    words = [BROWSER, "--headless=new", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", f"--window-size={width},900"]
-    words += [f"--user-data-dir={page.with_name('browser')}", *(["--force-dark-mode"] if dark else []), "--dump-dom", copy.as_uri()]
+    words = [
+        BROWSER,
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--enable-logging=stderr",
+        f"--window-size={width},900",
+    ]
+    words += [
+        f"--user-data-dir={page.with_name('browser')}",
+        *(["--force-dark-mode"] if dark else []),
+        "--dump-dom",
+        copy.as_uri(),
+    ]
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=120)
     except subprocess.TimeoutExpired:

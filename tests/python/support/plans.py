@@ -9,8 +9,8 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Layout:
-    """`cuts[i]` is the first layer of stage i + 1; `ranks[i]` runs stage i: a rank, or several that share it. `split`: backwards
-    are in two halves. `method` is the search's."""
+    """`cuts[i]` is the first layer of stage i + 1; `ranks[i]` runs stage i: a rank, or several that share it.
+    `split`: backwards are in two halves. `method` is the search's."""
 
     name: str
     cuts: tuple[int, ...]
@@ -23,8 +23,11 @@ class Layout:
         return [ranks] if isinstance(ranks, int) else list(ranks)
 
 
-def placement_text(layout: Layout, layers: int, forward: int = 100, backward: int = 200, trains: bool = True) -> str:
-    """A chain of forwards and backwards; `forward` and `backward` are microseconds a layer. Not `trains`: forwards only."""
+def placement_text(
+    layout: Layout, layers: int, forward: int = 100, backward: int = 200, trains: bool = True
+) -> str:
+    """A chain of forwards and backwards; `forward` and `backward` are microseconds a layer. Not `trains`:
+    forwards only."""
     bounds = [0, *layout.cuts, layers]
     devices = 1 + max(device for s in range(len(layout.ranks)) for device in layout.devices(s))
     text = [f'format = "ostinato-placement/1"\nname = "{layout.name}"\ntime_unit = "us"\nmemory_unit = "B"\n']
@@ -57,8 +60,11 @@ def _block(stage: int, letter: str, kind: str, devices: list[int], time: int, af
     )
 
 
-def make_plan(folder: Path, layout: Layout, layers: int, micro_batches: int, method="", text="", objective="makespan") -> Path:
-    """Writes placement.toml and plan.json into `folder`; returns the plan. `text`: another placement of that shape."""
+def make_plan(
+    folder: Path, layout: Layout, layers: int, micro_batches: int, method="", text="", objective="makespan"
+) -> Path:
+    """Writes placement.toml and plan.json into `folder`; returns the plan. `text`: another placement of that
+    shape."""
     folder.mkdir(parents=True, exist_ok=True)
     text, plan = text or placement_text(layout, layers), folder / "plan.json"
     (folder / "placement.toml").write_text(text)

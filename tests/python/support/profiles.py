@@ -6,12 +6,17 @@ from pathlib import Path
 from ostinato import _profiler
 
 
-def write_profile(path: Path, forward: list[int], device: str = "cpu", kept: int = 1024, shardable: tuple[int, ...] = ()) -> Path:
-    """`forward`: microseconds of each layer; a backward takes twice as long, and `kept` bytes are kept for it."""
+def write_profile(
+    path: Path, forward: list[int], device: str = "cpu", kept: int = 1024, shardable: tuple[int, ...] = ()
+) -> Path:
+    """`forward`: microseconds of each layer; a backward takes twice as long, and `kept` bytes are kept for
+    it."""
     profile = _profiler.Profile()
     profile.model, profile.model_sha256, profile.timer, profile.micro_batch_size = "chain", "0" * 64, "cpu", 1
     profile.set_device(name=device, kind=device, driver="", torch="", cuda="", clocks="")
-    profile.layers = [_row(index, 1000 * time, kept, index in shardable) for index, time in enumerate(forward)]
+    profile.layers = [
+        _row(index, 1000 * time, kept, index in shardable) for index, time in enumerate(forward)
+    ]
     profile.completeness.complete = True
     profile.write(str(path))
     return path

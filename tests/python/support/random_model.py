@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A chain of eight layers, some of which draw random numbers: `Options.changed` puts others into their places."""
+"""A chain of eight layers, some of which draw random numbers: `Options.changed` puts others into their
+places."""
 
 import random
 
@@ -115,7 +116,11 @@ class InPlace(Plain):
 class OwnGradient(Plain):
     def forward(self, x):
         made = super().forward(x)
-        return made + torch.autograd.grad(made.square().sum(), x, create_graph=True)[0] if self.training else made
+        return (
+            made + torch.autograd.grad(made.square().sum(), x, create_graph=True)[0]
+            if self.training
+            else made
+        )
 
 
 class Turning(Plain):

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models and plans that a seed draws, small enough to be run by real ranks: case = drawn(17, folder).
 
-Placements are those of tests/bench/random_placements.py and of FORMS here, with times, links, memory and halves of backwards. The order is
-searched, a named schedule's, of micro-batches that differ, or any that dependencies allow.
+Placements are those of tests/bench/random_placements.py and of FORMS here, with times, links, memory and
+halves of backwards. The order is searched, a named schedule's, of micro-batches that differ, or any that
+dependencies allow.
 """
 
 import json
@@ -41,12 +42,16 @@ def two_ways(rng: random.Random, devices: int) -> Stages:
 
 
 def any_graph(rng: random.Random, devices: int) -> Stages:
-    """Up to seven stages anywhere, some on several ranks, some with halves, each of which takes what any before it make."""
+    """Up to seven stages anywhere, some on several ranks, some with halves, each of which takes what any
+    before it make."""
     stages, shards = Stages(rng), rng.random() < 0.4
     for s in range(rng.randint(1, 7)):
         stages.split = rng.random() < 0.4
         several = shards and devices > 1 and rng.random() < 0.3
-        stages.add(sorted(rng.sample(range(devices), rng.randint(2, devices) if several else 1)), [a for a in range(s) if rng.random() < 0.4])
+        stages.add(
+            sorted(rng.sample(range(devices), rng.randint(2, devices) if several else 1)),
+            [a for a in range(s) if rng.random() < 0.4],
+        )
     return stages
 
 
@@ -61,7 +66,9 @@ def drawn(seed: int, folder: Path) -> Case:
     forwards, name = stages.forwards, f"{form.__name__}-{seed}"
     blocks = stages.blocks() if rng.random() < 0.9 else forwards
     made, order = _planned(rng, name, blocks, devices, micro_batches)
-    placement, plan = (made.placement.text, made.text) if made else _any_order(rng, name, blocks, devices, micro_batches)
+    placement, plan = (
+        (made.placement.text, made.text) if made else _any_order(rng, name, blocks, devices, micro_batches)
+    )
     folder.mkdir(parents=True)
     (folder / "placement.toml").write_text(placement)
     (folder / "plan.json").write_text(plan)
@@ -70,7 +77,10 @@ def drawn(seed: int, folder: Path) -> Case:
         seed,
         f"{name}: {order if made else 'any order'}, {devices} ranks, {micro_batches} micro-batches",
         (str(folder / "plan.json"), str(folder / "placement.toml")),
-        tuple(Part(tuple(b.devices), tuple(index[a] for a, _ in b.after if a in index), rng.randint(4, 9)) for b in forwards),
+        tuple(
+            Part(tuple(b.devices), tuple(index[a] for a, _ in b.after if a in index), rng.randint(4, 9))
+            for b in forwards
+        ),
         tuple(rng.sample(range(RANKS), devices)),
         micro_batches,
         rows=rng.choice([1, 2, 3, 2000]),
@@ -79,9 +89,15 @@ def drawn(seed: int, folder: Path) -> Case:
     )
 
 
-def _planned(rng: random.Random, name: str, blocks: list[Block], devices: int, micro_batches: int) -> tuple[ostinato.Plan | None, str]:
-    """By the search or a named schedule; None where any order is to be drawn, or where there is none in this memory or of this name."""
-    text, way = random_placements.placement_text(rng, name, blocks, devices), rng.choice(["any", "searched", "named", "sizes"])
+def _planned(
+    rng: random.Random, name: str, blocks: list[Block], devices: int, micro_batches: int
+) -> tuple[ostinato.Plan | None, str]:
+    """By the search or a named schedule; None where any order is to be drawn, or where there is none in this
+    memory or of this name."""
+    text, way = (
+        random_placements.placement_text(rng, name, blocks, devices),
+        rng.choice(["any", "searched", "named", "sizes"]),
+    )
     if way == "any":
         return None, way
     placement = ostinato.Placement.from_text(text)
@@ -96,9 +112,11 @@ def _planned(rng: random.Random, name: str, blocks: list[Block], devices: int, m
     return None, way
 
 
-def _any_order(rng: random.Random, name: str, blocks: list[Block], devices: int, micro_batches: int) -> tuple[str, str]:
-    """Placement and plan: each step at once or a little later, in an order that dependencies allow; half of them with micro-batches in
-    turn."""
+def _any_order(
+    rng: random.Random, name: str, blocks: list[Block], devices: int, micro_batches: int
+) -> tuple[str, str]:
+    """Placement and plan: each step at once or a little later, in an order that dependencies allow; half of
+    them with micro-batches in turn."""
     latency, in_turn = rng.choice([0, rng.randint(1, 8)]), rng.random() < 0.5
     for block in blocks:
         block.time, block.memory, block.workspace = rng.randint(0, 5), 0, 0
@@ -120,8 +138,13 @@ def _any_order(rng: random.Random, name: str, blocks: list[Block], devices: int,
     while left:
         step = rng.choice([step for step in left if open_now(step)])
         block, m = by_name[step[0]], step[1]
-        arrived = [end[a, m] + latency * any(f != t for f in by_name[a].devices for t in block.devices) for a, _ in block.after]
-        start[step] = max([rng.choice([0] * 9 + [rng.randint(0, 20)]), *arrived, *(free[d] for d in block.devices)])
+        arrived = [
+            end[a, m] + latency * any(f != t for f in by_name[a].devices for t in block.devices)
+            for a, _ in block.after
+        ]
+        start[step] = max(
+            [rng.choice([0] * 9 + [rng.randint(0, 20)]), *arrived, *(free[d] for d in block.devices)]
+        )
         end[step] = start[step] + block.time
         for d in block.devices:
             free[d] = end[step]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the ranks of test_rendezvous.py run, and the same on one process. All goes over gloo, whose send is over when it was received: the
-memory of the host is not used.
+"""What the ranks of test_rendezvous.py run, and the same on one process. All goes over gloo, whose send is
+over when it was received: the memory of the host is not used.
 """
 
 import dataclasses
@@ -42,7 +42,8 @@ class Case:
 
 
 class Stage(nn.Module):
-    """A linear map of each input, and the tanh of their sum. With it goes the number of the micro-batch, which the receiver looks at."""
+    """A linear map of each input, and the tanh of their sum. With it goes the number of the micro-batch,
+    which the receiver looks at."""
 
     def __init__(self, case: Case, index: int):
         super().__init__()
@@ -80,8 +81,8 @@ def alone(case: Case) -> dict[int, dict]:
 
 
 def run(cases: list[Case]) -> list[dict[int, dict] | None]:
-    """On every rank of the world: what alone() gives, of the stages of this rank, by case; None where it is no member. Raises with the case
-    that failed."""
+    """On every rank of the world: what alone() gives, of the stages of this rank, by case; None where it is
+    no member. Raises with the case that failed."""
     done: list[dict[int, dict] | None] = []
     for case in cases:
         try:
@@ -94,12 +95,24 @@ def run(cases: list[Case]) -> list[dict[int, dict] | None]:
 def _run(case: Case) -> dict[int, dict] | None:
     from ostinato import _plugin
 
-    shards = {part.ranks: shard_of([case.members[r] for r in part.ranks]) for part in case.stages if len(part.ranks) > 1}
+    shards = {
+        part.ranks: shard_of([case.members[r] for r in part.ranks])
+        for part in case.stages
+        if len(part.ranks) > 1
+    }
     if dist.get_rank() not in case.members:
         return None
     program, rank = _plugin.lower(*case.files), case.members.index(dist.get_rank())
     group = dist.distributed_c10d._get_default_group()
-    executor = _plugin.Executor(program, rank, group, list(case.members), TIMEOUT_S, shared_memory=False, dynamic_shapes=case.dynamic_shapes)
+    executor = _plugin.Executor(
+        program,
+        rank,
+        group,
+        list(case.members),
+        TIMEOUT_S,
+        shared_memory=False,
+        dynamic_shapes=case.dynamic_shapes,
+    )
     stages, results = {}, {}
     for lowered, stage in enumerate(program.stages):
         if rank not in stage.ranks:
@@ -113,7 +126,10 @@ def _run(case: Case) -> dict[int, dict] | None:
         assert sorted(inputs) == sorted(case.stages[s].inputs)
         executor.set_stage(lowered, _forward(case, s, stages[s], inputs, results[s]))
     executor.run()
-    return {s: {"results": [results[s][m] for m in sorted(results[s])], "gradients": _gradients(stages[s])} for s in stages}
+    return {
+        s: {"results": [results[s][m] for m in sorted(results[s])], "gradients": _gradients(stages[s])}
+        for s in stages
+    }
 
 
 def _forward(case: Case, s: int, stage: Stage, inputs: list[int], results: dict):
@@ -123,7 +139,9 @@ def _forward(case: Case, s: int, stage: Stage, inputs: list[int], results: dict)
         if given is None:
             taken = [fed(case, s, micro_batch)]
         else:
-            assert [tag.item() for tag in given[1::2]] == [micro_batch] * len(inputs), f"stage {s} was given another micro-batch"
+            assert [tag.item() for tag in given[1::2]] == [micro_batch] * len(inputs), (
+                f"stage {s} was given another micro-batch"
+            )
             taken = [given[2 * inputs.index(i)] for i in case.stages[s].inputs]
         with torch.set_grad_enabled(case.trains):
             made = stage(*taken)
@@ -167,6 +185,8 @@ def run_orders(files: list[tuple[str, str]], timeout_s: float) -> str:
     group = dist.distributed_c10d._get_default_group()
     try:
         Rank(_plugin.lower(*files[rank]), rank, group, timeout_s, shared_memory=False).train(1)
-    except _plugin.ExecutionError as error:  # StepTimeout, or what the other one's StepTimeout left of the connection
+    except (
+        _plugin.ExecutionError
+    ) as error:  # StepTimeout, or what the other one's StepTimeout left of the connection
         return str(error)
     return "it ran"

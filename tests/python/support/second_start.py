@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the ranks of test_again.py run: a script that does what a training script may do, replaces itself, and writes down what each of its two
-starts has found, in FOLDER/RANK-START.json. It takes both folders relative to where it is started.
+"""What the ranks of test_again.py run: a script that does what a training script may do, replaces itself, and
+writes down what each of its two starts has found, in FOLDER/RANK-START.json. It takes both folders relative
+to where it is started.
 
     torchrun --nproc-per-node 2 second_start.py FOLDER
 """
@@ -34,13 +35,24 @@ def main(folder: str, late: str = "") -> None:
     rank, number = dist.get_rank(), 1 if found is None else 2
     total = torch.full([1], rank + 1.0)
     dist.all_reduce(total)
-    seen = {"pid": os.getpid(), "argv": sys.argv, "folder": os.getcwd(), "sum": total.item(), "why": again.why_not_again(), "at": time.time()}
+    seen = {
+        "pid": os.getpid(),
+        "argv": sys.argv,
+        "folder": os.getcwd(),
+        "sum": total.item(),
+        "why": again.why_not_again(),
+        "at": time.time(),
+    }
     os.environ["OSTINATO_TESTED"] = seen["variable"] = os.environ.get("OSTINATO_TESTED", "") + "x"
     seen["port"], seen["inherited"] = os.environ["MASTER_PORT"], os.path.exists(f"/proc/self/fd/{INHERITED}")
     if found is None:
         seen["children"] = _leave_things(into, rank)
     else:
-        seen |= {"left": {file.name: file.read_text() for file in found.iterdir()}, "mode": found.stat().st_mode & 0o777, "where": str(found)}
+        seen |= {
+            "left": {file.name: file.read_text() for file in found.iterdir()},
+            "mode": found.stat().st_mode & 0o777,
+            "where": str(found),
+        }
     (into / f"{rank}-{number}.json").write_text(json.dumps(seen))
     atexit.register((into / f"{rank}-{number}.ended").touch)
     try:
@@ -65,7 +77,8 @@ _loaders = []  # with workers that live as long as the script
 
 
 def _leave_things(into: Path, rank: int) -> list[int]:
-    """Processes, files, an alarm, another folder: what the second start is to find gone. The numbers of the processes."""
+    """Processes, files, an alarm, another folder: what the second start is to find gone. The numbers of the
+    processes."""
     loader = DataLoader(list(range(8)), num_workers=1, persistent_workers=True)
     _loaders.append(iter(loader))
     next(_loaders[0])

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small GPT of which slice ranks hold parts, as Megatron's and gpt-neox's do: linears cut by columns and then by rows, dropout from a
-generator of the slice, (hidden, mask of booleans) across every border, and a tied embedding.
+"""A small GPT of which slice ranks hold parts, as Megatron's and gpt-neox's do: linears cut by columns and
+then by rows, dropout from a generator of the slice, (hidden, mask of booleans) across every border, and a
+tied embedding.
 """
 
 from types import SimpleNamespace
@@ -69,14 +70,21 @@ class Block(nn.Module):
 
     def forward(self, given):
         x, mask = given
-        q, k, v = ((Enter.apply(self.norms[0](x)) @ self.qkv.t()).unflatten(-1, (3, HEADS // here.count, -1)).transpose(1, 3).unbind(2))
+        q, k, v = (
+            (Enter.apply(self.norms[0](x)) @ self.qkv.t())
+            .unflatten(-1, (3, HEADS // here.count, -1))
+            .transpose(1, 3)
+            .unbind(2)
+        )
         scores = (q @ k.transpose(-1, -2)).masked_fill(mask, -1e4).softmax(-1)
         if self.dropout and self.training:
             with tracker().fork():
                 scores = nn.functional.dropout(scores, self.dropout)
         x = x + Leave.apply((scores @ v).transpose(1, 2).flatten(2) @ self.out.t())
         grown = nn.functional.gelu(Enter.apply(self.norms[1](x)) @ self.up.t())
-        return x + nn.functional.dropout(Leave.apply(grown @ self.down.t()) + self.bias, self.dropout, self.training), mask
+        return x + nn.functional.dropout(
+            Leave.apply(grown @ self.down.t()) + self.bias, self.dropout, self.training
+        ), mask
 
 
 class Embedding(nn.Module):
@@ -104,7 +112,9 @@ def logits(embedding, hidden):
 def topology_of(options):
     from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
 
-    return PipeModelDataParallelTopology(options.stages, options.slices, dist.get_world_size() // options.stages // options.slices)
+    return PipeModelDataParallelTopology(
+        options.stages, options.slices, dist.get_world_size() // options.stages // options.slices
+    )
 
 
 class Sliced:
@@ -124,14 +134,19 @@ class Sliced:
 
         topology, rank = topology_of(options), dist.get_rank()
         mine = topology.get_coord(rank)
-        for ranks in topology.get_axis_comm_lists("model") or [[rank] for rank in range(dist.get_world_size())]:
+        for ranks in topology.get_axis_comm_lists("model") or [
+            [rank] for rank in range(dist.get_world_size())
+        ]:
             group = dist.new_group(ranks)
             if rank in ranks:
                 here.group, here.index, here.count, here.first = group, mine.model, len(ranks), ranks[0]
         torch.manual_seed(1000 + mine.pipe)  # whole parameters are equal on all slices
         tracker().reset()
         tracker().add("model-parallel-rng", 5000 + 10 * mine.pipe + mine.model)
-        first, last = (TiedLayerSpec("embed", Embedding, forward_fn=of, tied_weight_attr="weight") for of in (None, logits))
+        first, last = (
+            TiedLayerSpec("embed", Embedding, forward_fn=of, tied_weight_attr="weight")
+            for of in (None, logits)
+        )
         blocks = [LayerSpec(Block, self._dropout) for _ in range(BLOCKS)]
         return [first, *blocks, without_mask, LayerSpec(nn.LayerNorm, WIDTH), last]
 
@@ -141,7 +156,10 @@ class Sliced:
 
     @staticmethod
     def micro_batches(seed: int):
-        generator, mask = torch.Generator().manual_seed(seed), torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1)[None, None]
+        generator, mask = (
+            torch.Generator().manual_seed(seed),
+            torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1)[None, None],
+        )
         while True:
             tokens = torch.randint(VOCABULARY, (BATCH, LENGTH + 1), generator=generator)
             yield (tokens[:, :-1], mask), tokens[:, 1:]

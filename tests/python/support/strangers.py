@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A chain of small layers, some of which are replaced by what people's models have in them. Options.change names it (CHANGES)."""
+"""A chain of small layers, some of which are replaced by what people's models have in them. Options.change
+names it (CHANGES)."""
 
 from collections import namedtuple
 from typing import Any
@@ -37,7 +38,9 @@ class Naming(Plain):
 
 class TakesTwo(Plain):
     def forward(self, pair):
-        return super().forward(pair[0]) + pair[1] * (0.1 if isinstance(pair, list) or hasattr(pair, "mask") else 0.2)
+        return super().forward(pair[0]) + pair[1] * (
+            0.1 if isinstance(pair, list) or hasattr(pair, "mask") else 0.2
+        )
 
 
 class Marking(Plain):
@@ -108,7 +111,9 @@ class Scaling(Plain):
     def __init__(self):
         super().__init__()
         self.scale = 1.0
-        self.register_full_backward_hook(lambda module, inputs, _outputs: tuple(g if g is None else g * module.scale for g in inputs))
+        self.register_full_backward_hook(
+            lambda module, inputs, _outputs: tuple(g if g is None else g * module.scale for g in inputs)
+        )
 
     def forward(self, hidden):
         self.scale = 1.0 + 0.1 * float(hidden.detach().mean())
@@ -311,7 +316,10 @@ def layers_of(options) -> list:
     forget()
     shared = torch.Generator().manual_seed(3)
     kinds = [CHANGES[options.change].get(layer, Plain) for layer in range(LAYERS)]
-    return [kind() if kind in (Counter, closing, turning) else LayerSpec(kind, *[shared] * (kind is Drawing)) for kind in kinds]
+    return [
+        kind() if kind in (Counter, closing, turning) else LayerSpec(kind, *[shared] * (kind is Drawing))
+        for kind in kinds
+    ]
 
 
 loss = nn.functional.mse_loss

@@ -33,7 +33,12 @@ class Case:
 def chain() -> list[nn.Module]:
     """The same weights wherever it is built."""
     torch.manual_seed(5)
-    return [nn.Embedding(VOCABULARY, WIDTH), *(Block() for _ in range(5)), nn.LayerNorm(WIDTH), nn.Linear(WIDTH, VOCABULARY)]
+    return [
+        nn.Embedding(VOCABULARY, WIDTH),
+        *(Block() for _ in range(5)),
+        nn.LayerNorm(WIDTH),
+        nn.Linear(WIDTH, VOCABULARY),
+    ]
 
 
 class Join(nn.Module):
@@ -104,7 +109,8 @@ def train(case: Case) -> dict:
 
 
 def train_in_half_a_world(case: Case) -> dict:
-    """On a pipeline of two of four ranks, of which one was in a group more than the other before; in a world that is bound to GPUs."""
+    """On a pipeline of two of four ranks, of which one was in a group more than the other before; in a world
+    that is bound to GPUs."""
     from ostinato.torch import Pipeline
 
     halves = [dist.new_group([0, 1]), dist.new_group([2, 3])]
@@ -119,7 +125,10 @@ def train_in_half_a_world(case: Case) -> dict:
         "losses": [None if value is None else value.item()],
         "gradients": [gradients_of(pipe, case)],
         "made": [group for group in made if len(group.members) > 1],
-        "links": {peer: [dist.get_process_group_ranks(group) for group in ways] for peer, ways in pipe._links.items()},
+        "links": {
+            peer: [dist.get_process_group_ranks(group) for group in ways]
+            for peer, ways in pipe._links.items()
+        },
     }
 
 
@@ -133,7 +142,11 @@ def gradients_of(pipe, case: Case) -> dict[str, torch.Tensor]:
             layer, _, rest = name.partition(".")
             key = f"{stage.name}.{name}" if case.branches else f"chain.{stage.layers[int(layer)]}.{rest}"
             part = stage.shard and split_of(pipe.stages[str(stage.index)][int(layer)]).get(rest)
-            found[key] = p.grad.clone() if part is None else (p.grad.clone(), part, stage.shard.index, stage.shard.count)
+            found[key] = (
+                p.grad.clone()
+                if part is None
+                else (p.grad.clone(), part, stage.shard.index, stage.shard.count)
+            )
             p.grad = None
     return found
 
@@ -155,7 +168,9 @@ def requests_of(case: Case, count: int, lengths: tuple[int, ...] = (LENGTH,)) ->
     """Inputs of requests 0, 1, ...: of the chain, or by stage."""
     given = []
     for number in range(count):
-        tokens, picture, _ = (t.chunk(MICRO_BATCHES)[number % MICRO_BATCHES] for t in batch(number // MICRO_BATCHES))
+        tokens, picture, _ = (
+            t.chunk(MICRO_BATCHES)[number % MICRO_BATCHES] for t in batch(number // MICRO_BATCHES)
+        )
         length = lengths[number % len(lengths)]
         tokens, picture = tokens[:, :length], picture[:, :length]
         given.append({"left": tokens, "right": picture} if case.branches else tokens)
@@ -213,7 +228,9 @@ def serve_in_two_groups(case: Case, given: dict[tuple[int, ...], list]) -> dict[
         if dist.get_rank() not in ranks:
             continue
         answers: dict[int, torch.Tensor] = {}
-        Pipeline(case.plan, build(case), group=groups[ranks], timeout_s=60).eval().serve(requests, answers.__setitem__, slots=4)
+        Pipeline(case.plan, build(case), group=groups[ranks], timeout_s=60).eval().serve(
+            requests, answers.__setitem__, slots=4
+        )
         answered[ranks] = [answers[number] for number in sorted(answers)]
     return answered
 
@@ -350,11 +367,14 @@ def stuck(case: Case) -> tuple[str, list[str]]:
 
 
 def beside_a_failure(case: Case, shared_memory: bool) -> tuple[str, float]:
-    """Rank 0's stage fails, which it catches; rank 1 waits for it. What each is told, and after how many seconds."""
+    """Rank 0's stage fails, which it catches; rank 1 waits for it. What each is told, and after how many
+    seconds."""
     from ostinato.torch import Pipeline, pipeline
 
     made = pipeline._plugin.Executor
-    with mock.patch.object(pipeline._plugin, "Executor", functools.partial(made, shared_memory=shared_memory)):
+    with mock.patch.object(
+        pipeline._plugin, "Executor", functools.partial(made, shared_memory=shared_memory)
+    ):
         pipe = Pipeline(case.plan, build(case), loss_fn=loss, timeout_s=200)
     tokens, _, targets = batch(0)
     pipe.step(tokens, targets)

@@ -17,13 +17,25 @@ from . import branch_model, changed_model, models, random_model, sliced_model, s
 from .linked import a_group_for_each_direction
 
 MICRO_BATCHES = 4
-MODELS = {"mixed": models, "branches": branch_model, "vocabulary": vocabulary_model, "random": random_model, "changed": changed_model, "strangers": strangers}
-MODELS |= {"sliced": sliced_model.Sliced(), "sliced dropout": sliced_model.Sliced(dropout=0.2), "gpt2": sliced_model.Sliced(module="GPT2ModelPipe")}
+MODELS = {
+    "mixed": models,
+    "branches": branch_model,
+    "vocabulary": vocabulary_model,
+    "random": random_model,
+    "changed": changed_model,
+    "strangers": strangers,
+}
+MODELS |= {
+    "sliced": sliced_model.Sliced(),
+    "sliced dropout": sliced_model.Sliced(dropout=0.2),
+    "gpt2": sliced_model.Sliced(module="GPT2ModelPipe"),
+}
 
 
 @dataclass(frozen=True)
 class Options:
-    """`section`: the "ostinato" section, or None for DeepSpeed alone. Other fields change the training itself."""
+    """`section`: the "ostinato" section, or None for DeepSpeed alone. Other fields change the training
+    itself."""
 
     stages: int = 2
     slices: int = 0  # of each layer, on so many ranks: of a sliced model alone
@@ -67,7 +79,8 @@ def make_model(options: Options):
 
 @contextmanager
 def known(section):
-    """A section, or the file that holds it, is in the environment while it lasts; of None, and of what is no section, nothing is."""
+    """A section, or the file that holds it, is in the environment while it lasts; of None, and of what is no
+    section, nothing is."""
     from ostinato.deepspeed.section import VARIABLE
 
     if isinstance(section, dict):
@@ -100,7 +113,8 @@ def second_start(files: dict[str, str]):
 
 
 def in_both_starts(job, *args):
-    """job(*args), and once more with what it leaves where ranks are to start again: processes of a World cannot replace themselves."""
+    """job(*args), and once more with what it leaves where ranks are to start again: processes of a World
+    cannot replace themselves."""
     from ostinato.deepspeed.start import start
     from ostinato.deepspeed.start.second_start import NeedsNewStart
 
@@ -153,20 +167,24 @@ def _two_groups(model):
     """Matrices with weight decay, everything else without and slower; one bias is left out."""
     matrices = [p for p in model.parameters() if p.dim() > 1]
     vectors = [p for name, p in model.named_parameters() if p.dim() <= 1 and name != "2.mix.bias"]
-    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "lr": 0.005, "weight_decay": 0.0}]
+    groups = [
+        {"params": matrices, "weight_decay": 0.1},
+        {"params": vectors, "lr": 0.005, "weight_decay": 0.0},
+    ]
     return torch.optim.AdamW(groups, lr=0.01)
 
 
 def data_of(engine, seed: int = 7):
-    """Other data for each data-parallel replica; None on ranks that DeepSpeed does not read from, so that they must be given theirs."""
+    """Other data for each data-parallel replica; None on ranks that DeepSpeed does not read from, so that
+    they must be given theirs."""
     if not (engine.is_first_stage() or engine.is_last_stage()):
         return None
     return engine.batches(seed + engine.grid.data_parallel_id)
 
 
 def weights(engine) -> dict[str, bytes]:
-    """Every parameter and buffer of the whole model by its name and data-parallel replica, as bytes; parts are put together.
-    Asserts that all that hold the same agree.
+    """Every parameter and buffer of the whole model by its name and data-parallel replica, as bytes; parts
+    are put together. Asserts that all that hold the same agree.
     """
     mine = dict(engine.module.named_parameters()) | dict(engine.module.named_buffers())
     mine.pop("ostinato_idle", None)  # of a rank with nothing to train: no layer's
@@ -182,8 +200,12 @@ def weights(engine) -> dict[str, bytes]:
     for name in {name: None for held in everyone for name in held}:
         parts: dict[int, torch.Tensor] = {}
         for (index, dimension), value in (held[name] for held in everyone if name in held):  # noqa: B007
-            assert bytes_of(parts.setdefault(index, value)) == bytes_of(value), f"two ranks hold different {name}"
-        merged[name] = bytes_of(torch.cat([parts[i] for i in sorted(parts)], dim=dimension) if len(parts) > 1 else parts[0])
+            assert bytes_of(parts.setdefault(index, value)) == bytes_of(value), (
+                f"two ranks hold different {name}"
+            )
+        merged[name] = bytes_of(
+            torch.cat([parts[i] for i in sorted(parts)], dim=dimension) if len(parts) > 1 else parts[0]
+        )
     return merged
 
 
@@ -192,7 +214,8 @@ def floats(value: bytes) -> torch.Tensor:
 
 
 def close(ours: dict[str, bytes], theirs: dict[str, bytes], bound: float = 2e-5) -> None:
-    """Asserts that weights are equal up to `bound`, relative to the largest of a tensor where that is above 1."""
+    """Asserts that weights are equal up to `bound`, relative to the largest of a tensor where that is above
+    1."""
     for name, value in theirs.items():
         a, b = floats(ours[name]), floats(value)
         assert (a - b).abs().max() <= bound * max(1.0, float(b.abs().max())), name
@@ -211,7 +234,8 @@ def train(options: Options) -> dict:
 
 
 def _train(options: Options) -> dict:
-    """Losses, first and last weights, an evaluation before and after, and the random state after initialize()."""
+    """Losses, first and last weights, an evaluation before and after, and the random state after
+    initialize()."""
     engine = make_engine(options)
     after_start = random_state()
     first = weights(engine)
@@ -252,7 +276,8 @@ def train_enabled(options: Options, section: dict) -> dict:
 
 
 def train_with_costs(options: Options, profile: str, job=train) -> dict:
-    """train() under "auto", which measures, and then searches for these costs: what moves does not depend on the machine."""
+    """train() under "auto", which measures, and then searches for these costs: what moves does not depend on
+    the machine."""
     from ostinato.deepspeed.start import first_pass
 
     measured = first_pass._profile
@@ -268,7 +293,8 @@ def resumed(options: Options, folder: str) -> list[float]:
 
 
 def _resumed(options: Options, folder: str) -> list[float]:
-    """Losses after loading the weights that a run of DeepSpeed alone leaves in `folder`, where none are there yet."""
+    """Losses after loading the weights that a run of DeepSpeed alone leaves in `folder`, where none are there
+    yet."""
     if not os.path.exists(folder):
         stock = make_engine(replace(options, section=None))
         stock.train_batch(data_of(stock, seed=5))
@@ -307,8 +333,8 @@ def first_step_refused(options: Options) -> str:
 
 
 def refusal(options: Options, configuration=None, differing: str = "") -> str:
-    """What initialize() raised, as "Kind: message"; "" where it raised nothing. `differing`: a key of the search whose value
-    is another on every rank."""
+    """What initialize() raised, as "Kind: message"; "" where it raised nothing. `differing`: a key of the
+    search whose value is another on every rank."""
     if differing:
         options = replace(options, section={**options.section, "search": {differing: dist.get_rank()}})
     try:

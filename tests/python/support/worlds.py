@@ -4,9 +4,9 @@
     with World(4) as world:
         results = world.run(training.train, options)      # one result a rank; the function must be importable
 
-DeepSpeed takes seconds to import, and a training step here takes milliseconds: so all ranks are forked from one process that
-has imported it. They stay for a few runs only: every engine leaves process groups behind, whose threads in gloo nobody ends
-and each of which wakes up a hundred times a second.
+DeepSpeed takes seconds to import, and a training step here takes milliseconds: so all ranks are forked from
+one process that has imported it. They stay for a few runs only: every engine leaves process groups behind,
+whose threads in gloo nobody ends and each of which wakes up a hundred times a second.
 """
 
 import contextlib
@@ -23,7 +23,12 @@ from multiprocessing import forkserver
 from multiprocessing.connection import wait
 from unittest import mock
 
-LOADED = ["deepspeed", "torch._dynamo", "ostinato.deepspeed", "ostinato._plugin"]  # which starts no thread; dynamo: for optimizers
+LOADED = [
+    "deepspeed",
+    "torch._dynamo",
+    "ostinato.deepspeed",
+    "ostinato._plugin",
+]  # which starts no thread; dynamo: for optimizers
 TIMEOUT = 300  # seconds; generous, for busy machines
 GRACE = 20  # seconds for the other ranks once one has failed
 RUNS = 8  # of one world; then it starts anew, which takes 0.25 s of CPU for 2 ranks, and 0.5 for 4
@@ -40,8 +45,8 @@ def forked():
 
 
 class World:
-    """`size` ranks, each a process that runs the functions it is sent. A world that a failure left out of step is replaced.
-    `timeout`: seconds that a run may take; `runs`: so many, then it starts anew."""
+    """`size` ranks, each a process that runs the functions it is sent. A world that a failure left out of
+    step is replaced. `timeout`: seconds that a run may take; `runs`: so many, then it starts anew."""
 
     def __init__(self, size: int, timeout: int = TIMEOUT, runs: int = RUNS):
         self.size, self._timeout, self._limit = size, timeout, runs
@@ -60,7 +65,8 @@ class World:
             self._processes.append(process)
 
     def run(self, function, *args):
-        """function(*args) on every rank at once; the results by rank. Raises AssertionError with the ranks' tracebacks."""
+        """function(*args) on every rank at once; the results by rank. Raises AssertionError with the ranks'
+        tracebacks."""
         if self._runs == self._limit:
             self.restart()
         self._runs += 1
@@ -91,7 +97,8 @@ class World:
         return answers
 
     def end(self, function, *args) -> list[int | None]:
-        """function(*args), which ends the process, on every rank; the processes' statuses, None of one that goes on."""
+        """function(*args), which ends the process, on every rank; the processes' statuses, None of one that
+        goes on."""
         for pipe in self._pipes:
             pipe.send((function, args))
         end = time.monotonic() + self._timeout
@@ -121,7 +128,8 @@ class World:
 
 
 def run_alone(function, *args, timeout: int = TIMEOUT) -> None:
-    """function(*args), which may end its process, in one that no launcher has started, but which has LOADED imported."""
+    """function(*args), which may end its process, in one that no launcher has started, but which has LOADED
+    imported."""
     with tempfile.NamedTemporaryFile("r") as printed:
         process = forked().Process(target=_alone, args=(function, args, printed.name))
         process.start()
@@ -217,15 +225,18 @@ def _prepare() -> None:
 
 
 def _costs_of_blocks() -> None:
-    """"auto" measures them in two fresh processes, which import DeepSpeed: seconds of each test, and the same for all. test_profile_blocks.py and
+    """ "auto" measures them in two fresh processes, which import DeepSpeed: seconds of each test, and the same for all. test_profile_blocks.py and
     tests/clients have them measured."""
     from ostinato.profile.machine import block_time
 
-    block_time.measure_blocks = lambda size, touched: block_time.Cost(forward=200_000, backward=300_000, read=20_000, step=1_000_000)
+    block_time.measure_blocks = lambda size, touched: block_time.Cost(
+        forward=200_000, backward=300_000, read=20_000, step=1_000_000
+    )
 
 
 def _streams_on_a_processor() -> None:
-    """DeepSpeed 0.19.7 asks every accelerator for a stream before it checkpoints activations, which it then does not use."""
+    """DeepSpeed 0.19.7 asks every accelerator for a stream before it checkpoints activations, which it then
+    does not use."""
     from deepspeed.accelerator import get_accelerator
 
     if get_accelerator().Stream is None:

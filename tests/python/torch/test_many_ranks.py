@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""As many ranks as processes with tiny stages: equal losses, nothing that grows from step to step, and an end.
+"""As many ranks as processes with tiny stages: equal losses, nothing that grows from step to step, and an
+end.
 
 OSTINATO_SOAK_RANKS=64 python -m pytest -s tests/python/torch/test_many_ranks.py
 """
@@ -30,7 +31,12 @@ def world(tmp_path):
 
 def said(folder) -> list[str]:
     """By ostinato."""
-    return [line for file in sorted(folder.glob("*.txt")) for line in file.read_text().splitlines() if "ostinato" in line]
+    return [
+        line
+        for file in sorted(folder.glob("*.txt"))
+        for line in file.read_text().splitlines()
+        if "ostinato" in line
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -50,11 +56,14 @@ def flat(ran, what: str) -> None:
         assert one.before == one.after, f"{what}: rank {rank}"
     most = {name: max(one.after[name] for one in ran) for name in ran[0].after}
     start, steps = (max(getattr(one, name) for one in ran) for name in ("start_s", "steps_s"))
-    print(f"\n{RANKS} ranks, {what}: {start:.1f} s to start, {steps:.1f} s for {many_ranks.STEPS} steps, at most {most} a rank")
+    print(
+        f"\n{RANKS} ranks, {what}: {start:.1f} s to start, {steps:.1f} s for {many_ranks.STEPS} steps, at most {most} a rank"
+    )
 
 
 def test_pipelines(world, jobs, tmp_path):
-    """With the losses of one process; they end in good order and in silence, though the store's process must wait for all."""
+    """With the losses of one process; they end in good order and in silence, though the store's process must
+    wait for all."""
     for name, job in jobs.items():
         ran = world.run(many_ranks.run, job)
         assert [one.losses for one in ran if None not in one.losses] == [many_ranks.alone(job)], name
@@ -75,10 +84,13 @@ def test_deepspeed(world, jobs):
 
 @pytest.mark.slow  # test_torch_pipeline.py names a rank that does not come, to one other rank
 def test_all_give_up_at_once(world, jobs, tmp_path):
-    """One rank does not come: every other one says for whom it waits, and takes nobody for dead who is only busy."""
+    """One rank does not come: every other one says for whom it waits, and takes nobody for dead who is only
+    busy."""
     world.run(many_ranks.stall, jobs["1f1b"], 10.0)
     lines = said(tmp_path)
-    own = [line for line in lines if re.match(r"ostinato: rank \d+ waited 10\.0 s for", line)]  # others repeat what the first one said
+    own = [
+        line for line in lines if re.match(r"ostinato: rank \d+ waited 10\.0 s for", line)
+    ]  # others repeat what the first one said
     assert len(own) == RANKS - 1, lines
     assert any(f"rank {RANKS - 1} is in step 1, between steps" in line for line in lines), lines
     assert not any("said nothing" in line or "store" in line for line in lines), lines

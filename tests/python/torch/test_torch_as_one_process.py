@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ostinato.torch.Pipeline beside plain torch on one process, where a rank by itself does not see the whole model."""
+"""ostinato.torch.Pipeline beside plain torch on one process, where a rank by itself does not see the whole
+model."""
 
 import pytest
 from support import one_process
@@ -53,13 +54,29 @@ def test_layers_that_hand_on_tuples(world2, tmp_path, layout):
 
 REFUSED = {  # by how it is used: the chain, whether each rank says it, words
     "no_grad": ("linears", True, ["PipelineError: step() computes gradients", "torch.no_grad()"]),
-    "no targets": ("linears", False, ["PipelineError: loss_fn(outputs, None) raises", "was given no targets"]),
+    "no targets": (
+        "linears",
+        False,
+        ["PipelineError: loss_fn(outputs, None) raises", "was given no targets"],
+    ),
     "two losses": ("linears", False, ["PipelineError: loss_fn returns a tuple", "the mean loss"]),
-    "in place": ("in_place", False, ['PipelineError: stage "s1" changes what it is given in place', "inplace=False"]),
+    "in place": (
+        "in_place",
+        False,
+        ['PipelineError: stage "s1" changes what it is given in place', "inplace=False"],
+    ),
     "frozen": ("frozen", False, ["PipelineError: loss_fn returns a loss that has no gradient"]),
     "frozen between": ("linears", False, ["Pipeline.reset_shapes()", "frozen or freed"]),
-    "seen by one": ("tied", True, ["PipelineError: ranks [1] see other weights in common", "none", "layer 0 (weight)"]),
-    "torch": ("tied", True, ["PipelineError: torch.distributed.pipelining", "layer 0 (weight) and layer 7 (weight)"]),
+    "seen by one": (
+        "tied",
+        True,
+        ["PipelineError: ranks [1] see other weights in common", "none", "layer 0 (weight)"],
+    ),
+    "torch": (
+        "tied",
+        True,
+        ["PipelineError: torch.distributed.pipelining", "layer 0 (weight) and layer 7 (weight)"],
+    ),
 }
 
 

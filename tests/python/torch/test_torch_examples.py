@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/torch.md as somebody types it: `Pipeline`, torch's own schedule loader on our CSV, Megatron-LM's layout."""
+"""docs/torch.md as somebody types it: `Pipeline`, torch's own schedule loader on our CSV, Megatron-LM's
+layout."""
 
 import re
 import subprocess
@@ -9,7 +10,9 @@ import pytest
 from test_docs import blocks
 from test_tutorial import ROOT, missing, run
 
-PARTS = {part.partition("\n")[0]: blocks(part) for part in (ROOT / "docs" / "torch.md").read_text().split("\n## ")}
+PARTS = {
+    part.partition("\n")[0]: blocks(part) for part in (ROOT / "docs" / "torch.md").read_text().split("\n## ")
+}
 PIPELINING = ROOT / "examples" / "pipelining" / "train.py"
 
 
@@ -42,7 +45,9 @@ def test_torchs_own_loader_runs_our_schedule(tmp_path):
     assert missing(shown("torch.distributed.pipelining", "text"), printed) == "", printed
     rows = (tmp_path / "schedule.csv").read_text()
     assert "2F0" in rows and "0W0" in rows
-    alone = subprocess.run([sys.executable, PIPELINING], capture_output=True, text=True, timeout=300, check=True)
+    alone = subprocess.run(
+        [sys.executable, PIPELINING], capture_output=True, text=True, timeout=300, check=True
+    )
     assert losses(printed) == pytest.approx(losses(alone.stdout), abs=2e-4) and len(losses(printed)) == 5
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans as torch.distributed.pipelining runs them, against its own schedules of the same kind: losses and gradients, bit for bit."""
+"""Plans as torch.distributed.pipelining runs them, against its own schedules of the same kind: losses and
+gradients, bit for bit."""
 
 import pytest
 import torch
@@ -13,8 +14,14 @@ ONE, LOOPED, WAVE = (4,), (2, 4, 6), (1, 4, 6)
 CASES = {  # torch's name, our layout
     "1f1b": ("Schedule1F1B", Layout("chain", ONE, (0, 1), method="1f1b")),
     "gpipe": ("ScheduleGPipe", Layout("chain", ONE, (0, 1), method="gpipe")),
-    "interleaved": ("ScheduleInterleaved1F1B", Layout("looped", LOOPED, (0, 1, 0, 1), method="interleaved-1f1b")),
-    "interleaved-zb": ("ScheduleInterleavedZeroBubble", Layout("looped", LOOPED, (0, 1, 0, 1), True, "interleaved-zb")),
+    "interleaved": (
+        "ScheduleInterleaved1F1B",
+        Layout("looped", LOOPED, (0, 1, 0, 1), method="interleaved-1f1b"),
+    ),
+    "interleaved-zb": (
+        "ScheduleInterleavedZeroBubble",
+        Layout("looped", LOOPED, (0, 1, 0, 1), True, "interleaved-zb"),
+    ),
     "zb-h1": ("ScheduleInterleavedZeroBubble", Layout("chain", ONE, (0, 1), True, "zb-h1")),
     "zb-v": ("ScheduleZBVZeroBubble", Layout("wave", WAVE, (0, 1, 1, 0), True, "zb-v")),
     "dualpipe-v": ("ScheduleDualPipeV", Layout("wave", WAVE, (0, 1, 1, 0), method="dualpipe-v")),

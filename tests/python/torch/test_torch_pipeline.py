@@ -68,7 +68,9 @@ def test_chains_equal_one_process_bit_for_bit(world2, tmp_path, layout):
 
 
 def test_stages_that_recompute(world2, tmp_path):
-    text = placement_text(CHAINS["wave"], LAYERS).replace("layers = [1, 4]\n", "layers = [1, 4]\nrecompute = true\n")
+    text = placement_text(CHAINS["wave"], LAYERS).replace(
+        "layers = [1, 4]\n", "layers = [1, 4]\nrecompute = true\n"
+    )
     case = Case(plan_of(tmp_path, text=text))
     assert "recompute" in text
     expected, results = torch_jobs.alone(case), world2.run(torch_jobs.train, case)
@@ -84,8 +86,8 @@ def test_sharded_stages(world2, tmp_path):
 
 
 def test_ranks_that_were_in_different_numbers_of_groups(world4, tmp_path):
-    """torch names a group that some of the ranks make alone by that number, and splits the communicator of a world that is bound to
-    GPUs for each, which hangs without the other ranks: ostinato.groups."""
+    """torch names a group that some of the ranks make alone by that number, and splits the communicator of a
+    world that is bound to GPUs for each, which hangs without the other ranks: ostinato.groups."""
     case = Case(plan_of(tmp_path, SHARDED), steps=1)
     expected, results = torch_jobs.alone(case), world4.run(torch_jobs.train_in_half_a_world, case)
     for half in (results[:2], results[2:]):
@@ -94,7 +96,9 @@ def test_ranks_that_were_in_different_numbers_of_groups(world4, tmp_path):
     for rank, result in enumerate(results):
         ranks = [0, 1] if rank < 2 else [2, 3]
         # The pipeline's, of each direction, and of the sharded stages.
-        assert result["made"] == [Made(tuple(ranks), one_way, bound=False) for one_way in (False, True, True, False)]
+        assert result["made"] == [
+            Made(tuple(ranks), one_way, bound=False) for one_way in (False, True, True, False)
+        ]
         assert result["links"] == {1 - rank % 2: [ranks, ranks]}
 
 
@@ -116,7 +120,9 @@ def test_torch_runs_the_same_plan(world2, tmp_path, layout):
         for key, gradient in (item for result in results for item in result["gradients"][step].items()):
             stage, _, name = key.partition("/")
             layer, _, rest = name.partition(".")
-            assert torch.allclose(gradient, of_model[f"chain.{bounds[int(stage)] + int(layer)}.{rest}"], atol=1e-7), key
+            assert torch.allclose(
+                gradient, of_model[f"chain.{bounds[int(stage)] + int(layer)}.{rest}"], atol=1e-7
+            ), key
 
 
 @pytest.mark.parametrize("kind", ["wave", "sharded", "branches"])
@@ -131,7 +137,11 @@ def test_inference(world2, tmp_path, kind):
     for results in answered:
         for step, of_step in enumerate(results):
             for mine, theirs in zip(of_step, expected[step], strict=True):
-                assert torch.allclose(mine, theirs, atol=1e-6) if kind == "sharded" else torch.equal(mine, theirs)
+                assert (
+                    torch.allclose(mine, theirs, atol=1e-6)
+                    if kind == "sharded"
+                    else torch.equal(mine, theirs)
+                )
 
 
 def refused(world, words, *args):
@@ -212,9 +222,17 @@ def test_batches_keep_their_kinds():
 
 def test_a_dictionary_is_by_stage(world2, tmp_path):
     given = {"inputs": {"input_ids": torch.zeros(8, dtype=torch.long)}}
-    refused(world2, ["BatchError", "'input_ids' is no stage", '"s0"', "tuple"], Case(plan_of(tmp_path / "s")), "step", given)
+    refused(
+        world2,
+        ["BatchError", "'input_ids' is no stage", '"s0"', "tuple"],
+        Case(plan_of(tmp_path / "s")),
+        "step",
+        given,
+    )
     text = placement_text(CHAINS["stock"], LAYERS, trains=False)
-    said, _ = world2.run(torch_jobs.serve_refusal, Case(plan_of(tmp_path / "f", text=text)), [given["inputs"]])
+    said, _ = world2.run(
+        torch_jobs.serve_refusal, Case(plan_of(tmp_path / "f", text=text)), [given["inputs"]]
+    )
     assert said.startswith("BatchError: inputs is a dictionary"), said
 
 
@@ -227,9 +245,14 @@ def test_a_rank_that_gives_up_makes_all_say_where_they_are(world2, tmp_path):
 @pytest.mark.parametrize("shared_memory", [True, False], ids=["memory", "gloo"])
 def test_who_waits_for_a_rank_that_has_failed_is_told_why(world2, tmp_path, shared_memory):
     """And does not wait for the whole of its time-out, 200 s here."""
-    (failed, _), (told, waited) = world2.run(torch_jobs.beside_a_failure, Case(plan_of(tmp_path)), shared_memory)
+    (failed, _), (told, waited) = world2.run(
+        torch_jobs.beside_a_failure, Case(plan_of(tmp_path)), shared_memory
+    )
     assert failed == "ValueError: no such token"
-    assert told.startswith("ExecutionError: rank 1: 1RECV_F0 ") and "rank 0 fails with ValueError: no such token" in told, told
+    assert (
+        told.startswith("ExecutionError: rank 1: 1RECV_F0 ")
+        and "rank 0 fails with ValueError: no such token" in told
+    ), told
     assert waited < 150
 
 
@@ -241,7 +264,10 @@ def test_a_pipeline_that_is_dropped_is_gone(world2, tmp_path):
 
 def test_a_rank_that_makes_no_pipeline_is_named(world2, tmp_path):
     said, _ = world2.run(torch_jobs.refusal_of_each, [plan_of(tmp_path), None], 1.0)
-    assert said == "rank 1 did not report within 1 s: every rank of the group must make the pipeline; one that has ended says why in its log"
+    assert (
+        said
+        == "rank 1 did not report within 1 s: every rank of the group must make the pipeline; one that has ended says why in its log"
+    )
     world2.restart()  # the ranks have now made different numbers of pipelines
 
 

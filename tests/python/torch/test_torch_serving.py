@@ -30,7 +30,9 @@ LAYOUTS = {
 
 
 def case_of(folder, kind: str) -> Case:
-    text = branches(trains=False) if kind == "branches" else placement_text(LAYOUTS[kind], LAYERS, trains=False)
+    text = (
+        branches(trains=False) if kind == "branches" else placement_text(LAYOUTS[kind], LAYERS, trains=False)
+    )
     plan = make_plan(folder, LAYOUTS.get(kind, SHARDED), LAYERS, 6, text=text)
     return Case(str(plan), branches=kind == "branches")
 
@@ -52,9 +54,14 @@ def check(results: list, expected: list, exact: bool = True) -> None:
 
 
 def test_a_request_comes_out_as_it_went_in():
-    given = (3, {"tokens": (torch.arange(4), [1.5, "text", None, True]), "mask": torch.zeros(0, 2, dtype=torch.bool)})
+    given = (
+        3,
+        {"tokens": (torch.arange(4), [1.5, "text", None, True]), "mask": torch.zeros(0, 2, dtype=torch.bool)},
+    )
     number, inputs = requests.unpacked(requests.packed(given))
-    assert number == 3 and torch.equal(inputs["tokens"][0], torch.arange(4)) and inputs["mask"].shape == (0, 2)
+    assert (
+        number == 3 and torch.equal(inputs["tokens"][0], torch.arange(4)) and inputs["mask"].shape == (0, 2)
+    )
     assert inputs["tokens"][1] == [1.5, "text", None, True] and isinstance(inputs["tokens"], tuple)
 
 
@@ -95,13 +102,27 @@ def test_from_the_profile_to_answers(world2, profile, objective, tmp_path):
     """profile, plan --inference, verify; then infer() with the plan's requests, and serve() with many more."""
     from ostinato import _search
 
-    costs, plan, placement = (str(tmp_path / name) for name in ("profile.json", "plan.json", "placement.toml"))
+    costs, plan, placement = (
+        str(tmp_path / name) for name in ("profile.json", "plan.json", "placement.toml")
+    )
     profile.write(costs)
-    words = ["--all-devices", "--inference", "--devices", "2", "--micro-batches", str(torch_jobs.MICRO_BATCHES), "--objective", objective]
+    words = [
+        "--all-devices",
+        "--inference",
+        "--devices",
+        "2",
+        "--micro-batches",
+        str(torch_jobs.MICRO_BATCHES),
+        "--objective",
+        objective,
+    ]
     files = ["--time-limit", "2", "--output", plan, "--placement-output", placement]
     assert _search.main(["plan", costs, *words, *files]) == 0
     assert _search.main(["verify", plan, placement]) == 0
-    assert {step["block"].rpartition(".")[2] for step in json.loads((tmp_path / "plan.json").read_text())["schedule"]} == {"F"}
+    assert {
+        step["block"].rpartition(".")[2]
+        for step in json.loads((tmp_path / "plan.json").read_text())["schedule"]
+    } == {"F"}
     blocks = tomllib.loads((tmp_path / "placement.toml").read_text())["blocks"]
     exact = all(len(block["devices"]) == 1 for block in blocks)  # ranks of a sharded stage sum their parts
     case = Case(plan)
@@ -146,20 +167,30 @@ def test_none_at_all(world2, tmp_path):
 SIDE_BY_SIDE, ONE_AFTER_THE_OTHER = [(0, 1), (2, 3)], [(0, 1), (1, 2)]
 
 
-@pytest.mark.parametrize("groups", everyday([SIDE_BY_SIDE, ONE_AFTER_THE_OTHER], ONE_AFTER_THE_OTHER), ids=["side-by-side", "one-after-the-other"])
+@pytest.mark.parametrize(
+    "groups",
+    everyday([SIDE_BY_SIDE, ONE_AFTER_THE_OTHER], ONE_AFTER_THE_OTHER),
+    ids=["side-by-side", "one-after-the-other"],
+)
 def test_groups_of_one_world_answer_their_own_requests(world4, groups, tmp_path):
     """Ranks count how often they serve, and a rank of both groups counts twice."""
     case = case_of(tmp_path, "chain")
-    given = {ranks: torch_jobs.requests_of(case, COUNT)[place :: place + 1] for place, ranks in enumerate(groups)}
+    given = {
+        ranks: torch_jobs.requests_of(case, COUNT)[place :: place + 1] for place, ranks in enumerate(groups)
+    }
     results = world4.run(torch_jobs.serve_in_two_groups, case, given)
     for ranks in groups:
         mine = results[ranks[1]][ranks]
-        assert len(mine) == len(given[ranks]) and all(map(torch.equal, mine, torch_jobs.answers_alone(case, given[ranks])))
+        assert len(mine) == len(given[ranks]) and all(
+            map(torch.equal, mine, torch_jobs.answers_alone(case, given[ranks]))
+        )
 
 
 def test_after_a_failed_answer_the_next_call_is_no_request(world2, tmp_path):
     """serve() leaves the pipeline as infer() needs it."""
-    for position in world2.run(torch_jobs.refuse_an_answer, case_of(tmp_path, "chain"), [torch.zeros(1, LENGTH, dtype=torch.long)]):
+    for position in world2.run(
+        torch_jobs.refuse_an_answer, case_of(tmp_path, "chain"), [torch.zeros(1, LENGTH, dtype=torch.long)]
+    ):
         assert position.endswith("between steps")
 
 
@@ -172,10 +203,14 @@ def test_one_rank_needs_no_group(tmp_path):
 
     pipe = Pipeline(case.plan, torch_jobs.build(case))
     assert pipe.serve(iter(given), answers.__setitem__, slots=4) == 5
-    assert all(torch.equal(answers[n], wanted) for n, wanted in enumerate(torch_jobs.answers_alone(case, given)))
+    assert all(
+        torch.equal(answers[n], wanted) for n, wanted in enumerate(torch_jobs.answers_alone(case, given))
+    )
 
 
 def test_a_plan_for_training_is_refused(world2, tmp_path):
-    case = replace(case_of(tmp_path, "chain"), plan=str(make_plan(tmp_path / "t", LAYOUTS["chain"], LAYERS, 2)))
+    case = replace(
+        case_of(tmp_path, "chain"), plan=str(make_plan(tmp_path / "t", LAYOUTS["chain"], LAYERS, 2))
+    )
     for message in world2.run(torch_jobs.refusal, case, "serve"):
         assert "PipelineError" in message and "ostinato plan --inference" in message

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small models, each with one thing that ordinary training code does and that a pipeline plan must not lose, by subject.
+"""Small models, each with one thing that ordinary training code does and that a pipeline plan must not lose,
+by subject.
 
 The names of HAZARDS are those of the table in docs/zoo.md, in the order of these imports.
 """
@@ -7,4 +8,16 @@ The names of HAZARDS are those of the table in docs/zoo.md, in the order of thes
 from . import inside, parameters, borders, autograd, scripts  # isort: skip
 from .base import CLASSES, HAZARDS, WIDTH, cross_entropy, spec, vectors
 
-__all__ = ["CLASSES", "HAZARDS", "WIDTH", "autograd", "borders", "cross_entropy", "inside", "parameters", "scripts", "spec", "vectors"]
+__all__ = [
+    "CLASSES",
+    "HAZARDS",
+    "WIDTH",
+    "autograd",
+    "borders",
+    "cross_entropy",
+    "inside",
+    "parameters",
+    "scripts",
+    "spec",
+    "vectors",
+]

@@ -101,9 +101,11 @@ hazard("autocast and no_grad")(lambda: stack(Lower))
 hazard("autograd.grad in a forward")(lambda: stack(Inner))
 hazard("checkpoint in a layer")(lambda: stack(Checkpointed, False))
 hazard("re-entrant checkpoint in a layer")(lambda: [spec(Block), *stack(Checkpointed, True, count=6)])
-hazard("checkpointing of DeepSpeed's", pipeline={"activation_checkpoint_interval": 2}, config={"pipeline": {"use_reentrant": False}})(
-    lambda: stack(Block)
-)
+hazard(
+    "checkpointing of DeepSpeed's",
+    pipeline={"activation_checkpoint_interval": 2},
+    config={"pipeline": {"use_reentrant": False}},
+)(lambda: stack(Block))
 hazard("LSTM", batch=sequences)(lambda: stack(Recurrent))
 hazard("a compiled part")(lambda: stack(Compiled))
 hazard("compiled layers, by the script", between=compile_layers)(lambda: stack(Block))

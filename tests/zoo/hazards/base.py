@@ -13,7 +13,9 @@ HAZARDS: dict[str, Model] = {}
 
 
 def vectors(generator):
-    return torch.randn(BATCH, WIDTH, generator=generator), torch.randint(CLASSES, (BATCH,), generator=generator)
+    return torch.randn(BATCH, WIDTH, generator=generator), torch.randint(
+        CLASSES, (BATCH,), generator=generator
+    )
 
 
 def sequences(generator):
@@ -27,7 +29,9 @@ def tokens(generator):
 
 
 def images(generator):
-    return torch.randn(BATCH, 3, 8, 8, generator=generator), torch.randint(CLASSES, (BATCH,), generator=generator)
+    return torch.randn(BATCH, 3, 8, 8, generator=generator), torch.randint(
+        CLASSES, (BATCH,), generator=generator
+    )
 
 
 def cross_entropy(logits, labels):

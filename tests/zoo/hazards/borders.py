@@ -167,7 +167,9 @@ def convolutions(last=False):
 
 hazard("several gradients")(lambda: [*(spec(Pair) for _ in range(6)), spec(Joined)])
 hazard("several gradients that share nothing")(lambda: [*(spec(Independent) for _ in range(6)), spec(Joined)])
-hazard("experts with an auxiliary loss", loss=with_auxiliary)(lambda: [*(spec(Experts) for _ in range(6)), spec(ExpertsHead)])
+hazard("experts with an auxiliary loss", loss=with_auxiliary)(
+    lambda: [*(spec(Experts) for _ in range(6)), spec(ExpertsHead)]
+)
 hazard("booleans and integers ride along")(lambda: [*(spec(Masked) for _ in range(6)), spec(MaskedHead)])
 hazard("a tuple of one")(lambda: [*(spec(Single) for _ in range(6)), spec(First)])
 hazard("a gradient that stops")(lambda: stack(Stopped))
@@ -183,12 +185,24 @@ def _views():
 
 @hazard("in place")
 def _in_place():
-    return [*(spec(InPlace, number % 2 == 0) for number in range(7)), spec(nn.Linear, WIDTH, CLASSES)]  # none begins a stage of DeepSpeed
+    return [
+        *(spec(InPlace, number % 2 == 0) for number in range(7)),
+        spec(nn.Linear, WIDTH, CLASSES),
+    ]  # none begins a stage of DeepSpeed
 
 
 @hazard("functions")
 def _functions():
-    return [spec(Block), torch.tanh, spec(Block), lambda x: 2 * x, spec(Block), partial(torch.mul, 0.5), spec(Block), *stack(Block, count=1)]
+    return [
+        spec(Block),
+        torch.tanh,
+        spec(Block),
+        lambda x: 2 * x,
+        spec(Block),
+        partial(torch.mul, 0.5),
+        spec(Block),
+        *stack(Block, count=1),
+    ]
 
 
 def lengths(generator):

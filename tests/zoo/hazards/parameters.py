@@ -95,10 +95,17 @@ def _shared():
 
 @hazard("modules that are built", batch=sequences)
 def _built():
-    return [*(nn.TransformerEncoderLayer(WIDTH, 2, 16, dropout=0.0, batch_first=True) for _ in range(5)), nn.Linear(WIDTH, CLASSES)]
+    return [
+        *(nn.TransformerEncoderLayer(WIDTH, 2, 16, dropout=0.0, batch_first=True) for _ in range(5)),
+        nn.Linear(WIDTH, CLASSES),
+    ]
 
 
 @hazard("bf16, ZeRO-1", batch=tokens, config={"bf16": {"enabled": True}, "zero_optimization": {"stage": 1}})
 @hazard("embedding and head to shard", batch=tokens, shardable=True)
 def _ends():
-    return [spec(nn.Embedding, VOCABULARY + 3, WIDTH), *(spec(Block) for _ in range(6)), spec(nn.Linear, WIDTH, VOCABULARY + 3)]
+    return [
+        spec(nn.Embedding, VOCABULARY + 3, WIDTH),
+        *(spec(Block) for _ in range(6)),
+        spec(nn.Linear, WIDTH, VOCABULARY + 3),
+    ]

@@ -81,7 +81,10 @@ def mark(model):
 
 def marked_groups(model):
     slow = [p for p in model.parameters() if hasattr(p, "slow")]
-    return torch.optim.AdamW([{"params": [p for p in model.parameters() if not hasattr(p, "slow")]}, {"params": slow, "lr": 1e-4}], lr=0.01)
+    return torch.optim.AdamW(
+        [{"params": [p for p in model.parameters() if not hasattr(p, "slow")]}, {"params": slow, "lr": 1e-4}],
+        lr=0.01,
+    )
 
 
 hazard("dropout off, by the script", between=drop_nothing)(lambda: stack(Dropping))
@@ -106,9 +109,15 @@ def learn_slowly(engine):
 
 hazard("learning rate, after the start", after=learn_slowly)(lambda: stack(Block))
 hazard("weights, after the start", after=lambda engine: start_again(engine.module))(lambda: stack(Block))
-hazard("dropout off, after the start", after=lambda engine: drop_nothing(engine.module))(lambda: stack(Dropping))
-hazard("hooks of gradients, after the start", after=lambda engine: scale_gradients(engine.module))(lambda: stack(Block))
-hazard("frozen biases, after the start", after=lambda engine: freeze_biases(engine.module))(lambda: stack(Block))
+hazard("dropout off, after the start", after=lambda engine: drop_nothing(engine.module))(
+    lambda: stack(Dropping)
+)
+hazard("hooks of gradients, after the start", after=lambda engine: scale_gradients(engine.module))(
+    lambda: stack(Block)
+)
+hazard("frozen biases, after the start", after=lambda engine: freeze_biases(engine.module))(
+    lambda: stack(Block)
+)
 
 
 # The loss and the rest

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a rank takes from the data iterator: batch i is its i-th item, in whatever order the plan asks for them."""
+"""What a rank takes from the data iterator: batch i is its i-th item, in whatever order the plan asks for
+them."""
 
 from typing import Any
 
@@ -13,17 +14,22 @@ from ..upstream import Engine
 
 
 class Batches:
-    """The batches of one step. Each is read by DeepSpeed's own code, once; its inputs are let go when all stages of the rank that
-    take them have had them, its labels likewise. `count`: of the batches; `stages`: the stages of this rank that will run; `copies`: of
-    the model, see Stage.
+    """The batches of one step. Each is read by DeepSpeed's own code, once; its inputs are let go when all
+    stages of the rank that take them have had them, its labels likewise. `count`: of the batches; `stages`:
+    the stages of this rank that will run; `copies`: of the model, see Stage.
     """
 
     def __init__(self, engine: Engine, count: int, stages: list[Stage], copies: int):
         self._engine, self._count, self._copies = engine, count, copies
         self._loaded = 0
-        self._held: dict[tuple[int, str], tuple[int, Any]] = {}  # by batch and name: how many will take it, and what it is
+        self._held: dict[
+            tuple[int, str], tuple[int, Any]
+        ] = {}  # by batch and name: how many will take it, and what it is
         self._takers = [
-            {"inputs": sum(c.reads for c in stages if c.copy == copy), "labels": sum(c.ends for c in stages if c.copy == copy)}
+            {
+                "inputs": sum(c.reads for c in stages if c.copy == copy),
+                "labels": sum(c.ends for c in stages if c.copy == copy),
+            }
             for copy in range(copies)
         ]
 

@@ -3,7 +3,8 @@
 
     items.append(own(next(loader)))      # a loader may write its next item where this one lies
 
-DeepSpeed under 1F1B is done with an item when it reads the next. A plan reads on before, and would train on what has been written since.
+DeepSpeed under 1F1B is done with an item when it reads the next. A plan reads on before, and would train on
+what has been written since.
 """
 
 import copy
@@ -16,7 +17,8 @@ import torch
 
 
 class Made(NamedTuple):
-    """What the script's batch_fn has made of an item: it is called once for each, as in 1F1B, however often the item is used."""
+    """What the script's batch_fn has made of an item: it is called once for each, as in 1F1B, however often
+    the item is used."""
 
     value: Any
 
@@ -63,16 +65,27 @@ def own(value: Any) -> Any:
     try:
         return copy.deepcopy(value)
     except Exception as error:
-        raise TypeError(f"a {type(value).__name__} cannot be kept while the loader reads on: {error}") from error
+        raise TypeError(
+            f"a {type(value).__name__} cannot be kept while the loader reads on: {error}"
+        ) from error
 
 
 def _tensor(tensor: torch.Tensor) -> torch.Tensor:
     """With the same strides, in whose order a kernel may add."""
-    reach = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)) if _strided(tensor) else 0
+    reach = (
+        1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+        if _strided(tensor)
+        else 0
+    )
     if not 0 < tensor.numel() or not 0 < reach <= GAPS * tensor.numel():
         return tensor.clone()
     return tensor.as_strided((reach,), (1,)).clone().as_strided(tensor.shape, tensor.stride())
 
 
 def _strided(tensor: torch.Tensor) -> bool:
-    return type(tensor) is torch.Tensor and tensor.layout == torch.strided and not tensor.is_conj() and not tensor.is_neg()
+    return (
+        type(tensor) is torch.Tensor
+        and tensor.layout == torch.strided
+        and not tensor.is_conj()
+        and not tensor.is_neg()
+    )

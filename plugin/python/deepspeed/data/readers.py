@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the ranks that read data under a plan are given what 1F1B's are: inputs by the first rank's iterator, labels by the last one's.
+"""Whether the ranks that read data under a plan are given what 1F1B's are: inputs by the first rank's
+iterator, labels by the last one's.
 
     readers = Readers(engine, stages)
     readers.begin(data_iter)           # the first step, which train_batch() was given this iterator for
     readers.note(item)                 # what this rank reads of it
     said = readers.end()               # all ranks: of which other data the losses are, in words
 
-A script may make up what a rank does not need (labels on the first rank, inputs on the last), and 1F1B would never look at it.
+A script may make up what a rank does not need (labels on the first rank, inputs on the last), and 1F1B would
+never look at it.
 """
 
 import hashlib
@@ -25,13 +27,17 @@ KINDS = ("inputs", "labels")
 
 
 class Readers:
-    """Of one engine. Compares the first items: those that are read, and of a rank that reads under 1F1B only, one that is looked at."""
+    """Of one engine. Compares the first items: those that are read, and of a rank that reads under 1F1B only,
+    one that is looked at."""
 
     def __init__(self, engine: Engine, stages: list[Stage]):
         self._engine = engine
         last = len(engine.grid.pp_group) - 1
         self._theirs = {"inputs": 0, "labels": last}  # pipeline ranks
-        self._ours = {"inputs": {c.rank for c in stages if c.reads}, "labels": {c.rank for c in stages if c.ends}}
+        self._ours = {
+            "inputs": {c.rank for c in stages if c.reads},
+            "labels": {c.rank for c in stages if c.ends},
+        }
         self._reads = engine.stage_id in self._ours["inputs"] | self._ours["labels"]
         self._others = any(self._ours[kind] - {self._theirs[kind]} for kind in KINDS)
         self._wanted = False  # from begin() on: evaluations may come before it
@@ -41,7 +47,9 @@ class Readers:
     def begin(self, data_iter: Iterator[Any] | None) -> None:
         engine = self._engine
         self._wanted = self._others and (self._reads or engine.stage_id in self._theirs.values())
-        given = next((it for it in (data_iter, engine.data_iterator, engine._ostinato.offered) if it is not None), None)
+        given = next(
+            (it for it in (data_iter, engine.data_iterator, engine._ostinato.offered) if it is not None), None
+        )
         if self._wanted and given is not None and not self._reads:
             self.looking = True  # for a loader that asks the engine which rank it is for
             with random_state_kept():
@@ -66,7 +74,12 @@ class Readers:
         if not self._others:
             return []
         everyone = everyones(self._digests, self._engine.grid.pp_proc_group)
-        return [self._words(kind, rank) for kind in KINDS for rank in sorted(self._ours[kind]) if self._differ(everyone, kind, rank)][: not self._engine.stage_id]
+        return [
+            self._words(kind, rank)
+            for kind in KINDS
+            for rank in sorted(self._ours[kind])
+            if self._differ(everyone, kind, rank)
+        ][: not self._engine.stage_id]
 
     def _differ(self, everyone: list[tuple[str, ...]], kind: str, rank: int) -> bool:
         ours, theirs, index = everyone[rank], everyone[self._theirs[kind]], KINDS.index(kind)

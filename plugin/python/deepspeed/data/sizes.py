@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the micro-batches of a step are: their sizes, as ranks that read data see them, and what a rank tells the others of them.
+"""What the micro-batches of a step are: their sizes, as ranks that read data see them, and what a rank tells
+the others of them.
 
-    size_of = size_function("tokens")                    # or "my_data:length"
-    mine = seen_by(size_of, items)                       # on a rank that reads; Seen() elsewhere
-    sizes = agreed(everyones(mine))                      # the same on every rank, or the same OstinatoError
+size_of = size_function("tokens")                    # or "my_data:length"
+mine = seen_by(size_of, items)                       # on a rank that reads; Seen() elsewhere
+sizes = agreed(everyones(mine))                      # the same on every rank, or the same OstinatoError
 """
 
 import importlib
@@ -27,13 +28,17 @@ def size_function(name: str) -> Callable[[Any], Any]:
         return tokens
     module, colon, function = name.partition(":")
     if not (module and colon and function):
-        raise OstinatoError(f'"sizes" in the "ostinato" section is "{name}": it is "tokens", or names a function as "module:function"')
+        raise OstinatoError(
+            f'"sizes" in the "ostinato" section is "{name}": it is "tokens", or names a function as "module:function"'
+        )
     try:
         found = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:
         raise OstinatoError(f'"sizes" in the "ostinato" section is "{name}": {error}') from None
     if not callable(found):
-        raise OstinatoError(f'"sizes" in the "ostinato" section is "{name}", which is a {type(found).__name__} and no function')
+        raise OstinatoError(
+            f'"sizes" in the "ostinato" section is "{name}", which is a {type(found).__name__} and no function'
+        )
     return found
 
 
@@ -42,7 +47,9 @@ def tokens(item) -> int:
     inputs = item[0]
     first = inputs if torch.is_tensor(inputs) else inputs[0]
     if not torch.is_tensor(first) or first.dim() == 0:
-        raise OstinatoError("the first input of a micro-batch is no tensor with dimensions: name a function of yours instead of \"tokens\"")
+        raise OstinatoError(
+            'the first input of a micro-batch is no tensor with dimensions: name a function of yours instead of "tokens"'
+        )
     return math.prod(first.shape[:2])
 
 
@@ -78,7 +85,8 @@ def _checked(size: Any) -> float:
 
 
 def agreed(everyone: Sequence[Seen]) -> tuple[float, ...]:
-    """The sizes that all ranks that read have seen. Raises OstinatoError, the same on every rank, where one has none, or two differ."""
+    """The sizes that all ranks that read have seen. Raises OstinatoError, the same on every rank, where one
+    has none, or two differ."""
     for rank, seen in enumerate(everyone):
         if seen.error:
             raise OstinatoError(f"pipeline rank {rank}: {seen.error}")

@@ -4,8 +4,8 @@
     steps = StepPlans(group, placement, profile, size=0, keep_order=False, effort=None, planner=0)
     program = steps.next(seen, step=1)      # on all ranks of the pipeline; seen: by those that read data (sizes.py)
 
-Ranks that read tell the others what they have seen. The first of them (`planner`) searches and sends the plan as text
-(ostinato-plan/1). Every rank checks it, lowers it, and proves the program free of deadlock.
+Ranks that read tell the others what they have seen. The first of them (`planner`) searches and sends the plan
+as text (ostinato-plan/1). Every rank checks it, lowers it, and proves the program free of deadlock.
 """
 
 import json
@@ -29,8 +29,8 @@ EFFORT = 15  # percent of the usual work of a search: about 2 ms of one core
 
 @dataclass(frozen=True)
 class Planned:
-    """Of one step. Nanoseconds; `one_f_one_b`: 1F1B in the order given, 0 where it is not known; `planning`: wall clock of this rank, from
-    when it had its data until it had the program.
+    """Of one step. Nanoseconds; `one_f_one_b`: 1F1B in the order given, 0 where it is not known; `planning`:
+    wall clock of this rank, from when it had its data until it had the program.
     """
 
     plan_sha256: str
@@ -44,27 +44,41 @@ class Planned:
 
 
 def refuse(program, stages: list[plans.Stage], plan: str) -> None:
-    """Raises Unsupported for the first thing that steps of their own plans cannot keep of `program`, whose plan has the text `plan`."""
+    """Raises Unsupported for the first thing that steps of their own plans cannot keep of `program`, whose
+    plan has the text `plan`."""
     if json.loads(plan).get("modes"):
-        raise Unsupported('"sizes" does not work with a plan that chooses modes (--choose): write them into the blocks of the placement')
+        raise Unsupported(
+            '"sizes" does not work with a plan that chooses modes (--choose): write them into the blocks of the placement'
+        )
     if not plans.trains(program):
         raise Unsupported('"sizes" is for training, and this plan holds forwards only: leave it out')
     if plans.copies_of(stages) > 1:
-        raise Unsupported('"sizes" does not work with a placement that runs the model in two directions: give one in one direction')
+        raise Unsupported(
+            '"sizes" does not work with a placement that runs the model in two directions: give one in one direction'
+        )
     if sharded := [program.stages[stage.index].name for stage in stages if stage.sharded]:
-        raise Unsupported(f'"sizes" does not work with stages over several ranks ("{sharded[0]}"): give each stage one device')
+        raise Unsupported(
+            f'"sizes" does not work with stages over several ranks ("{sharded[0]}"): give each stage one device'
+        )
     if not plans.is_chain(stages):
         raise Unsupported('"sizes" does not work with models that branch: leave it out')
 
 
 class StepPlans:
-    """Of one engine, and so of one pipeline. `placement`: its text; `profile`: of the model, "" where there is none; `size`: of the micro-batch
-    that the placement describes; 0: what the profile says, else the mean of the first step's; `planner`: pipeline rank. All ranks of
-    the pipeline make one, and call it alike.
+    """Of one engine, and so of one pipeline. `placement`: its text; `profile`: of the model, "" where there
+    is none; `size`: of the micro-batch that the placement describes; 0: what the profile says, else the mean
+    of the first step's; `planner`: pipeline rank. All ranks of the pipeline make one, and call it alike.
     """
 
     def __init__(
-        self, group: dist.ProcessGroup, placement: str, profile: str, size: float, keep_order: bool, effort: int | None, planner: int
+        self,
+        group: dist.ProcessGroup,
+        placement: str,
+        profile: str,
+        size: float,
+        keep_order: bool,
+        effort: int | None,
+        planner: int,
     ):
         self._group = group
         self._placement = Placement.from_text(placement)
@@ -82,7 +96,9 @@ class StepPlans:
         dist.broadcast_object_list(said, dist.get_global_rank(self._group, self._planner), group=self._group)
         plan, why_not = said[0]
         if why_not:
-            raise OstinatoError(f"step {step}: no plan for micro-batches of sizes {', '.join(f'{size:g}' for size in sizes)}: {why_not}")
+            raise OstinatoError(
+                f"step {step}: no plan for micro-batches of sizes {', '.join(f'{size:g}' for size in sizes)}: {why_not}"
+            )
         program = self._lowering.lower(plan)
         took = time.perf_counter_ns() - begin
         usual = next((time for _, time, _ in program.beside), 0)
@@ -94,6 +110,8 @@ class StepPlans:
         try:
             self._size = self._size or statistics.fmean(sizes)
             batches = sized(self._placement, sizes, self._size, self._profile)
-            return search_sizes(self._placement, batches, keep_order=self._keep_order, effort=self._effort).text, ""
+            return search_sizes(
+                self._placement, batches, keep_order=self._keep_order, effort=self._effort
+            ).text, ""
         except Error as error:
             return "", str(error)

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plan that follows its run. Every so often rank 0 compares what blocks took with what the plan expects; where a device has become slow,
-or fast again, or layers cost otherwise than profiled, it plans again beside the training, with what was measured.
+"""A plan that follows its run. Every so often rank 0 compares what blocks took with what the plan expects;
+where a device has become slow, or fast again, or layers cost otherwise than profiled, it plans again beside
+the training, with what was measured.
 
     run.adapt = Adapt(asked, search, run.program, device, paths, moved, move)
     run.adapt.step(executor, step)      # after every step, on every rank
     run.adapt.saved(step)               # after a checkpoint, on every rank; does not return where all ranks start again with the new plan
 
-A plan made with what was measured expects what was measured: only another change makes another plan, so that nothing moves to and fro.
+A plan made with what was measured expects what was measured: only another change makes another plan, so that
+nothing moves to and fro.
 """
 
 import statistics
@@ -33,12 +35,14 @@ from ..tell.trace import Steady, blocks_of, means_of
 DEVICES = "devices.toml"  # what was measured of them
 WARM_UP = 2  # steps that do not count
 
-# (texts of the new plan's files by their names, what the next start is to know): returns why the ranks cannot start again, where it returns
+# (texts of the new plan's files by their names, what the next start is to know): returns why the ranks cannot
+# start again, where it returns
 Move = Callable[[Mapping[str, str], "Moved"], str]
 
 
 class Moved(BaseModel):
-    """What a start knows of the move that it follows. `step`: of the checkpoint; `took`: ns of the pipeline's part of a step before it."""
+    """What a start knows of the move that it follows. `step`: of the checkpoint; `took`: ns of the pipeline's
+    part of a step before it."""
 
     step: int
     took: float
@@ -47,12 +51,29 @@ class Moved(BaseModel):
 class Adapt:
     """Of one engine. All ranks must make one, alike. `moved`: this start follows a move."""
 
-    def __init__(self, asked: Adapting, search: Search, program, device: int, paths: Paths, moved: Moved | None, move: Move):
+    def __init__(
+        self,
+        asked: Adapting,
+        search: Search,
+        program,
+        device: int,
+        paths: Paths,
+        moved: Moved | None,
+        move: Move,
+    ):
         assert paths.output is not None
-        self._asked, self._search, self._program, self._move, self._moved = asked, search, program, move, moved
+        self._asked, self._search, self._program, self._move, self._moved = (
+            asked,
+            search,
+            program,
+            move,
+            moved,
+        )
         self._device, self._paths, self._output = device, paths, paths.output
         instructions = list(program.instructions(device))
-        self._planned = means_of(blocks_of(instructions), [(index, i.start, i.end) for index, i in enumerate(instructions)])
+        self._planned = means_of(
+            blocks_of(instructions), [(index, i.start, i.end) for index, i in enumerate(instructions)]
+        )
         self._steady = Steady(instructions, asked.every)
         self._ends = deque[int](maxlen=asked.every)
         self._steps = -WARM_UP
@@ -60,11 +81,14 @@ class Adapt:
         self._next: dict[str, str] = {}  # a better plan, the same on all ranks
         # Of rank 0:
         self._seen: Measured | None = None  # when last looked
-        self._told: Measured | None = None  # the change that was told, and planned for; None: all is as planned
+        self._told: Measured | None = (
+            None  # the change that was told, and planned for; None: all is as planned
+        )
         self._planning: subprocess.Popen | None = None
 
     def begins(self, step: int) -> None:
-        """Before the first step. Raises OstinatoError where the script has not gone on where all ranks have started again."""
+        """Before the first step. Raises OstinatoError where the script has not gone on where all ranks have
+        started again."""
         if self._moved is not None and self._moved.step != step:
             raise OstinatoError(
                 f"all ranks restarted after the checkpoint of step {self._moved.step}, but the script begins with step {step + 1}: make it load its "
@@ -82,13 +106,20 @@ class Adapt:
             self._compare(step)
 
     def _compare(self, step: int) -> None:
-        took = {Block(self._device, *block): statistics.median(of_steps) for block, of_steps in self._steady.means.items()}
+        took = {
+            Block(self._device, *block): statistics.median(of_steps)
+            for block, of_steps in self._steady.means.items()
+        }
         rows = [(block, self._planned[block[1:]], median) for block, median in took.items()]
-        everyone = everyones((rows, statistics.median(self._ends), self._decided() if dist.get_rank() == 0 else None))
+        everyone = everyones(
+            (rows, statistics.median(self._ends), self._decided() if dist.get_rank() == 0 else None)
+        )
         self._took = max(end for _, end, _ in everyone)
         if self._moved is not None and self._steps == self._asked.every:
             now, before = self._took / 1e6, self._moved.took / 1e6
-            say(f"measured since the move: {before / now:.2f} times as fast ({before:.1f} -> {now:.1f} ms a step, without the optimizer's)")
+            say(
+                f"measured since the move: {before / now:.2f} times as fast ({before:.1f} -> {now:.1f} ms a step, without the optimizer's)"
+            )
         if (decided := everyone[0][2]) is not None:
             self._next = decided
         if dist.get_rank() == 0:
@@ -115,22 +146,41 @@ class Adapt:
         """In a process that leaves the cores to the training."""
         folder = self._output / ADAPTED
         base = folder / BASE
-        placement, profile = Placement.from_file(self._output / PLACEMENT), Profile.from_file(base if base.is_file() else self._output / PROFILE)
+        placement, profile = (
+            Placement.from_file(self._output / PLACEMENT),
+            Profile.from_file(base if base.is_file() else self._output / PROFILE),
+        )
         if placement.sha256 != self._program.placement_sha256:
             raise OstinatoError(f"{self._output / PLACEMENT} is not the placement that runs")
         speeds = speeds_in((folder / BASE_DEVICES).read_text()) if (folder / BASE_DEVICES).is_file() else ()
-        for name, text in zip((PROFILE, DEVICES), replanned(found, placement.to_dict(), profile.to_dict(), speeds), strict=True):
+        for name, text in zip(
+            (PROFILE, DEVICES), replanned(found, placement.to_dict(), profile.to_dict(), speeds), strict=True
+        ):
             write_text(folder / name, text)
-        options = {"threads": 1} | self._search.model_dump(exclude_none=True, exclude=Search.RESTRICT | {"device_memory", "inference"})
+        options = {"threads": 1} | self._search.model_dump(
+            exclude_none=True, exclude=Search.RESTRICT | {"device_memory", "inference"}
+        )
         given = [word for key, value in options.items() for word in _as_option(key, value)]
-        command = ["nice", "-n", "19", sys.executable, "-m", "ostinato", "plan", str(folder / PROFILE), "--devices", str(folder / DEVICES)]
+        command = [
+            "nice",
+            "-n",
+            "19",
+            sys.executable,
+            "-m",
+            "ostinato",
+            "plan",
+            str(folder / PROFILE),
+            "--devices",
+            str(folder / DEVICES),
+        ]
         command += ["--micro-batches", str(self._program.micro_batches), "--all-devices", "--quiet", *given]
         command += ["--output", str(folder / PLAN), "--placement-output", str(folder / PLACEMENT)]
         with open(folder / "said", "w") as said:
             self._planning = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
 
     def _decided(self) -> dict[str, str] | None:
-        """On rank 0: the files of a new plan that is worth its move, by their names; {}: of none; None: nothing new."""
+        """On rank 0: the files of a new plan that is worth its move, by their names; {}: of none; None:
+        nothing new."""
         if self._told is None and self._next:
             return {}
         if self._planning is None or (status := self._planning.poll()) is None:
@@ -147,12 +197,18 @@ class Adapt:
         folder = self._output / ADAPTED
         if status:
             raise OstinatoError((folder / "said").read_text().strip())
-        predicted = plans.lower(self._paths.model_copy(update={"plan": folder / PLAN, "placement": folder / PLACEMENT})).predicted
+        predicted = plans.lower(
+            self._paths.model_copy(update={"plan": folder / PLAN, "placement": folder / PLACEMENT})
+        ).predicted
         gains = f"{self._took / predicted:.2f} times as fast: {self._took / 1e6:.1f} -> {predicted / 1e6:.1f} ms a step"
         if self._took < predicted * (1 + self._asked.gain):
             say(f'a new plan would be {gains}: below "gain", so this one stays')
             return None
-        then = "all ranks restart with it after the next checkpoint" if self._asked.move else f"it lies in {folder}"
+        then = (
+            "all ranks restart with it after the next checkpoint"
+            if self._asked.move
+            else f"it lies in {folder}"
+        )
         say(f"a new plan is expected to be {gains}; {then}")
         return {name: (folder / name).read_text() for name in (*FILES, PROFILE, DEVICES)}
 
@@ -163,7 +219,9 @@ class Adapt:
         files, self._next = self._next, {}
         profile, devices = files.pop(PROFILE), files.pop(DEVICES)
         if dist.get_rank() == 0:
-            for name, text in (files | {f"{ADAPTED}/{BASE}": profile, f"{ADAPTED}/{BASE_DEVICES}": devices}).items():
+            for name, text in (
+                files | {f"{ADAPTED}/{BASE}": profile, f"{ADAPTED}/{BASE_DEVICES}": devices}
+            ).items():
                 write_text(self._output / name, text)
         self.close()
         if why := self._move(files, Moved(step=step, took=self._took)):
@@ -177,13 +235,19 @@ class Adapt:
 
 
 def _alike(one: Measured, other: Measured) -> bool:
-    pairs = [(one.overall, other.overall), *((by, other.devices[device]) for device, by in one.devices.items())]
+    pairs = [
+        (one.overall, other.overall),
+        *((by, other.devices[device]) for device, by in one.devices.items()),
+    ]
     return all(abs(a / b - 1) <= CHANGED for a, b in pairs)
 
 
 def _in_words(found: Measured) -> str:
     apart = [(device, by) for device, by in sorted(found.devices.items()) if by != 1.0]
-    said = [f"device {device} is {f'{by:.2f} times as slow' if by > 1 else f'{1 / by:.2f} times as fast'} as planned" for device, by in apart]
+    said = [
+        f"device {device} is {f'{by:.2f} times as slow' if by > 1 else f'{1 / by:.2f} times as fast'} as planned"
+        for device, by in apart
+    ]
     if abs(found.overall - 1) > CHANGED:
         said.append(f"all blocks take {found.overall:.2f} times as long as planned")
     return ", ".join(said)

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradient clipping in fp32 without ZeRO, which DeepSpeed bases on a norm that depends on who holds which layer.
+"""Gradient clipping in fp32 without ZeRO, which DeepSpeed bases on a norm that depends on who holds which
+layer.
 
-Its clip_grad_norm_ sums the norms of the parameters of each rank, in their order, before it reduces over ranks (and leaves
-out the parameters of all pipeline ranks but the first). With layers elsewhere it would clip by something else. So each
-rank hands it the norms of the layers that DeepSpeed's own partition would have given to that rank: the same numbers in
-the same order, and the same result bit for bit.
+Its clip_grad_norm_ sums the norms of the parameters of each rank, in their order, before it reduces over
+ranks (and leaves out the parameters of all pipeline ranks but the first). With layers elsewhere it would clip
+by something else. So each rank hands it the norms of the layers that DeepSpeed's own partition would have
+given to that rank: the same numbers in the same order, and the same result bit for bit.
 """
 
 import torch
@@ -18,16 +19,27 @@ from ..upstream import Engine
 
 
 def clip_as_partitioned(engine: Engine, names: list[list[str]]) -> None:
-    """Clips the engine's gradients. `names[r]`: parameters of pipeline rank r in DeepSpeed's partition, in its order."""
+    """Clips the engine's gradients. `names[r]`: parameters of pipeline rank r in DeepSpeed's partition, in
+    its order."""
     norms = _norms(engine, sorted({name for held in names for name in held} - {NAME}))
-    learning = [_of_rank(held, norms, rank == len(names) - 1, len(engine.grid.dp_group) > 1) for rank, held in enumerate(names)]
-    # DeepSpeed takes the norm of the first rank's layers. Where none of them learns it could not run, and all the others' is taken.
-    counted = learning if learning[0] else [[norm for held in learning for norm in held], *([] for _ in learning[1:])]
+    learning = [
+        _of_rank(held, norms, rank == len(names) - 1, len(engine.grid.dp_group) > 1)
+        for rank, held in enumerate(names)
+    ]
+    # DeepSpeed takes the norm of the first rank's layers. Where none of them learns it could not run, and all
+    # the others' is taken.
+    counted = (
+        learning
+        if learning[0]
+        else [[norm for held in learning for norm in held], *([] for _ in learning[1:])]
+    )
     nothing = torch.zeros((), device=engine.device), True, False
     stand_ins = [_stand_in(*norm) for norm in counted[engine.stage_id] or [nothing]]
     limit = engine.gradient_clipping()
     total = clip_grad_norm_(stand_ins, limit, mpu=engine.mpu)
-    coefficient = torch.tensor([float(limit)], device=total.device) / (total + 1e-6)  # as clip_grad_norm_ computes it
+    coefficient = torch.tensor([float(limit)], device=total.device) / (
+        total + 1e-6
+    )  # as clip_grad_norm_ computes it
     coefficient = torch.min(torch.ones_like(coefficient), coefficient)
     for parameter in engine.module.parameters():
         if parameter.grad is not None:
@@ -35,8 +47,8 @@ def clip_as_partitioned(engine: Engine, names: list[list[str]]) -> None:
 
 
 def _of_rank(held: list[str], norms: dict, last: bool, replicas: bool) -> list:
-    """Of what a rank of DeepSpeed's partition holds. The last computes the loss; the loss_fn of the others learns nothing, and has gradients, all
-    zero, where replicas add theirs.
+    """Of what a rank of DeepSpeed's partition holds. The last computes the loss; the loss_fn of the others
+    learns nothing, and has gradients, all zero, where replicas add theirs.
     """
     learning = [(name, norms[name]) for name in held if name in norms and norms[name][1]]
     others = [(name, norm) for name, norm in learning if last or replicas or not is_its(name)]
@@ -44,15 +56,22 @@ def _of_rank(held: list[str], norms: dict, last: bool, replicas: bool) -> list:
 
 
 def _norms(engine: Engine, order: list[str]) -> dict[str, tuple[torch.Tensor, bool, bool]]:
-    """By name, for the whole pipeline: norm of the gradient, whether there is one, whether it is model-parallel."""
+    """By name, for the whole pipeline: norm of the gradient, whether there is one, whether it is
+    model-parallel."""
     place = {name: index for index, name in enumerate(order)}
     parts = engine.module.sharded_parameters()
     table = torch.zeros(len(order), 4, device=engine.device)
     for name, parameter in engine.module.named_parameters():
         # Of a tied parameter, which several ranks hold, only one may count: adding zeros keeps its bits.
-        if name != NAME and parameter.grad is not None and not getattr(parameter, "ds_pipe_replicated", False):  # the script's own has no marks
+        if (
+            name != NAME
+            and parameter.grad is not None
+            and not getattr(parameter, "ds_pipe_replicated", False)
+        ):  # the script's own has no marks
             if name not in place:
-                raise OstinatoError(f'"{name}" has been added to the model since deepspeed.initialize(), and gradients are clipped: let the constructor make it')
+                raise OstinatoError(
+                    f'"{name}" has been added to the model since deepspeed.initialize(), and gradients are clipped: let the constructor make it'
+                )
             norm = parameter.grad.data.detach().float().norm(2)
             whole, part = (norm.new_zeros(()), norm.square()) if name in parts else (norm, norm.new_zeros(()))
             table[place[name]] = torch.stack(

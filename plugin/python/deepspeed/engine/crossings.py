@@ -4,7 +4,8 @@
     outputs = crossing(stage, outputs, stock)      # raises OstinatoError by name for what would arrive as something else
     stripped(outputs)                              # 'tensors with the attribute "gate"': what no border keeps; "" for nothing
 
-Within a rank DeepSpeed hands on whatever a layer returns: a list, a dictionary, a tensor with attributes of its own. A plan may cut there.
+Within a rank DeepSpeed hands on whatever a layer returns: a list, a dictionary, a tensor with attributes of
+its own. A plan may cut there.
 """
 
 from typing import Any
@@ -16,15 +17,27 @@ from ..data.items import own
 from ..section.plans import Stage
 
 PLAIN = (torch.Tensor, torch.nn.Parameter)
-NOT_ITS_OWN = ("_backward_hook_managers", "_dynamo", "ds_", "ostinato_")  # attributes that DeepSpeed and torch give a tensor begin so
+NOT_ITS_OWN = (
+    "_backward_hook_managers",
+    "_dynamo",
+    "ds_",
+    "ostinato_",
+)  # attributes that DeepSpeed and torch give a tensor begin so
 
 
 def crossing(stage: Stage, outputs: Any, stock: list[int], masked: bool = False) -> Any:
-    """`outputs`, safe from what the stage's layers go on writing to: a mask that is a buffer, say. `stock`: DeepSpeed's own partition;
-    `masked`: there, the last of several tensors arrives as booleans (GPT2ModelPipe).
+    """`outputs`, safe from what the stage's layers go on writing to: a mask that is a buffer, say. `stock`:
+    DeepSpeed's own partition; `masked`: there, the last of several tensors arrives as booleans
+    (GPT2ModelPipe).
     """
     last = stage.layers[-1]
-    if masked and isinstance(outputs, tuple) and outputs and torch.is_tensor(outputs[-1]) and outputs[-1].dtype != torch.bool:
+    if (
+        masked
+        and isinstance(outputs, tuple)
+        and outputs
+        and torch.is_tensor(outputs[-1])
+        and outputs[-1].dtype != torch.bool
+    ):
         raise OstinatoError(
             f"layer {last} hands on {outputs[-1].dtype} as the last of its tensors, of which DeepSpeed makes booleans where its own partition cuts the model, for it "
             "takes it for an attention mask (GPT2ModelPipe): hand on booleans, or call engine.set_has_attention_mask(False)"
@@ -65,7 +78,14 @@ def _no_tensors(outputs: Any) -> str:
     """The first thing that is none, where a stage can hand on tensors only."""
     if not isinstance(outputs, tuple):
         return "" if torch.is_tensor(outputs) else f"a {type(outputs).__name__}"
-    return next((f"a tuple with a {type(o).__name__} in it" for o in outputs if o is not None and not torch.is_tensor(o)), "")
+    return next(
+        (
+            f"a tuple with a {type(o).__name__} in it"
+            for o in outputs
+            if o is not None and not torch.is_tensor(o)
+        ),
+        "",
+    )
 
 
 def _kept(tensor: torch.Tensor | None) -> torch.Tensor | None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """PipelineEngine whose training schedule is a plan.
 
-The executor runs forwards, backwards and transfers; everything else is DeepSpeed's: the forward pass of a stage with
-its loss, the data iterator, loss scaling, reduction of gradients, the optimizer step, timers, monitors, checkpoints.
-The engine's class is changed when it is made; DeepSpeed's own class stays as it is.
+The executor runs forwards, backwards and transfers; everything else is DeepSpeed's: the forward pass of a
+stage with its loss, the data iterator, loss scaling, reduction of gradients, the optimizer step, timers,
+monitors, checkpoints. The engine's class is changed when it is made; DeepSpeed's own class stays as it is.
 """
 
 import time
@@ -44,7 +44,8 @@ from ..upstream import Engine
 
 _engines = count()  # every rank makes its engines in the same order
 
-# What the executor runs instead of DeepSpeed; the rest of a training schedule (reductions, the step) stays DeepSpeed's.
+# What the executor runs instead of DeepSpeed; the rest of a training schedule (reductions, the step) stays
+# DeepSpeed's.
 EXECUTED = (
     schedule.LoadMicroBatch,
     schedule.ForwardPass,
@@ -66,8 +67,9 @@ class PlanEngine(PlanData, PlanCheckpoints):
     """Mixed in before PipelineEngine."""
 
     def ostinato_begin(self, draws_elsewhere: bool, first: str | None) -> None:
-        """After __init__: makes the executors and hands them this rank's stages. All ranks must call it. `draws_elsewhere`: layers would draw
-        other random numbers than in 1F1B. `first`: what 1F1B has computed in the steps that are to be compared.
+        """After __init__: makes the executors and hands them this rank's stages. All ranks must call it.
+        `draws_elsewhere`: layers would draw other random numbers than in 1F1B. `first`: what 1F1B has
+        computed in the steps that are to be compared.
         """
         run = self._ostinato
         run.group, run.links = self._own_groups()
@@ -106,7 +108,9 @@ class PlanEngine(PlanData, PlanCheckpoints):
         presence = Presence(engine, self.global_rank, dist.get_world_size(), self._position)
         name = f"{engine}, pipeline of rank {self.grid.pp_group[0]}"
         ranks, late_s = len(self.grid.pp_group), late_after(timeout_s)
-        return Watch(store, name, self.stage_id, ranks, self._position, period_s, presence, late_s, together=engine)
+        return Watch(
+            store, name, self.stage_id, ranks, self._position, period_s, presence, late_s, together=engine
+        )
 
     def _make_executor(self, program, dynamic_shapes: bool, programs_change: bool = False):
         """For this rank; its stages are still to be set."""
@@ -127,13 +131,17 @@ class PlanEngine(PlanData, PlanCheckpoints):
 
     def _training_executor(self):
         run = self._ostinato
-        executor = self._make_executor(run.program, self.module.dynamic_shape or run.plans_steps, run.plans_steps)
+        executor = self._make_executor(
+            run.program, self.module.dynamic_shape or run.plans_steps, run.plans_steps
+        )
         for stage in run.stages:
             if stage.on(self.stage_id):
                 executor.set_stage(
                     stage.index,
                     lambda micro_batch, inputs, c=stage: self._train_forward(c, micro_batch, inputs),
-                    before_backward=lambda micro_batch, part, c=stage: self._before_backward(c, micro_batch, part),
+                    before_backward=lambda micro_batch, part, c=stage: self._before_backward(
+                        c, micro_batch, part
+                    ),
                     after_backward=lambda micro_batch, part: self._after_backward(part),
                     may_split=self.module.may_split(stage),
                     one_by_one=self._one_by_one(stage),
@@ -150,8 +158,8 @@ class PlanEngine(PlanData, PlanCheckpoints):
                 mine = group, links
         return mine
 
-    # ---- where DeepSpeed asks for the first or the last stage, it means the ranks that read inputs, and the one that reports
-    # the loss; while a batch is read, those that read labels; while a stage runs, that stage
+    # ---- where DeepSpeed asks for the first or the last stage, it means the ranks that read inputs, and the
+    # one that reports the loss; while a batch is read, those that read labels; while a stage runs, that stage
 
     def is_first_stage(self):
         run = self._ostinato
@@ -161,7 +169,9 @@ class PlanEngine(PlanData, PlanCheckpoints):
 
     def is_last_stage(self):
         run = self._ostinato
-        if not run.ready or run.readers.looking:  # __init__ tries its neighbours out, in the order of the ranks
+        if (
+            not run.ready or run.readers.looking
+        ):  # __init__ tries its neighbours out, in the order of the ranks
             return super().is_last_stage()
         if run.active is not None:
             return run.active.ends
@@ -202,7 +212,10 @@ class PlanEngine(PlanData, PlanCheckpoints):
             run.hooks = self._look_behind_own_borders()
             run.readers.begin(data_iter)
             data_iter = run.random_numbers.before_step(data_iter)
-        with self._whole_or_failed(f"step {self.global_steps + 1}"), run.memory.step(self.global_steps + 1) if run.memory else nullcontext():
+        with (
+            self._whole_or_failed(f"step {self.global_steps + 1}"),
+            run.memory.step(self.global_steps + 1) if run.memory else nullcontext(),
+        ):
             loss = super().train_batch(*[data_iter][: data_iter is not None])  # a subclass's may take none
         if run.trace is not None:
             run.trace.step(time.perf_counter() - begin, run.executor)
@@ -230,7 +243,8 @@ class PlanEngine(PlanData, PlanCheckpoints):
 
     @contextmanager
     def _whole_or_failed(self, what: str) -> Iterator[None]:
-        """Around what may not end half-way: gradients of some micro-batches would stay, and transfers that nobody takes."""
+        """Around what may not end half-way: gradients of some micro-batches would stay, and transfers that
+        nobody takes."""
         try:
             yield
         except BaseException as error:
@@ -240,9 +254,12 @@ class PlanEngine(PlanData, PlanCheckpoints):
             raise
 
     def _refuse_failed(self, what: str) -> None:
-        """The script caught the error and goes on, as ranks that waited for this one would do: what they send belongs to other micro-batches."""
+        """The script caught the error and goes on, as ranks that waited for this one would do: what they send
+        belongs to other micro-batches."""
         if failed := self._ostinato.failed:
-            raise OstinatoError(f"{what}: {failed}, and ranks are out of step since then: end the run and resume it from its last checkpoint")
+            raise OstinatoError(
+                f"{what}: {failed}, and ranks are out of step since then: end the run and resume it from its last checkpoint"
+            )
 
     def _tell_of_first_step(self) -> None:
         """What nobody knows before it. All ranks must call it."""
@@ -251,7 +268,12 @@ class PlanEngine(PlanData, PlanCheckpoints):
             handle.remove()
         for said in run.readers.end():
             print(f"ostinato: rank {self.global_rank}: {said}", flush=True)
-        mine = {layer for stage in run.stages for layer in run.written_again & set(stage.layers) if run.steps or not self._as_in_1f1b(stage, layer)}
+        mine = {
+            layer
+            for stage in run.stages
+            for layer in run.written_again & set(stage.layers)
+            if run.steps or not self._as_in_1f1b(stage, layer)
+        }
         everyone = zip(*everyones((run.several, run.strided, mine)), strict=True)
         several, strided, again = (sorted(set[int]().union(*of_ranks)) for of_ranks in everyone)
         notes = [announce.several(several)] * bool(several and run.keeps_bits)
@@ -265,13 +287,19 @@ class PlanEngine(PlanData, PlanCheckpoints):
 
     def _as_in_1f1b(self, stage: plans.Stage, layer: int) -> bool:
         run = self._ostinato
-        return plans.as_in_1f1b(run.program, stage, bisect_right(run.stock_parts, layer) - 1, len(run.stock_parts) - 1)
+        return plans.as_in_1f1b(
+            run.program, stage, bisect_right(run.stock_parts, layer) - 1, len(run.stock_parts) - 1
+        )
 
     def _tell_what_ran_whole(self) -> None:
         """A layer may checkpoint by itself, which only a backward shows."""
         run = self._ostinato
         assert run.executor is not None
-        names = [run.program.stages[s].name for s in run.executor.unsplit_stages if run.stages[s].rank == self.stage_id]
+        names = [
+            run.program.stages[s].name
+            for s in run.executor.unsplit_stages
+            if run.stages[s].rank == self.stage_id
+        ]
         if names and self.grid.get_data_parallel_rank() == 0:
             print(announce.ran_whole(self.global_rank, names), flush=True)
 
@@ -284,7 +312,9 @@ class PlanEngine(PlanData, PlanCheckpoints):
         self.module.follow()
         batches = pipe_schedule.micro_batches if evaluates else self.micro_batches
         self._reserve_pipe_buffers(batches)
-        run.batches = Batches(self, batches, [c for c in run.stages if c.rank == self.stage_id], plans.copies_of(run.stages))
+        run.batches = Batches(
+            self, batches, [c for c in run.stages if c.rank == self.stage_id], plans.copies_of(run.stages)
+        )
         self.module.whole_logits = not self._compute_loss
         self._steps_here += not evaluates
         if run.steps is not None and not evaluates:
@@ -309,7 +339,9 @@ class PlanEngine(PlanData, PlanCheckpoints):
             self.module.show_all()
             run.items.clear()  # of a step that failed
             if not evaluates:
-                self.fwd_outputs = [run.ended[batch] for batch in sorted(run.ended)]  # a subclass may report what is in it
+                self.fwd_outputs = [
+                    run.ended[batch] for batch in sorted(run.ended)
+                ]  # a subclass may report what is in it
                 run.ended = {}
             run.random_numbers.end(whole)
         run.batches_before += batches
@@ -350,7 +382,11 @@ class PlanEngine(PlanData, PlanCheckpoints):
         between = f"{run.outside.where()}, between steps" if run.batches_before else "has not begun"
         if part := run.outside.part():
             return part
-        return run.outside.in_the_script(working.position()) if working is not None else run.outside.whole() or between
+        return (
+            run.outside.in_the_script(working.position())
+            if working is not None
+            else run.outside.whole() or between
+        )
 
     def _aggregate_total_loss(self):
         stages = self.num_stages
@@ -364,7 +400,9 @@ class PlanEngine(PlanData, PlanCheckpoints):
                 self.num_stages = stages
 
     def _bcast_pipe_scalar(self, data, src_rank=None, dtype=torch.float32):
-        return super()._bcast_pipe_scalar(data, self._loss_stage_global_rank() if src_rank is None else src_rank, dtype)
+        return super()._bcast_pipe_scalar(
+            data, self._loss_stage_global_rank() if src_rank is None else src_rank, dtype
+        )
 
     def _after_the_plan(self, pipe_schedule) -> list:
         """DeepSpeed's instructions that follow the last backward. Its schedule is read once."""
@@ -390,14 +428,15 @@ class PlanEngine(PlanData, PlanCheckpoints):
         run.executor = self._training_executor() if run.trains else None
 
     def compile(self, *args, **kwargs):
-        """Layers are compiled one by one. All ranks must call it: a stage may have become one that cannot be split."""
+        """Layers are compiled one by one. All ranks must call it: a stage may have become one that cannot be
+        split."""
         super().compile(*args, **kwargs)
         run = self._ostinato
         run.executor = self._training_executor() if run.trains else None
 
     def destroy(self):
-        """Also ends the threads and connections of the groups that are ostinato's. DeepSpeed keeps its own, and calls this once more
-        when the engine is collected.
+        """Also ends the threads and connections of the groups that are ostinato's. DeepSpeed keeps its own,
+        and calls this once more when the engine is collected.
         """
         run = self._ostinato
         if not run.ready:

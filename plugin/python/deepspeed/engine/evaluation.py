@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """eval_batch() runs the forwards of the plan: in its order, with its transfers, by the C++ executor.
 
-n micro-batches are rounds of as many as the plan has, and one of the rest. Nothing stands between two rounds: a rank begins the
-next when its own part is done, while ranks behind it still work on this one, so requests are in flight all the time. Where
-the plan runs the model in several directions, batch i goes the way i % copies, as in training.
+n micro-batches are rounds of as many as the plan has, and one of the rest. Nothing stands between two rounds:
+a rank begins the next when its own part is done, while ranks behind it still work on this one, so requests
+are in flight all the time. Where the plan runs the model in several directions, batch i goes the way i %
+copies, as in training.
 """
 
 from itertools import count
@@ -19,21 +20,29 @@ from ..section.plans import copies_of
 
 
 class Forwards:
-    """The evaluation side of one engine. `make_executor(program, dynamic_shapes)`: one of the engine's, for this rank."""
+    """The evaluation side of one engine. `make_executor(program, dynamic_shapes)`: one of the engine's, for
+    this rank."""
 
     def __init__(self, engine: Any, make_executor):
         self._engine, self._make_executor = engine, make_executor
         self._run = engine._ostinato
-        self._dynamic = self._run.trains or engine.module.dynamic_shape  # evaluations may differ in their shapes
+        self._dynamic = (
+            self._run.trains or engine.module.dynamic_shape
+        )  # evaluations may differ in their shapes
         self._copies = copies_of(self._run.stages)
         self._executors: dict[tuple[int, int], object] = {}  # by micro-batches, and directions that take part
         self._first = 0  # batch that the round begins with
-        self._ended: dict[int, tuple] = {}  # by batch: its loss or output, and logits where they are asked for
+        self._ended: dict[
+            int, tuple
+        ] = {}  # by batch: its loss or output, and logits where they are asked for
 
     def run(self, batches: int) -> None:
-        """Runs every stage of this rank on every batch; DeepSpeed finds losses and outputs where it always does."""
+        """Runs every stage of this rank on every batch; DeepSpeed finds losses and outputs where it always
+        does."""
         self._ended = {}
-        for self._first, micro_batches, copies in rounds(batches, self._run.program.micro_batches, self._copies):
+        for self._first, micro_batches, copies in rounds(
+            batches, self._run.program.micro_batches, self._copies
+        ):
             self._engine.ostinato_run(self._executor(micro_batches, copies))
         if self._copies > 1:
             self._bring_together()
@@ -42,8 +51,8 @@ class Forwards:
             self._engine.outputs = self._ended[max(self._ended)][1]
 
     def refuse_without_data(self) -> None:
-        """All ranks raise StopIteration where the iterator of one has ended: in 1F1B the ranks that read it find that out by themselves, and
-        here others would wait for what they compute of it.
+        """All ranks raise StopIteration where the iterator of one has ended: in 1F1B the ranks that read it
+        find that out by themselves, and here others would wait for what they compute of it.
         """
         engine, ended = self._engine, torch.zeros(1, dtype=torch.int32, device=self._engine.device)
         if engine._reads_data():
@@ -86,7 +95,8 @@ class Forwards:
         return ()
 
     def _bring_together(self) -> None:
-        """Every rank learns the results of all directions: the one that reports needs them in the order of the batches."""
+        """Every rank learns the results of all directions: the one that reports needs them in the order of
+        the batches."""
         everyone = everyones(map_tensors(torch.Tensor.cpu, self._ended), self._run.group)
         for ended in everyone if self._ended else ():
             self._ended.update(map_tensors(lambda tensor: tensor.to(self._engine.device), ended))

@@ -34,10 +34,13 @@ class PlanCheckpoints(Engine):
         """Raises OstinatoError where the script has written to engine.micro_batches."""
         run = self._ostinato
         if self.micro_batches != (planned := run.program.micro_batches * copies_of(run.stages)):
-            raise OstinatoError(f"engine.micro_batches is {self.micro_batches}, and the plan is for {planned}: search a plan for {self.micro_batches}")
+            raise OstinatoError(
+                f"engine.micro_batches is {self.micro_batches}, and the plan is for {planned}: search a plan for {self.micro_batches}"
+            )
 
     def get_global_grad_norm(self):
-        """Summed rank by rank where ZeRO or half precision computes it: rounded otherwise than in 1F1B where layers have moved."""
+        """Summed rank by rank where ZeRO or half precision computes it: rounded otherwise than in 1F1B where
+        layers have moved."""
         norm, run = super().get_global_grad_norm(), self._ostinato
         if norm is not None and run.stock_names is not None and not run.norm_told:
             run.norm_told = True
@@ -45,7 +48,8 @@ class PlanCheckpoints(Engine):
         return norm
 
     def save_checkpoint(self, save_dir, tag=None, client_state=None, save_latest=True, *args, **kwargs):
-        """DeepSpeed's rank 0 would write `latest` while others still write what it leads to: here it waits for them."""
+        """DeepSpeed's rank 0 would write `latest` while others still write what it leads to: here it waits
+        for them."""
         self._stay()
         tag = str(f"global_step{self.global_steps}" if tag is None else tag)
         names = everyones(optimizer_state.named(self), self.grid.pp_proc_group)
@@ -54,9 +58,13 @@ class PlanCheckpoints(Engine):
             checkpoint.write(save_dir, tag, self._ostinato.stages, names, facts)
         moved = checkpoint.held_by(self._ostinato.stages) != checkpoint.held_alone(self._ostinato.stock_parts)
         kept = seal.sealing(self.optimizer) if moved and self.optimizer is not None else nullcontext()
-        theirs = save_latest and self.checkpoint_engine.is_decoupled()  # it goes on to write, and knows when it is done
+        theirs = (
+            save_latest and self.checkpoint_engine.is_decoupled()
+        )  # it goes on to write, and knows when it is done
         with self._ostinato.outside.checkpoint("saving a checkpoint"), kept:
-            saved = super().save_checkpoint(save_dir, tag, {} if client_state is None else client_state, theirs, *args, **kwargs)
+            saved = super().save_checkpoint(
+                save_dir, tag, {} if client_state is None else client_state, theirs, *args, **kwargs
+            )
             if save_latest and not theirs:
                 self._save_latest(save_dir, tag)
         if self._ostinato.adapt is not None and save_latest and not theirs:
@@ -82,9 +90,13 @@ class PlanCheckpoints(Engine):
         """By group, of whole parameters."""
         whole = universal.whole_shapes(self, self._ostinato.parts)
         groups = super()._get_zero_param_shapes()
-        return [type(group)((name, whole.get(name, shape)) for name, shape in group.items()) for group in groups]
+        return [
+            type(group)((name, whole.get(name, shape)) for name, shape in group.items()) for group in groups
+        ]
 
-    def load_checkpoint(self, load_dir, tag=None, load_module_strict=True, load_optimizer_states=True, *args, **kwargs):
+    def load_checkpoint(
+        self, load_dir, tag=None, load_module_strict=True, load_optimizer_states=True, *args, **kwargs
+    ):
         self._stay()
         module_only = kwargs.get("load_module_only", args[1] if len(args) > 1 else False)
         saved = None
@@ -94,7 +106,9 @@ class PlanCheckpoints(Engine):
         if not self.load_universal_checkpoint():
             self.module.refuse_unreadable(checkpoint.folder_of(load_dir, tag))
         with self._ostinato.outside.checkpoint("loading a checkpoint"), optimizer_state.loading(self, saved):
-            loaded = super().load_checkpoint(load_dir, tag, load_module_strict, load_optimizer_states, *args, **kwargs)
+            loaded = super().load_checkpoint(
+                load_dir, tag, load_module_strict, load_optimizer_states, *args, **kwargs
+            )
         universal.drop_wholes(self)
         if loaded[1] and "optimizer" in loaded[1]:  # DeepSpeed leaves it in what it returns
             loaded[1]["optimizer"] = seal.unsealed(loaded[1]["optimizer"])

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The data iterator of an engine that runs a plan: which ranks read it, and when; where each step has a plan of its own, all of a step
-before it begins."""
+"""The data iterator of an engine that runs a plan: which ranks read it, and when; where each step has a plan
+of its own, all of a step before it begins."""
 
 from itertools import repeat
 from typing import Any
@@ -14,7 +14,9 @@ from ..data.sizes import Seen, seen_by, size_function
 from .stage_passes import StagePasses
 
 
-BROUGHT = repeat(None)  # stands for None where batch_fn(None) has the data from the slice rank that reads them
+BROUGHT = repeat(
+    None
+)  # stands for None where batch_fn(None) has the data from the slice rank that reads them
 
 
 class PlanData(StagePasses):
@@ -24,7 +26,10 @@ class PlanData(StagePasses):
         if self._reads_data():
             self.training_dataloader = loader
             self.data_iterator = iter(loader)
-        elif self.stage_id in (0, self.num_stages - 1):  # it reads under 1F1B, and DataLoader draws where it begins
+        elif self.stage_id in (
+            0,
+            self.num_stages - 1,
+        ):  # it reads under 1F1B, and DataLoader draws where it begins
             self.set_dataiterator(iter(loader))
 
     def set_dataiterator(self, iterator):
@@ -35,8 +40,13 @@ class PlanData(StagePasses):
             self._ostinato.offered = iterator
 
     def _or_brought(self, iterator):
-        """Of ranks that hold slices of the same layers DeepSpeed lets one read, and calls batch_fn, which may send, on all of them."""
-        return BROUGHT if iterator is None and self.batch_fn is not None and self.grid.slice_parallel_size > 1 else iterator
+        """Of ranks that hold slices of the same layers DeepSpeed lets one read, and calls batch_fn, which may
+        send, on all of them."""
+        return (
+            BROUGHT
+            if iterator is None and self.batch_fn is not None and self.grid.slice_parallel_size > 1
+            else iterator
+        )
 
     def _reads_data(self) -> bool:
         return any(c.rank == self.stage_id and (c.reads or c.ends) for c in self._ostinato.stages)
@@ -44,9 +54,19 @@ class PlanData(StagePasses):
     def _refuse_without_data(self, data_iter) -> None:
         """All ranks must call it, and raise the same."""
         given = self.data_iterator if data_iter is None else data_iter
-        everyone = everyones((self._reads_data(), given is not None and given is not BROUGHT, given is BROUGHT, self.grid.slice_group))
+        everyone = everyones(
+            (
+                self._reads_data(),
+                given is not None and given is not BROUGHT,
+                given is BROUGHT,
+                self.grid.slice_group,
+            )
+        )
         owns = [own for _, own, _, _ in everyone]
-        lacks = [reads and not own and not (brought and any(owns[peer] for peer in peers)) for reads, own, brought, peers in everyone]
+        lacks = [
+            reads and not own and not (brought and any(owns[peer] for peer in peers))
+            for reads, own, brought, peers in everyone
+        ]
         if ranks := [rank for rank, without in enumerate(lacks) if without]:
             raise OstinatoError(
                 f"train_batch() was given no data on {ranks_in_words(ranks)}, where the plan reads it: give it to every rank, or to those of "

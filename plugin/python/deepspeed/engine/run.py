@@ -42,14 +42,20 @@ class Run:
     program: Program
     stages: list[Stage]  # all stages, in model order
     stock_parts: list[int]  # DeepSpeed's own partition of the model
-    stock_names: list[list[str]] | None  # parameters of each pipeline rank in it; None where the plan's is the same
+    stock_names: (
+        list[list[str]] | None
+    )  # parameters of each pipeline rank in it; None where the plan's is the same
     section: Section
     paths: Paths
     shards: dict[int, Shard]  # this rank's place in sharded stages, by layer
     parts: list[Part]  # the parameters of which this rank holds a part
-    copies: Copies | None = None  # the weights that several ranks hold; None where the plan runs in one direction
+    copies: Copies | None = (
+        None  # the weights that several ranks hold; None where the plan runs in one direction
+    )
     idle: torch.nn.Parameter | None = None  # where this rank has nothing to train
-    couriers: dict[tuple[int, str], Courier] = field(default_factory=dict)  # by stage and DeepSpeed's name of the buffer
+    couriers: dict[tuple[int, str], Courier] = field(
+        default_factory=dict
+    )  # by stage and DeepSpeed's name of the buffer
     group: dist.ProcessGroup | None = None  # process group of this pipeline, for the executors alone
     links: Links = field(default_factory=dict)  # groups of two ranks for its transfers
     executor: Executor | None = None  # of training; None where the plan holds forwards only
@@ -60,14 +66,26 @@ class Run:
     memory: StepMemory | None = None
     active: Stage | None = None  # the stage whose forward or backward runs
     batches_before: int = 0  # this step: of all steps and evaluations
-    ended: dict[int, Any] = field(default_factory=dict)  # in a step: by batch, what DeepSpeed's forward pass has noted of its loss
+    ended: dict[int, Any] = field(
+        default_factory=dict
+    )  # in a step: by batch, what DeepSpeed's forward pass has noted of its loss
     loading: bool = False  # a batch is being read
-    versions: dict[int, int] = field(default_factory=dict)  # step 1, as a backward begins: by layer, how often its buffers were written to
-    written_again: set[int] = field(default_factory=set)  # layers that a backward runs forward again, and that write to buffers
-    several: set[int] = field(default_factory=set)  # layers after which several tensors with gradients cross a border of one run alone
-    strided: set[int] = field(default_factory=set)  # likewise: layers after which tensors or gradients cross that a border makes contiguous
+    versions: dict[int, int] = field(
+        default_factory=dict
+    )  # step 1, as a backward begins: by layer, how often its buffers were written to
+    written_again: set[int] = field(
+        default_factory=set
+    )  # layers that a backward runs forward again, and that write to buffers
+    several: set[int] = field(
+        default_factory=set
+    )  # layers after which several tensors with gradients cross a border of one run alone
+    strided: set[int] = field(
+        default_factory=set
+    )  # likewise: layers after which tensors or gradients cross that a border makes contiguous
     hooks: list[RemovableHandle] = field(default_factory=list)  # of step 1
-    unsaid: list[str] | None = None  # of what step 1 has shown, until it is measured whether that makes a difference; None: nobody measures
+    unsaid: list[str] | None = (
+        None  # of what step 1 has shown, until it is measured whether that makes a difference; None: nobody measures
+    )
     keeps_bits: bool = False  # losses are expected to be those of 1F1B bit for bit
     offered: Any = None  # the iterator that the script gave this rank, which reads no data; until step 1
     failed: str = ""  # what an error ended half-way, in words: ranks are out of step since
@@ -91,7 +109,11 @@ class Run:
 
     def splits(self, stage: Stage) -> bool:
         """Its backward runs in two halves, which start from all outputs at once."""
-        return any(i.stage == stage.index and i.action == "I" for rank in stage.ranks for i in self.program.instructions(rank))
+        return any(
+            i.stage == stage.index and i.action == "I"
+            for rank in stage.ranks
+            for i in self.program.instructions(rank)
+        )
 
     @property
     def plans_steps(self) -> bool:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the executor calls for a stage: its forward and what stands around its backward, by DeepSpeed's own passes."""
+"""What the executor calls for a stage: its forward and what stands around its backward, by DeepSpeed's own
+passes."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ def _is_mark(value) -> bool:
 
 
 def _taken(stage: Stage, given, made: tuple | None):
-    """What a stage that reads data runs on: all inputs of the batch, or those that it takes and what other stages made."""
+    """What a stage that reads data runs on: all inputs of the batch, or those that it takes and what other
+    stages made."""
     if stage.takes is None:
         return given
     given = given if isinstance(given, tuple) else (given,)
@@ -60,7 +62,8 @@ def _handed_on(inputs: tuple) -> Any:
 
 
 def _ask_for_gradient(inputs: Any) -> None:
-    """Of what stages that learn nothing have made: a re-entrant checkpoint runs no backward where nothing that it is given asks for one."""
+    """Of what stages that learn nothing have made: a re-entrant checkpoint runs no backward where nothing
+    that it is given asks for one."""
     for tensor in inputs if isinstance(inputs, tuple) else (inputs,):
         if torch.is_tensor(tensor) and tensor.is_floating_point() and tensor.is_leaf:
             tensor.requires_grad_()
@@ -98,8 +101,9 @@ class StagePasses(Engine):
     _steps_here = 0  # training steps of this engine; global_steps counts on from a checkpoint
 
     def _one_by_one(self, stage: Stage) -> bool:
-        """DeepSpeed runs Tensor.backward() for each output of a rank, one after the other, through all of its layers; a stage that begins and
-        ends where the rank does in its partition keeps that order, in which gradients are added. Recomputing it several times is not possible.
+        """DeepSpeed runs Tensor.backward() for each output of a rank, one after the other, through all of its
+        layers; a stage that begins and ends where the rank does in its partition keeps that order, in which
+        gradients are added. Recomputing it several times is not possible.
         """
         parts = self._ostinato.stock_parts
         begins = dict(zip(parts[1:-1], parts, strict=False))  # by the layer after a rank's last
@@ -108,7 +112,9 @@ class StagePasses(Engine):
     def _look_behind_own_borders(self) -> list[RemovableHandle]:
         """Hooks on layers behind which DeepSpeed's partition cuts, and this plan does not."""
         run, functions = self._ostinato, self.module.layers_here()
-        last = {part - 1 for part in run.stock_parts[1:-1]} & {layer for stage in run.stages for layer in stage.layers[:-1]}
+        last = {part - 1 for part in run.stock_parts[1:-1]} & {
+            layer for stage in run.stages for layer in stage.layers[:-1]
+        }
 
         def hook(layer: int):
             def look(module, inputs, outputs) -> None:
@@ -120,7 +126,9 @@ class StagePasses(Engine):
 
             return look
 
-        looked_at = {layer: function for layer in last if isinstance(function := functions.get(layer), torch.nn.Module)}
+        looked_at = {
+            layer: function for layer in last if isinstance(function := functions.get(layer), torch.nn.Module)
+        }
         return [module.register_forward_hook(hook(layer)) for layer, module in looked_at.items()]
 
     def _train_forward(self, stage: Stage, micro_batch: int, inputs: tuple | None):
@@ -134,13 +142,16 @@ class StagePasses(Engine):
         if self.fwd_outputs:  # a forward pass of the script's own may keep nothing
             run.ended[batch] = map_tensors(_by_itself, self.fwd_outputs.pop())
         if not torch.is_tensor(self.loss):
-            raise OstinatoError(f"the loss is a {type(self.loss).__name__}: a backward begins from one tensor (others: the model's get_additional_losses())")
+            raise OstinatoError(
+                f"the loss is a {type(self.loss).__name__}: a backward begins from one tensor (others: the model's get_additional_losses())"
+            )
         loss = self.scale(self.loss / self.gradient_accumulation_steps())
         self.loss = self.loss.detach()  # the executor frees the graph when the backward is done
         return loss
 
     def forward_stage(self, stage: Stage, batch: int, inputs: tuple | None):
-        """DeepSpeed's forward pass of one stage on one batch. `inputs`: what the stages before it made; None where there is none."""
+        """DeepSpeed's forward pass of one stage on one batch. `inputs`: what the stages before it made; None
+        where there is none."""
         run, buffers = self._ostinato, self.pipe_buffers
         if stage.reads:
             inputs = _taken(stage, self._read(stage, batch, "inputs"), inputs)
@@ -148,15 +159,25 @@ class StagePasses(Engine):
             inputs = _handed_on(inputs)
             if self._steps_here <= 1 and stage.first not in run.stock_parts:
                 _look_at_gradients(inputs, stage.first - 1, run.strided)
-        if torch.is_grad_enabled() and self._reentrant_activation_checkpointing() and self.module.learns(stage):
+        if (
+            torch.is_grad_enabled()
+            and self._reentrant_activation_checkpointing()
+            and self.module.learns(stage)
+        ):
             _ask_for_gradient(inputs)
-        labels = self._read(stage, batch, "labels") if stage.ends else None  # reading goes through these buffers
+        labels = (
+            self._read(stage, batch, "labels") if stage.ends else None
+        )  # reading goes through these buffers
         buffers["inputs"][batch], buffers["labels"][batch] = inputs, labels
         run.active = stage
         self.module.show(stage)
-        self.module.micro_offset = run.batches_before + batch  # it seeds the layers of a micro-batch where seed_layers is on
+        self.module.micro_offset = (
+            run.batches_before + batch
+        )  # it seeds the layers of a micro-batch where seed_layers is on
         with run.random_numbers.forward(batch):
-            self._INSTRUCTION_MAP[schedule.ForwardPass](self, batch)  # as DeepSpeed: a method of a subclass does not count
+            self._INSTRUCTION_MAP[schedule.ForwardPass](
+                self, batch
+            )  # as DeepSpeed: a method of a subclass does not count
         run.active = None
         outputs = buffers["outputs"][batch]
         if isinstance(outputs, ShardedLogits):
@@ -165,9 +186,18 @@ class StagePasses(Engine):
         if stage.ends:
             return outputs
         outputs = crossing(stage, outputs, run.stock_parts, self.has_attention_mask or self.has_bool_tensors)
-        if self._steps_here <= 1 and _gradients(outputs) > 1 and (run.splits(stage) or not self._one_by_one(stage)):
+        if (
+            self._steps_here <= 1
+            and _gradients(outputs) > 1
+            and (run.splits(stage) or not self._one_by_one(stage))
+        ):
             run.several.add(stage.layers[-1])
-        if self._steps_here <= 1 and stage.layers[-1] + 1 not in run.stock_parts and self._leaves(stage) and _strided(outputs):
+        if (
+            self._steps_here <= 1
+            and stage.layers[-1] + 1 not in run.stock_parts
+            and self._leaves(stage)
+            and _strided(outputs)
+        ):
             run.strided.add(stage.layers[-1])
         alone = isinstance(outputs, tuple) and len(outputs) == 1
         return (*outputs, ALONE.to(outputs[0].device)) if alone else outputs
@@ -202,14 +232,18 @@ class StagePasses(Engine):
         return interval > 0 and function is not non_reentrant_checkpoint
 
     def _follow(self, logits: ShardedLogits) -> None:
-        """What DeepSpeed does with outputs that are tensors: its hooks on their way back, and logits for evaluation."""
-        register_output_backward_hooks(logits.part, self._backward_prologue, self._backward_prologue_per_tensor)
+        """What DeepSpeed does with outputs that are tensors: its hooks on their way back, and logits for
+        evaluation."""
+        register_output_backward_hooks(
+            logits.part, self._backward_prologue, self._backward_prologue_per_tensor
+        )
         if self.eval_return_logits:
             self.outputs = logits.whole()
 
     def _before_backward(self, stage: Stage, micro_batch: int, part: str) -> None:
-        """Recomputation reads the stage's layers; DeepSpeed's hooks on gradients ask who runs the backward. `part`: "B" (all of
-        it), "I" or "W". DeepSpeed prepares for gradients of weights (bf16: clears the last ones) where they come.
+        """Recomputation reads the stage's layers; DeepSpeed's hooks on gradients ask who runs the backward.
+        `part`: "B" (all of it), "I" or "W". DeepSpeed prepares for gradients of weights (bf16: clears the
+        last ones) where they come.
         """
         run = self._ostinato
         run.active = stage
@@ -227,7 +261,8 @@ class StagePasses(Engine):
                 learn_nothing(run.idle)
 
     def _after_backward(self, part: str) -> None:
-        """What DeepSpeedEngine.backward() does once the gradients are there (bf16: adds them to their fp32 sums)."""
+        """What DeepSpeedEngine.backward() does once the gradients are there (bf16: adds them to their fp32
+        sums)."""
         if part == "I":
             self._stop_timers(self.engine_timers.backward_timers)
         else:
@@ -236,18 +271,24 @@ class StagePasses(Engine):
         self._running_engine_backward = False
         run.random_numbers.after_backward()
         if self._steps_here == 1 and run.active is not None:
-            run.written_again |= {layer for layer, version in self._versions(run.active).items() if version != run.versions[layer]}
+            run.written_again |= {
+                layer
+                for layer, version in self._versions(run.active).items()
+                if version != run.versions[layer]
+            }
         run.active = None
 
     def _versions(self, stage: Stage) -> dict[int, int]:
-        """How often buffers of its layers have been written to. Where the plan recomputes a stage by itself, they are put back."""
+        """How often buffers of its layers have been written to. Where the plan recomputes a stage by itself,
+        they are put back."""
         if stage.recomputes and not self.module.own_checkpointing[0]:
             return {}
         held = self.module.layers_here()
         return {i: sum(b._version for m in modules_of(held[i]) for b in m.buffers()) for i in stage.layers}
 
     def _backward_prologue(self):
-        """DeepSpeed calls it from a hook on the outputs, which of a split backward only the first half passes."""
+        """DeepSpeed calls it from a hook on the outputs, which of a split backward only the first half
+        passes."""
 
     def _backward_prologue_per_tensor(self, grad):
         """The loss was divided by the accumulation steps before the backward."""

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an engine computes in its first steps is recorded, to be compared with what another schedule computes (prints).
+"""What an engine computes in its first steps is recorded, to be compared with what another schedule computes
+(prints).
 
     recorder = Recorder(engine, steps=2)             # right after the engine is made, on every rank: DeepSpeed's own, or a plan's
     for _ in range(2):
@@ -7,8 +8,9 @@
     recorder.repeat(run)                             # if need be: is the same step equal when it runs once more?
     text = recorder.all().to_text()                  # what all ranks saw; the engine is as it was
 
-Of each step that is the loss, the gradients that the optimizer's step is given (DeepSpeed has reduced them by then), their norm, and the
-weights and buffers after it. A tensor's name is the model's own, so it is the same under every placement.
+Of each step that is the loss, the gradients that the optimizer's step is given (DeepSpeed has reduced them by
+then), their norm, and the weights and buffers after it. A tensor's name is the model's own, so it is the same
+under every placement.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -62,8 +64,9 @@ class Recorder:
         return max((torch.finfo(dtype).eps for dtype in self._dtypes()), default=0.0)
 
     def repeat(self, run: Callable[[], None]) -> None:
-        """`run`: forwards and backwards of one step, on all ranks. Runs them twice from the same weights, buffers and random numbers, and
-        notes in what they differ. For an engine that trains no further: its gradients, and whatever else layers keep, are lost.
+        """`run`: forwards and backwards of one step, on all ranks. Runs them twice from the same weights,
+        buffers and random numbers, and notes in what they differ. For an engine that trains no further: its
+        gradients, and whatever else layers keep, are lost.
         """
         engine, model = self._engine, self._engine.module
         buffers, offset = Buffers({"": model}), model.micro_offset
@@ -82,9 +85,16 @@ class Recorder:
         engine = self._engine
         step: Step = {kind: {} for kind in KINDS}
         step["loss"] = {} if engine.total_loss is None else {"": _print_of_number(engine.total_loss)}
-        gradients = {name: self._unreduced(parameter) for name, parameter in self._held(engine.module.named_parameters())}
-        step["gradients"] = {name: None if gradient is None else print_of(gradient) for name, gradient in gradients.items()}
-        step["buffers"] = {name: print_of(tensor) for name, tensor in self._held(engine.module.named_buffers())}
+        gradients = {
+            name: self._unreduced(parameter)
+            for name, parameter in self._held(engine.module.named_parameters())
+        }
+        step["gradients"] = {
+            name: None if gradient is None else print_of(gradient) for name, gradient in gradients.items()
+        }
+        step["buffers"] = {
+            name: print_of(tensor) for name, tensor in self._held(engine.module.named_buffers())
+        }
         return step
 
     def _unreduced(self, parameter: Any) -> torch.Tensor | None:
@@ -144,7 +154,9 @@ class Recorder:
 
     def _gradients(self) -> dict[str, Print | None]:
         """All ranks that hold the same parameters must call it: ZeRO's put their shares together."""
-        learning = {name: p for name, p in self._held(self._engine.module.named_parameters()) if p.requires_grad}
+        learning = {
+            name: p for name, p in self._held(self._engine.module.named_parameters()) if p.requires_grad
+        }
         if not self._readable(list(learning.values())):
             self._unseen = type(self._engine.optimizer).__name__
             return {}
@@ -158,7 +170,8 @@ class Recorder:
         return parameter.get_full_hp_grad() if hasattr(parameter, "_hp_mapping") else parameter.grad
 
     def _readable(self, parameters: list[Any]) -> bool:
-        """Whether every replica has its shares of ZeRO's gradients: one that has not would leave the others waiting."""
+        """Whether every replica has its shares of ZeRO's gradients: one that has not would leave the others
+        waiting."""
         try:
             mine = self._engine.using_bf16_optimizer or all(map(_has_share, parameters))
         except (AttributeError, LookupError, TypeError, ValueError):  # DeepSpeed keeps them elsewhere
@@ -186,12 +199,20 @@ def _print_of_numbers(returned: Any) -> Print:
     """What train_batch() returns: a subclass's may return several losses."""
     numbers: list[torch.Tensor] = []
     map_tensors(numbers.append, returned)
-    return print_of(torch.cat([number.detach().double().flatten().cpu() for number in numbers] or [torch.tensor([float(returned or 0)]).double()]))
+    return print_of(
+        torch.cat(
+            [number.detach().double().flatten().cpu() for number in numbers]
+            or [torch.tensor([float(returned or 0)]).double()]
+        )
+    )
 
 
 def _has_share(parameter: Any) -> bool:
     mapping = getattr(parameter, "_hp_mapping", None)
-    return mapping is None or (not mapping.use_offload and torch.is_tensor(mapping.get_lp_grad_fragment(parameter._index_in_param_group)))
+    return mapping is None or (
+        not mapping.use_offload
+        and torch.is_tensor(mapping.get_lp_grad_fragment(parameter._index_in_param_group))
+    )
 
 
 def _layer_of(name: str, specs: list[Any]) -> int:
@@ -203,11 +224,13 @@ def _layer_of(name: str, specs: list[Any]) -> int:
 
 
 def _merged(everyone: list[tuple[str, Records]]) -> Records:
-    """`everyone`: (replica and slice, record) by rank. Where the tensor of one is another (BatchNorm's statistics, a slice of a weight), it
-    is name@replica.
+    """`everyone`: (replica and slice, record) by rank. Where the tensor of one is another (BatchNorm's
+    statistics, a slice of a weight), it is name@replica.
     """
     layers: dict[str, int] = {}
-    steps: list[Step] = [{kind: {} for kind in KINDS} for _ in range(min(len(mine.steps) for _, mine in everyone))]
+    steps: list[Step] = [
+        {kind: {} for kind in KINDS} for _ in range(min(len(mine.steps) for _, mine in everyone))
+    ]
     for replica, mine in everyone:
         for step, own in zip(steps, mine.steps, strict=False):
             for kind, name, printed in ((kind, name, p) for kind in own for name, p in own[kind].items()):
@@ -218,4 +241,11 @@ def _merged(everyone: list[tuple[str, Records]]) -> Records:
     layers = dict(sorted(layers.items(), key=lambda entry: entry[1]))
     left_out = sorted({name for _, mine in everyone for name in mine.left_out})
     itself = [difference for _, mine in everyone for difference in mine.itself]
-    return Records(steps, layers, left_out, max(mine.unseen for _, mine in everyone), max(mine.eps for _, mine in everyone), itself)
+    return Records(
+        steps,
+        layers,
+        left_out,
+        max(mine.unseen for _, mine in everyone),
+        max(mine.eps for _, mine in everyone),
+        itself,
+    )

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The first steps under a plan are compared with those that DeepSpeed's own 1F1B has run in the first start ("check")."""
+"""The first steps under a plan are compared with those that DeepSpeed's own 1F1B has run in the first start
+("check")."""
 
 from typing import Any
 
@@ -16,8 +17,9 @@ WHY = (
 
 
 def compare_with(engine: Engine, first: str, require: bool, unsaid: list[str]) -> None:
-    """`first`: Records of the first start, as text. The step after the last that is compared does not begin where they differ beyond rounding,
-    unless `require` is off. `unsaid`: why they may differ, as step 1 shows, for rank 0 to say where they do. All ranks must call it.
+    """`first`: Records of the first start, as text. The step after the last that is compared does not begin
+    where they differ beyond rounding, unless `require` is off. `unsaid`: why they may differ, as step 1
+    shows, for rank 0 to say where they do. All ranks must call it.
     """
     theirs = Records.from_text(first)
     recorder, train = Recorder(engine, len(theirs.steps)), engine.train_batch
@@ -39,5 +41,7 @@ def _tell(theirs: Records, ours: Records, require: bool, unsaid: list[str]) -> N
     for why in unsaid if not told.equal else []:
         say(why)
     if require and not told.within_rounding:
-        raise OstinatoError(f'{told.sentence()} ({WHY}); "require": false in the "ostinato" section lets the run go on all the same')
+        raise OstinatoError(
+            f'{told.sentence()} ({WHY}); "require": false in the "ostinato" section lets the run go on all the same'
+        )
     say(f"measured: {told.sentence()}")

@@ -4,21 +4,24 @@
     told = compare(Records.from_text(text), records)
     print(told.sentence())      # "steps 1 and 2: losses, gradients and weights of 26 layers equal DeepSpeed's 1F1B bit for bit"
 
-A print is a digest of a tensor's bytes, its norm, and a sketch from which the distance of two tensors is estimated (within a quarter, as
-a rule), where their digests differ.
+A print is a digest of a tensor's bytes, its norm, and a sketch from which the distance of two tensors is
+estimated (within a quarter, as a rule), where their digests differ.
 
-*Up to rounding* is a distance of at most sqrt(eps) / 4 of the first's norm: 9e-5 in fp32, 8e-3 in fp16 and TF32, 2e-2 in bf16. eps is of
-the coarsest dtype that the model computes in: sums in fp32 of what bf16 made have its digits. A gradient that only rounding keeps from zero
-(a key's bias before a softmax) has no digits that could agree: it may differ by eps of the norm of all gradients. Adam makes a whole step
-of it, so that tensor's weights count as rounding from there on. Of one tensor, such may be a part (the bias of query, key and value in one): where
-its gradient rounds, weights may differ by what the optimizer has moved its faint elements, those of at most sqrt(eps) / 4 of their root mean
-square. What overflowed in both agrees. Integers must be equal.
+*Up to rounding* is a distance of at most sqrt(eps) / 4 of the first's norm: 9e-5 in fp32, 8e-3 in fp16 and
+TF32, 2e-2 in bf16. eps is of the coarsest dtype that the model computes in: sums in fp32 of what bf16 made
+have its digits. A gradient that only rounding keeps from zero (a key's bias before a softmax) has no digits
+that could agree: it may differ by eps of the norm of all gradients. Adam makes a whole step of it, so that
+tensor's weights count as rounding from there on. Of one tensor, such may be a part (the bias of query, key
+and value in one): where its gradient rounds, weights may differ by what the optimizer has moved its faint
+elements, those of at most sqrt(eps) / 4 of their root mean square. What overflowed in both agrees. Integers
+must be equal.
 
-Where 1F1B differs from itself beyond rounding, when it runs a step once more, twice that is added (in each step, as weights drift): kernels that add in
-an order that they do not keep. Beyond sqrt(eps) nothing is added: no order explains it, but a layer that keeps state, or draws from a generator that
-nobody has put back.
+Where 1F1B differs from itself beyond rounding, when it runs a step once more, twice that is added (in each
+step, as weights drift): kernels that add in an order that they do not keep. Beyond sqrt(eps) nothing is
+added: no order explains it, but a layer that keeps state, or draws from a generator that nobody has put back.
 
-A layer that computes something else in its forward changes the gradients of all layers: the first is named, which need not be that one.
+A layer that computes something else in its forward changes the gradients of all layers: the first is named,
+which need not be that one.
 """
 
 import hashlib
@@ -36,7 +39,14 @@ SUMS = 37  # of a sketch; a prime, so that a column of a matrix is spread over a
 BLOCK = 1771 * SUMS  # elements that are summed at once
 PIECE = 64  # blocks that are copied from a device at once
 BEFORE = "weights before"  # in the first step alone
-KINDS = {BEFORE: "weight before step 1", "loss": "loss", "gradients": "gradient", "norm": "gradient norm", "weights": "weight", "buffers": "buffer"}
+KINDS = {
+    BEFORE: "weight before step 1",
+    "loss": "loss",
+    "gradients": "gradient",
+    "norm": "gradient norm",
+    "weights": "weight",
+    "buffers": "buffer",
+}
 STOCK = "DeepSpeed's 1F1B"
 
 
@@ -50,7 +60,9 @@ class Print(NamedTuple):
     faint: float = 0.0  # which share of its elements; of gradients
 
 
-Step = dict[str, dict[str, Print | None]]  # by KINDS and the tensor's name ("" of what the model has one of); None: no gradient
+Step = dict[
+    str, dict[str, Print | None]
+]  # by KINDS and the tensor's name ("" of what the model has one of); None: no gradient
 
 
 class Difference(NamedTuple):
@@ -86,7 +98,9 @@ class Records(NamedTuple):
     def from_text(text: str) -> "Records":
         steps, layers, left_out, unseen, eps, itself = json.loads(text)
         made = [{k: {n: p and Print(*p) for n, p in of.items()} for k, of in step.items()} for step in steps]
-        return Records(made, layers, left_out, unseen, eps, [Difference(*difference) for difference in itself])
+        return Records(
+            made, layers, left_out, unseen, eps, [Difference(*difference) for difference in itself]
+        )
 
 
 @cache
@@ -97,11 +111,18 @@ def _signs(seed: int) -> torch.Tensor:
 
 
 def print_of(tensor: torch.Tensor, piece: int = PIECE, eps: float = 0.0) -> Print:
-    """`piece`: blocks that are on the processor at a time. `eps`: faint elements are counted, as of a gradient. O(elements)."""
+    """`piece`: blocks that are on the processor at a time. `eps`: faint elements are counted, as of a
+    gradient. O(elements)."""
     tensor = tensor.detach().to_dense() if tensor.is_sparse else tensor.detach()
     kind = f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
-    flat = (torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor).reshape(-1).contiguous()
-    digest = hashlib.sha1(kind.encode(), usedforsecurity=False)  # the fastest there is; no one forges gradients
+    flat = (
+        (torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor)
+        .reshape(-1)
+        .contiguous()
+    )
+    digest = hashlib.sha1(
+        kind.encode(), usedforsecurity=False
+    )  # the fastest there is; no one forges gradients
     sums, square, faint = torch.zeros(SUMS, dtype=torch.float64), 0.0, 0
     for begin in range(0, len(flat), piece * BLOCK):
         held = flat[begin : begin + piece * BLOCK].cpu()
@@ -168,7 +189,11 @@ class Comparison:
         return "step 1" if self.steps == 1 else f"steps 1 {'and' if self.steps == 2 else 'to'} {self.steps}"
 
     def _compared(self) -> str:
-        words = [f"{kind}es" if kind == "loss" and self.steps > 1 else kind for kind in self.kinds if kind not in (BEFORE, "norm")]
+        words = [
+            f"{kind}es" if kind == "loss" and self.steps > 1 else kind
+            for kind in self.kinds
+            if kind not in (BEFORE, "norm")
+        ]
         return f"{' and '.join(filter(None, [', '.join(words[:-1]), words[-1]]))} of {self.layers} layer{'s'[: self.layers != 1]}"
 
 
@@ -186,7 +211,11 @@ def compare(first: Records, second: Records) -> Comparison:
     compared = (name for name in sorted(layers, key=layers.__getitem__) if name.split("@")[0] not in left_out)
     names = ["", *(name for name in compared if name in second.layers or not _of_later_module(name))]
     steps = list(zip(first.steps, second.steps, strict=False))
-    kinds = [kind for kind in KINDS if any(of.get(kind) for step in steps for of in step) and not (unseen and kind == "gradients")]
+    kinds = [
+        kind
+        for kind in KINDS
+        if any(of.get(kind) for step in steps for of in step) and not (unseen and kind == "gradients")
+    ]
     eps = max(first.eps, second.eps)
     judge = _Judge(layers, eps, first)
     found = [
@@ -198,12 +227,15 @@ def compare(first: Records, second: Records) -> Comparison:
         if not same(a[kind].get(name), b[kind].get(name))
     ]
     counted = len({layers[name] for name in names[1:]})
-    itself = sorted(first.itself, key=lambda d: (d.rounding and d.by > bound(eps), -d.by))  # last gradients of rounding alone
+    itself = sorted(
+        first.itself, key=lambda d: (d.rounding and d.by > bound(eps), -d.by)
+    )  # last gradients of rounding alone
     return Comparison(len(steps), counted, kinds, found, len(left_out), unseen, itself)
 
 
 def _of_later_module(name: str) -> bool:
-    """What is not tied in a tied module is another tensor on each rank that has the module; a plan may run all its layers on the first one's."""
+    """What is not tied in a tied module is another tensor on each rank that has the module; a plan may run
+    all its layers on the first one's."""
     return name.startswith("tied_modules.") and "@" in name
 
 
@@ -219,11 +251,22 @@ class _Judge:
         beyond = [d for d in first.itself if not d.rounding]
         self._itself: dict[int, float] = {}  # by layer: what 1F1B differs from itself by
         if max((d.by for d in beyond), default=0.0) <= math.sqrt(eps):
-            self._itself = {layer: max(d.by for d in beyond if d.layer == layer) for layer in {d.layer for d in beyond}}
+            self._itself = {
+                layer: max(d.by for d in beyond if d.layer == layer) for layer in {d.layer for d in beyond}
+            }
         self._noisy: set[str] = set()  # names of tensors that have had a gradient of rounding alone
-        self._faint: dict[str, float] = {}  # by the name of a tensor that has had a gradient that rounds: the largest share of faint elements
+        self._faint: dict[
+            str, float
+        ] = {}  # by the name of a tensor that has had a gradient that rounds: the largest share of faint elements
 
-    def difference(self, step: int, kind: str, name: str, pair: tuple[Print | None, Print | None], gradients: dict[str, Print | None]) -> Difference:
+    def difference(
+        self,
+        step: int,
+        kind: str,
+        name: str,
+        pair: tuple[Print | None, Print | None],
+        gradients: dict[str, Print | None],
+    ) -> Difference:
         a, b = pair
         layer = self._layers.get(name, -1)
         if a is None or b is None:
@@ -234,27 +277,44 @@ class _Judge:
         distance = math.dist(a.sketch, b.sketch)
         overflows = sum(not math.isfinite(norm) for norm in (a.norm, b.norm))
         close = overflows == 2 or (not overflows and distance <= self._bound(a) * a.norm)
-        noise = not overflows and kind == "gradients" and distance <= self._eps * math.hypot(*(p.norm for p in gradients.values() if p))
-        unsteady = not overflows and self._bound(a) > 0 and distance <= (self._bound(a) + self._unsteady(step, layer)) * a.norm
+        noise = (
+            not overflows
+            and kind == "gradients"
+            and distance <= self._eps * math.hypot(*(p.norm for p in gradients.values() if p))
+        )
+        unsteady = (
+            not overflows
+            and self._bound(a) > 0
+            and distance <= (self._bound(a) + self._unsteady(step, layer)) * a.norm
+        )
         if kind == "gradients" and (noise or unsteady) and not close:
             self._noisy.add(name)
         if kind == "gradients":
             self._faint[name] = max(self._faint.get(name, 0.0), a.faint, b.faint)
-        close = close or (kind == "weights" and not overflows and distance <= self._bound(a) * a.norm + self._moved_by_rounding(step, name))
+        close = close or (
+            kind == "weights"
+            and not overflows
+            and distance <= self._bound(a) * a.norm + self._moved_by_rounding(step, name)
+        )
         rounding = close or noise or unsteady or (kind == "weights" and name in self._noisy)
         return Difference(step, kind, name, layer, distance / a.norm if a.norm else math.inf, rounding)
 
     def _unsteady(self, step: int, layer: int) -> float:
-        """Twice what 1F1B differs from itself by, as both differ so; of all layers once weights are others, and of the loss."""
+        """Twice what 1F1B differs from itself by, as both differ so; of all layers once weights are others,
+        and of the loss."""
         if step == 1 and layer >= 0:
             return 2 * self._itself.get(layer, 0.0)
         return 2 * step * max(self._itself.values(), default=0.0)
 
     def _moved_by_rounding(self, step: int, name: str) -> float:
-        """How far two optimizers that take steps of one length, whatever the gradient's, can come apart by the faint elements of a tensor."""
+        """How far two optimizers that take steps of one length, whatever the gradient's, can come apart by
+        the faint elements of a tensor."""
         if not (faint := self._faint.get(name, 0.0)):
             return 0.0
-        seen = [of.get(name) for of in (self._steps[0].get(BEFORE, {}), *(of["weights"] for of in self._steps[:step]))]
+        seen = [
+            of.get(name)
+            for of in (self._steps[0].get(BEFORE, {}), *(of["weights"] for of in self._steps[:step]))
+        ]
         moves = (math.dist(a.sketch, b.sketch) for a, b in pairwise(seen) if a and b)
         return 2 * math.sqrt(faint) * sum(moves)
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random numbers that layers draw under a plan: those of 1F1B where that is possible, and else rank 0 says which layers draw other ones.
+"""Random numbers that layers draw under a plan: those of 1F1B where that is possible, and else rank 0 says
+which layers draw other ones.
 
     numbers = RandomNumbers(engine, stages, elsewhere=True)      # all ranks
     data_iter = numbers.before_step(data_iter)                   # the first time, runs a micro-batch for what layers draw
@@ -9,9 +10,10 @@
     numbers.end(whole=True)
     numbers.after_step(1)                                        # says what is not as in 1F1B
 
-DeepSpeed lets each rank draw from its generators for the layers of its partition, in the order of micro-batches. Where the plan runs layers
-`elsewhere`, or in another order, what each of them takes is learned from one forward, and its generators are put where 1F1B would have them
-(streams). What draws without having been learned is seen by the states of the generators (draws).
+DeepSpeed lets each rank draw from its generators for the layers of its partition, in the order of
+micro-batches. Where the plan runs layers `elsewhere`, or in another order, what each of them takes is learned
+from one forward, and its generators are put where 1F1B would have them (streams). What draws without having
+been learned is seen by the states of the generators (draws).
 """
 
 from collections.abc import Callable, Iterator
@@ -51,7 +53,8 @@ class RandomNumbers:
     # ---- a step, an evaluation
 
     def before_step(self, data_iter):
-        """Before the first one. Returns the iterator that train_batch() is still to be given. All ranks must call it."""
+        """Before the first one. Returns the iterator that train_batch() is still to be given. All ranks must
+        call it."""
         if not self.elsewhere:
             return data_iter
         if data_iter is not None:
@@ -63,7 +66,8 @@ class RandomNumbers:
         return None
 
     def prepare(self, evaluates: bool) -> None:
-        """Before anything of a step or evaluation, for the first evaluation learns what layers draw in it. All ranks must call it."""
+        """Before anything of a step or evaluation, for the first evaluation learns what layers draw in it.
+        All ranks must call it."""
         self._streams = self._of_evaluation() if evaluates else self._steps
 
     def begin(self, batches: int) -> None:
@@ -89,7 +93,8 @@ class RandomNumbers:
         self._watcher = self._streams = None
 
     def after_step(self, number: int) -> None:
-        """Rank 0 says what the first step has shown; what comes later is said by the rank that sees it. All ranks must call it."""
+        """Rank 0 says what the first step has shown; what comes later is said by the rank that sees it. All
+        ranks must call it."""
         if number == 1:
             self._watcher = None
         self._tell("step", self._steps, together=number == 1)
@@ -135,7 +140,8 @@ class RandomNumbers:
         self._engine.read_first_batch()
 
     def read_step(self, read: Callable[[], None], count: int) -> None:
-        """All batches of a step, before begin(): `read` reads the next. A loader that starts over draws at the first."""
+        """All batches of a step, before begin(): `read` reads the next. A loader that starts over draws at
+        the first."""
         if self._streams is None:
             with self.reading():
                 for _ in range(count):
@@ -167,7 +173,10 @@ class RandomNumbers:
         assert self._draws is not None
         mine = self._draws.new(), streams.new() if streams else {}
         everyone = everyones(mine) if together else [mine]
-        drawn, strays = merged(draws for draws, _ in everyone), merged((stray for _, stray in everyone), with_batches=True)
+        drawn, strays = (
+            merged(draws for draws, _ in everyone),
+            merged((stray for _, stray in everyone), with_batches=True),
+        )
         rank = self._engine.global_rank
         if (drawn or strays) and not self._told[what] and (not together or rank == 0):
             print(announce.draws(rank, what, self._engine.global_steps, drawn, strays), flush=True)
@@ -184,7 +193,8 @@ class RandomNumbers:
         return self._evaluations
 
     def _read_first(self) -> generators.State | None:
-        """The first batch is read at once: where a loader starts over, it draws before any layer does. The state before it."""
+        """The first batch is read at once: where a loader starts over, it draws before any layer does. The
+        state before it."""
         if not self._engine._reads_data():
             return None
         before = self._unread or generators.current()
@@ -193,13 +203,22 @@ class RandomNumbers:
         return before
 
     def _learn(self, follows_none: bool) -> Streams | None:
-        """Before the first step or evaluation: runs one micro-batch for what layers draw in it. Its batch is read again, and buffers
-        become what they were. `follows_none`: streams of layers that draw nothing, too, for what a loader draws. All ranks must call it.
+        """Before the first step or evaluation: runs one micro-batch for what layers draw in it. Its batch is
+        read again, and buffers become what they were. `follows_none`: streams of layers that draw nothing,
+        too, for what a loader draws. All ranks must call it.
         """
         engine, run = self._engine, self._engine._ostinato
-        batches_before, loader, iterator = run.batches_before, engine.training_dataloader, engine.data_iterator
+        batches_before, loader, iterator = (
+            run.batches_before,
+            engine.training_dataloader,
+            engine.data_iterator,
+        )
         self._unread = generators.current()
-        first = [Made(made_once(engine.batch_fn)(item)) for item in islice(iterator, 1)] if iterator is not None else []
+        first = (
+            [Made(made_once(engine.batch_fn)(item)) for item in islice(iterator, 1)]
+            if iterator is not None
+            else []
+        )
         if iterator is not None:
             engine.data_iterator = iter(first)
         self._watcher, self._learning = (learning := Learning()), True
@@ -216,7 +235,11 @@ class RandomNumbers:
 
     def _follow(self, learning: Learning, follows_none: bool) -> Streams | None:
         run = self._engine._ostinato
-        counts = {what: count for of_rank in everyones(learning.counts, run.group) for what, count in of_rank.items()}
+        counts = {
+            what: count
+            for of_rank in everyones(learning.counts, run.group)
+            for what, count in of_rank.items()
+        }
         shared = {layer for stage in self._stages if stage.sharded for layer in stage.layers}
         if (not counts and not follows_none) or None in counts.values() or shared & set(counts):
             return None

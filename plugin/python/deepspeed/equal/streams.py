@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The random numbers that 1F1B draws, under any placement.
 
-In DeepSpeed's own pipeline each rank draws from its own generators: micro-batch after micro-batch, for the layers of its partition in
-order. That sequence is the rank's stream. Where each layer takes as many numbers for every micro-batch, the state that it starts
-from is known without running anything else: the stream's state at the beginning of the step, so many numbers on. So a rank that
-runs a layer of another's partition puts its generators there before it, and puts them back afterwards.
+In DeepSpeed's own pipeline each rank draws from its own generators: micro-batch after micro-batch, for the
+layers of its partition in order. That sequence is the rank's stream. Where each layer takes as many numbers
+for every micro-batch, the state that it starts from is known without running anything else: the stream's
+state at the beginning of the step, so many numbers on. So a rank that runs a layer of another's partition
+puts its generators there before it, and puts them back afterwards.
 
     counts = Learning(...)                  # watches one forward of each layer, for what it takes
     streams = Streams(parts, rank, counts, group, device)
@@ -13,10 +14,11 @@ runs a layer of another's partition puts its generators there before it, and put
     streams.end_step()
     streams.new()                           # layers that took another number than was learned: not 1F1B's from there on
 
-Numbers that a hook draws in a backward, or a layer that recomputes itself without its generator's state, are nobody's stream: they come from
-where such draws left off.
+Numbers that a hook draws in a backward, or a layer that recomputes itself without its generator's state, are
+nobody's stream: they come from where such draws left off.
 
-Training and evaluation have streams of their own, for layers draw otherwise in them; "step" stands for either.
+Training and evaluation have streams of their own, for layers draw otherwise in them; "step" stands for
+either.
 """
 
 from bisect import bisect_right
@@ -35,7 +37,8 @@ from ..stages.module import StagedLayers
 
 
 class Learning(Draws):
-    """How many numbers each layer of this rank takes. `counts`: by layer; None where they are not torch's, or cannot be counted."""
+    """How many numbers each layer of this rank takes. `counts`: by layer; None where they are not torch's, or
+    cannot be counted."""
 
     def __init__(self):
         super().__init__()
@@ -45,11 +48,14 @@ class Learning(Draws):
         self.leave()
 
     def _drew(self, what: int | str, kinds: set[str], states_now: tuple) -> None:
-        self.counts[what] = generators.taken(torchs(self._states), torchs(states_now)) if kinds <= TORCHS else None
+        self.counts[what] = (
+            generators.taken(torchs(self._states), torchs(states_now)) if kinds <= TORCHS else None
+        )
 
 
 class Streams:
-    """Of one rank. `parts`: DeepSpeed's partition; `counts`: of every layer that draws, the same on all ranks of the pipeline."""
+    """Of one rank. `parts`: DeepSpeed's partition; `counts`: of every layer that draws, the same on all ranks
+    of the pipeline."""
 
     def __init__(self, parts: list[int], rank: int, counts: dict[int | str, Counts], group, device):
         self._rank, self._counts, self._group, self._device = rank, counts, group, device
@@ -70,9 +76,11 @@ class Streams:
         self._new: dict[int | str, list[str]] = {}
 
     def begin_step(self, batches: int, before: State | None) -> None:
-        """All ranks of the pipeline must call it. `before`: the state before this rank read the first batch; None where it reads none.
+        """All ranks of the pipeline must call it. `before`: the state before this rank read the first batch;
+        None where it reads none.
 
-        In DeepSpeed's own pipeline the first and the last rank read it, and draw what a loader draws that begins anew.
+        In DeepSpeed's own pipeline the first and the last rank read it, and draw what a loader draws that
+        begins anew.
         """
         self._batches, after, last = batches, generators.current(), len(self._order) - 1
         drew = generators.taken(before, after) if before is not None else tuple(0 for _ in after)
@@ -107,7 +115,9 @@ class Streams:
         self._now, self._entered = what, True
         if what in self._of:
             stream = self._of[what]
-            before = _sum(self._counts[other] for other in self._order[stream][: self._order[stream].index(what)])
+            before = _sum(
+                self._counts[other] for other in self._order[stream][: self._order[stream].index(what)]
+            )
             start = self._start(stream, self._batch)
             start = start if before is None else generators.advanced(start, before)
             generators.become(start)
@@ -126,7 +136,11 @@ class Streams:
 
     def _check(self) -> None:
         """What ran last has taken what it was to take."""
-        if self._checks and self._now is not None and not generators.same(generators.current(), self._expected):
+        if (
+            self._checks
+            and self._now is not None
+            and not generators.same(generators.current(), self._expected)
+        ):
             self._new[self._now] = ["another number of them than in the first forward"]
             self._expected = generators.current()
 
@@ -154,12 +168,16 @@ class Streams:
         mine = torch.cat([*state, numbers.view(torch.uint8)]).to(self._device)
         everyone = [torch.empty_like(mine) for _ in self._order]
         dist.all_gather(everyone, mine, group=self._group)
-        parts = [[part.clone() for part in whole.cpu().split([*sizes, 8 * len(numbers)])] for whole in everyone]
+        parts = [
+            [part.clone() for part in whole.cpu().split([*sizes, 8 * len(numbers)])] for whole in everyone
+        ]
         said = [part[-1].view(torch.int64).tolist() for part in parts]
         found = max((tuple(numbers[1:]) for numbers in said), default=())
         states = [tuple(part[:-1]) for part in parts]
         return [
-            generators.advanced(state, found) if stream in (0, len(states) - 1) and not said[stream][0] else state
+            generators.advanced(state, found)
+            if stream in (0, len(states) - 1) and not said[stream][0]
+            else state
             for stream, state in enumerate(states)
         ]
 
@@ -172,7 +190,8 @@ def _sum(counts) -> Counts | None:
 
 @contextmanager
 def layers_kept(model: StagedLayers) -> Iterator[None]:
-    """What a forward leaves in buffers is undone, and DeepSpeed's checkpointing, which counts forwards, takes no part in it."""
+    """What a forward leaves in buffers is undone, and DeepSpeed's checkpointing, which counts forwards, takes
+    no part in it."""
     interval, model.activation_checkpoint_interval = model.activation_checkpoint_interval, 0
     buffers = Buffers({**model.layers_here(), "loss": model.loss_fn})
     before = buffers.now()

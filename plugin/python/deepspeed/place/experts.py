@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers of experts (deepspeed.moe) make the process groups of their experts while the engine is made: every rank must have such a
-layer, or the ranks would count their groups differently, and wait for each other for ever.
+"""Layers of experts (deepspeed.moe) make the process groups of their experts while the engine is made: every
+rank must have such a layer, or the ranks would count their groups differently, and wait for each other for
+ever.
 """
 
 from ostinato.groups import everyones
@@ -10,7 +11,8 @@ from ..upstream import Model
 
 
 def refuse_experts_apart(model: Model) -> None:
-    """After the layers have moved, before DeepSpeed looks for experts. All ranks must call it; raises the same on each."""
+    """After the layers have moved, before DeepSpeed looks for experts. All ranks must call it; raises the
+    same on each."""
     everyone = everyones(_groups_to_come(model))
     if all(groups == everyone[0] for groups in everyone):
         return

@@ -21,8 +21,11 @@ class Facts:
     cut: int | None  # dimension along which it is cut; None where it is whole
 
 
-def check_transfer(unit: str, sent: list[Facts], expected: list[Facts], rank: int, shard: Shard | None) -> None:
-    """Every rank checks every transfer, so that all raise the same. `shard`: the part that the target takes; None: all."""
+def check_transfer(
+    unit: str, sent: list[Facts], expected: list[Facts], rank: int, shard: Shard | None
+) -> None:
+    """Every rank checks every transfer, so that all raise the same. `shard`: the part that the target takes;
+    None: all."""
     cut = {fact.name: fact.cut for fact in expected}
     parts = {f.name: (_part_of(f.shape, cut.get(f.name), shard), f.dtype) for f in sent}
     if parts != {f.name: (f.shape, f.dtype) for f in expected}:

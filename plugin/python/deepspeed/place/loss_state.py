@@ -3,7 +3,8 @@
 
     hand_on(model, stages)      # that rank's loss_fn has the values of the one that 1F1B uses
 
-Each rank has built one of its own, which PipelineModule holds as "loss_fn", and in 1F1B the last rank's learns.
+Each rank has built one of its own, which PipelineModule holds as "loss_fn", and in 1F1B the last rank's
+learns.
 """
 
 import torch
@@ -25,7 +26,9 @@ def hand_on(model: Model, stages: list[Stage]) -> None:
     tensors = _tensors(model)
     everyone = everyones(_facts(model, tensors), model._grid.pp_proc_group)
     if len(set(everyone)) > 1:
-        kinds = ", ".join(f"{facts[0]} on rank {rank}" for facts, rank in zip(everyone, model._grid.pp_group, strict=True))
+        kinds = ", ".join(
+            f"{facts[0]} on rank {rank}" for facts, rank in zip(everyone, model._grid.pp_group, strict=True)
+        )
         raise OstinatoError(
             f"the placement computes the loss on another rank than 1F1B, and loss_fn, or what its tensors are, differs between ranks ({kinds}): give "
             "PipelineModule an equal one on every rank"
@@ -41,7 +44,9 @@ def is_its(name: str) -> bool:
 
 def _tensors(model: Model) -> dict[str, torch.Tensor]:
     loss = model.loss_fn
-    return dict((*loss.named_parameters(), *loss.named_buffers())) if isinstance(loss, torch.nn.Module) else {}
+    return (
+        dict((*loss.named_parameters(), *loss.named_buffers())) if isinstance(loss, torch.nn.Module) else {}
+    )
 
 
 def _facts(model: Model, tensors: dict[str, torch.Tensor]) -> tuple:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether a plan was made for this model: its placement carries the digest of each layer that was profiled.
 
-A rank has built some layers only. So each says the digests of those (agreement), and all tell the model's together, before DeepSpeed casts
-anything. A profile shows layers as deepspeed.initialize() gets them: adapters that a script puts on are not there yet when the PipelineModule
-is made, so that then only names are compared.
+A rank has built some layers only. So each says the digests of those (agreement), and all tell the model's
+together, before DeepSpeed casts anything. A profile shows layers as deepspeed.initialize() gets them:
+adapters that a script puts on are not there yet when the PipelineModule is made, so that then only names are
+compared.
 """
 
 import tomllib
@@ -26,9 +27,13 @@ def names_of(model: Model) -> list[str]:
 def local_digests(model: Model) -> dict[int, str]:
     """Of the layers that this rank has built and holds whole, by index."""
     digests = {}
-    held = vars(model).get("_local_layers") or range(model._local_start, model._local_start + len(model.forward_funcs))
+    held = vars(model).get("_local_layers") or range(
+        model._local_start, model._local_start + len(model.forward_funcs)
+    )
     parts = vars(model).get("_shards", {})
-    for index, function in ((i, f) for i, f in zip(held, model.forward_funcs, strict=False) if i not in parts):
+    for index, function in (
+        (i, f) for i, f in zip(held, model.forward_funcs, strict=False) if i not in parts
+    ):
         spec = model._layer_specs[index]
         module = model.tied_modules[spec.key] if hasattr(spec, "tied_weight_attr") else function
         digests[index] = layer_digest(layer_name(index, spec), layer_parameters(module))
@@ -36,8 +41,8 @@ def local_digests(model: Model) -> dict[int, str]:
 
 
 def together(of_ranks: list[dict[int, str]], topology: Topology) -> dict[int, str]:
-    """The digests of layers, by index; of slices, that of the first, which is profiled. Raises OstinatoError where two ranks hold the same
-    layer, or the same slice of it, with other parameters.
+    """The digests of layers, by index; of slices, that of the first, which is profiled. Raises OstinatoError
+    where two ranks hold the same layer, or the same slice of it, with other parameters.
     """
     whole: dict[tuple[int, int], tuple[str, int]] = {}
     for rank, digests in enumerate(of_ranks):
@@ -51,8 +56,8 @@ def together(of_ranks: list[dict[int, str]], topology: Topology) -> dict[int, st
 
 @dataclass(frozen=True)
 class Profiled:
-    """What a placement says of the model that it was made for: the digest of its profile ("": it was written by hand), and of each
-    layer its name and digest ([]: not known).
+    """What a placement says of the model that it was made for: the digest of its profile ("": it was written
+    by hand), and of each layer its name and digest ([]: not known).
     """
 
     sha256: str = ""
@@ -74,9 +79,11 @@ def read(placement: Path) -> Profiled:
 
 
 def check(profiled: Profiled, placement: str, digests: dict[int, str], specs: list, made: bool) -> str:
-    """What rank 0 is to say, or "". Raises OstinatoError, the same on every rank, where the plan was made for another model.
+    """What rank 0 is to say, or "". Raises OstinatoError, the same on every rank, where the plan was made for
+    another model.
 
-    `placement`: its name; `digests`: of this model's layers, but for those of which ranks hold parts; `made`: the script has finished the model.
+    `placement`: its name; `digests`: of this model's layers, but for those of which ranks hold parts; `made`:
+    the script has finished the model.
     """
     expected, here = profiled.layers, [layer_name(index, spec) for index, spec in enumerate(specs)]
     if not profiled.sha256:
@@ -84,14 +91,26 @@ def check(profiled: Profiled, placement: str, digests: dict[int, str], specs: li
     if len(expected) != len(specs):
         whole = [digests.get(index, "") for index in range(len(specs))]
         return "" if digest_of_layers(whole) == profiled.sha256 or not made else _unknown(placement)
-    differing = [i for i, digest in sorted(digests.items()) if digest != expected[i][1] and (made or here[i] != expected[i][0])]
-    changed = [i for i in differing if here[i] == expected[i][0] and _as_specified(here[i], specs[i]) == expected[i][1]]
+    differing = [
+        i
+        for i, digest in sorted(digests.items())
+        if digest != expected[i][1] and (made or here[i] != expected[i][0])
+    ]
+    changed = [
+        i
+        for i in differing
+        if here[i] == expected[i][0] and _as_specified(here[i], specs[i]) == expected[i][1]
+    ]
     if wrong := [i for i in differing if i not in changed]:
         raise OstinatoError(_difference(placement, wrong, here, [name for name, _ in expected]))
-    return changed and (
-        f"layers {', '.join(map(str, changed))} were given other parameters after they were built: the plan was made for what their "
-        "LayerSpecs build"
-    ) or ""
+    return (
+        changed
+        and (
+            f"layers {', '.join(map(str, changed))} were given other parameters after they were built: the plan was made for what their "
+            "LayerSpecs build"
+        )
+        or ""
+    )
 
 
 def _unknown(placement: str) -> str:
@@ -113,7 +132,11 @@ def _difference(placement: str, wrong: list[int], here: list[str], expected: lis
     what = f'layer {first} is "{here[first]}", and was "{expected[first]}"'
     if here[first] == expected[first]:
         what = f'layer {first} ("{here[first]}") has other parameters than it had'
-    more = f" ({len(wrong) - 1} more differ: {', '.join(map(str, wrong[1:9]))}{', ...' if len(wrong) > 9 else ''})" if wrong[1:] else ""
+    more = (
+        f" ({len(wrong) - 1} more differ: {', '.join(map(str, wrong[1:9]))}{', ...' if len(wrong) > 9 else ''})"
+        if wrong[1:]
+        else ""
+    )
     return (
         f'placement "{placement}" was made for another model: {what} when the model was profiled{more}; profile this model '
         '("ostinato profile"), and plan again'

@@ -4,8 +4,8 @@
     place(model, {"plan": "plan.json"}, file=None)      # all ranks, before the script sees the model
     placed_of(model)                                    # Placed; None where DeepSpeed's own partition holds
 
-Whatever a script does to the model afterwards (optimizers, hooks, adapters, references to layers) it does to what trains.
-deepspeed.initialize() checks that configuration and plan fit, and makes the engine (start).
+Whatever a script does to the model afterwards (optimizers, hooks, adapters, references to layers) it does to
+what trains. deepspeed.initialize() checks that configuration and plan fit, and makes the engine (start).
 """
 
 import json
@@ -33,7 +33,19 @@ if TYPE_CHECKING:
     from ostinato._plugin import Program
 
 # What must be equal everywhere; files may have other names on other nodes.
-COMPARED = {"auto", "search", "sizes", "size", "keep_order", "effort", "timeout_s", "require", "check", "fallback", "adapt"}
+COMPARED = {
+    "auto",
+    "search",
+    "sizes",
+    "size",
+    "keep_order",
+    "effort",
+    "timeout_s",
+    "require",
+    "check",
+    "fallback",
+    "adapt",
+}
 KEY = "_ostinato_placed"
 
 
@@ -47,7 +59,9 @@ class Prepared:
     program: "Program | None" = None
     placement: str = ""  # its text, where steps have plans of their own
     measured: str = ""  # the profile that these plans follow; "": none
-    profiled: model_identity.Profiled = field(default_factory=model_identity.Profiled)  # the model that it was made for
+    profiled: model_identity.Profiled = field(
+        default_factory=model_identity.Profiled
+    )  # the model that it was made for
     places: list[cores.Place] = field(default_factory=list)  # by rank; known when the ranks have agreed
     error: OstinatoError | None = None
     files: dict[str, str] = field(default_factory=dict)  # of a plan that was searched: their texts, by name
@@ -74,8 +88,9 @@ def placed_of(model) -> Placed | None:
 
 
 def place(model: Model, section: dict, file: str | None) -> None:
-    """Where the plan is not known yet, is checked against 1F1B first, or is not for this model, the latter stays as DeepSpeed has made it:
-    deepspeed.initialize() says what is wrong. Raises OstinatoError on every rank where a layer cannot be moved.
+    """Where the plan is not known yet, is checked against 1F1B first, or is not for this model, the latter
+    stays as DeepSpeed has made it: deepspeed.initialize() says what is wrong. Raises OstinatoError on every
+    rank where a layer cannot be moved.
     """
     prepared = Prepared()
     try:
@@ -102,11 +117,14 @@ def _is_known(section: Section, paths: Paths) -> bool:
     """The plan, now that the model is made, and nothing comes before it. A second start without one has none."""
     if again.left_by_first() is not None:
         return paths.plan is not None and paths.plan.parent == again.left_by_first()
-    return not section.check and (not section.searches or section.placement is not None or (section.auto and paths.output is not None))
+    return not section.check and (
+        not section.searches or section.placement is not None or (section.auto and paths.output is not None)
+    )
 
 
 def take_kept(prepared: Prepared, model: Model, made: bool = True) -> bool:
-    """The plan that an earlier run with "auto" has left, or any for a placement that is named; whether there is one. All ranks must call it."""
+    """The plan that an earlier run with "auto" has left, or any for a placement that is named; whether there
+    is one. All ranks must call it."""
     with kept_plan(*prepared.checked(), model.topology().get_dim("pipe")) as found:
         if found is None:
             return False
@@ -152,8 +170,9 @@ def _lower(prepared: Prepared, paths: Paths, model: Model) -> None:
 
 
 def agreed(prepared: Prepared, model: Model, configuration: str = "", made: bool = True) -> None:
-    """Raises the same on every rank where one cannot run, where they differ, and where the plan is for another model. `configuration`: what
-    of DeepSpeed's own must be equal, a line each; `made`: the script has finished the model.
+    """Raises the same on every rank where one cannot run, where they differ, and where the plan is for
+    another model. `configuration`: what of DeepSpeed's own must be equal, a line each; `made`: the script has
+    finished the model.
     """
     timeout_s = (prepared.section or Section.model_construct(plan="")).timeout_s
     everyone = agree(_statement(prepared, model, configuration), timeout_s)
@@ -161,8 +180,11 @@ def agreed(prepared: Prepared, model: Model, configuration: str = "", made: bool
     if prepared.program is None:
         return
     digests = model_identity.together([statement.layers for statement in everyone], model.topology())
-    note = model_identity.check(prepared.profiled, prepared.program.placement_name, digests, model._layer_specs, made)
-    # What is searched here counts the sharing, and writes no hosts where layers wait or sleep more than they compute.
+    note = model_identity.check(
+        prepared.profiled, prepared.program.placement_name, digests, model._layer_specs, made
+    )
+    # What is searched here counts the sharing, and writes no hosts where layers wait or sleep more than they
+    # compute.
     counted = prepared.profiled.shares_cores or prepared.checked()[0].searches
     for said in (note, "" if placed_of(model) else cores.note(prepared.places, counted)):
         if said:

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gives a PipelineModule that has just been made the layers of a placement, with the weights that DeepSpeed's own partition
-initialised.
+"""Gives a PipelineModule that has just been made the layers of a placement, with the weights that DeepSpeed's
+own partition initialised.
 
-DeepSpeed has built each layer on the rank of its partition, with that rank's random numbers. Layers that stay are kept as they are.
-Those that move do so one at a time: their new rank builds one under a copy of the random state and takes over its parameters and
-buffers by name, and the old one drops its own before the next layer moves. So every weight, and every random number drawn
-afterwards, is what it would be without ostinato, and no rank holds more than one layer beside those of the two partitions.
+DeepSpeed has built each layer on the rank of its partition, with that rank's random numbers. Layers that stay
+are kept as they are. Those that move do so one at a time: their new rank builds one under a copy of the
+random state and takes over its parameters and buffers by name, and the old one drops its own before the next
+layer moves. So every weight, and every random number drawn afterwards, is what it would be without ostinato,
+and no rank holds more than one layer beside those of the two partitions.
 
-Units are what DeepSpeed registers: "3" for layer 3, "tied_modules.embed" for a tied module, once a rank. A layer of a sharded
-stage is a unit of each of the stage's ranks, which gets its part of every tensor.
+Units are what DeepSpeed registers: "3" for layer 3, "tied_modules.embed" for a tied module, once a rank. A
+layer of a sharded stage is a unit of each of the stage's ranks, which gets its part of every tensor.
 """
 
 from dataclasses import dataclass, field
@@ -36,10 +37,11 @@ from ..upstream import Model, count_elsewhere
 
 @dataclass(frozen=True)
 class Rebuilt:
-    """`units`: of each pipeline rank in DeepSpeed's partition, in the order in which it registers them; None where no layer changed its
-    rank. `regrouped`: keys of tied layers whose gradients are now summed in another order. `copies`: what this rank holds together
-    with its peers, where the plan runs the model in several directions. `parts`: the parameters of which it holds a part. `notes`: what
-    rank 0 is to say of layers that moved.
+    """`units`: of each pipeline rank in DeepSpeed's partition, in the order in which it registers them; None
+    where no layer changed its rank. `regrouped`: keys of tied layers whose gradients are now summed in
+    another order. `copies`: what this rank holds together with its peers, where the plan runs the model in
+    several directions. `parts`: the parameters of which it holds a part. `notes`: what rank 0 is to say of
+    layers that moved.
     """
 
     units: list[list[str]] | None
@@ -50,7 +52,8 @@ class Rebuilt:
 
 
 def rebuild(model, stages: list[Stage], shards: dict[int, Shard]) -> Rebuilt:
-    """Places the layers as `stages` says, in place. All ranks must call it. `shards`: this rank's place in sharded stages.
+    """Places the layers as `stages` says, in place. All ranks must call it. `shards`: this rank's place in
+    sharded stages.
 
     Raises OstinatoError on every rank where a layer cannot be moved.
     """
@@ -66,7 +69,9 @@ def rebuild(model, stages: list[Stage], shards: dict[int, Shard]) -> Rebuilt:
     others_write = {i for stage in mine for i in stage.layers if holders[i][0] not in stage.ranks}
     wires = _wires(model, stages)
     adopt(model, [stage.rank for stage in by_layer], mine, shards, others_write, wires)
-    model.placed_in_order = not wires and all(len(ranks) == 1 for ranks in holders) and holders == sorted(holders)
+    model.placed_in_order = (
+        not wires and all(len(ranks) == 1 for ranks in holders) and holders == sorted(holders)
+    )
     regrouped = [] if several else _regrouped(model, before, by_layer)
     if mover is None:
         return Rebuilt(None, regrouped, None, [], [])
@@ -78,7 +83,9 @@ def rebuild(model, stages: list[Stage], shards: dict[int, Shard]) -> Rebuilt:
 
 def moves(model, stages: list[Stage]) -> bool:
     """Whether some layer of a model that DeepSpeed has made lies elsewhere in these stages."""
-    return [_holders(stages, layer) for layer in range(model._num_layers)] != [(rank,) for rank in owners_of(model)]
+    return [_holders(stages, layer) for layer in range(model._num_layers)] != [
+        (rank,) for rank in owners_of(model)
+    ]
 
 
 def _holders(stages: list[Stage], layer: int) -> tuple[int, ...]:
@@ -104,9 +111,11 @@ def _wires(model: Model, stages: list[Stage]) -> dict[int, list[Wires]]:
 
 
 def _regrouped(model: Model, before: list[int], by_layer: list[Stage]) -> list[str]:
-    """DeepSpeed adds the gradients of tied layers within a stage as they come, and those of several ranks at the end.
+    """DeepSpeed adds the gradients of tied layers within a stage as they come, and those of several ranks at
+    the end.
 
-    The sums are the same where layers that shared a rank share a stage, and those that did not are on different ranks.
+    The sums are the same where layers that shared a rank share a stage, and those that did not are on
+    different ranks.
     """
     tied: dict[str, list[int]] = {}
     for layer, spec in enumerate(model._layer_specs):
@@ -123,7 +132,8 @@ def _regrouped(model: Model, before: list[int], by_layer: list[Stage]) -> list[s
 
 @dataclass
 class _Said:
-    """By one rank, of the unit that moves next: what it has of it, and why it cannot build it ("" where it can)."""
+    """By one rank, of the unit that moves next: what it has of it, and why it cannot build it ("" where it
+    can)."""
 
     facts: list[Facts] = field(default_factory=list)
     error: str = ""
@@ -132,8 +142,16 @@ class _Said:
 class _Mover:
     """Moves the units of one pipeline between its ranks."""
 
-    def __init__(self, model, before: list[int], owners: list[tuple[int, ...]], places: dict[int, dict[int, Shard]], shards: dict[int, Shard]):
-        """By layer: its rank in DeepSpeed's partition, those that will hold it, and the part of each where it is sharded."""
+    def __init__(
+        self,
+        model,
+        before: list[int],
+        owners: list[tuple[int, ...]],
+        places: dict[int, dict[int, Shard]],
+        shards: dict[int, Shard],
+    ):
+        """By layer: its rank in DeepSpeed's partition, those that will hold it, and the part of each where it
+        is sharded."""
         self.model, self.rank, self.owners, self.before = model, model.stage_id, owners, before
         self.group, self.ranks = model._grid.pp_proc_group, model._grid.pp_group
         self.specs = model._layer_specs
@@ -145,7 +163,9 @@ class _Mover:
         self.shards = {self.names[layer]: shard for layer, shard in shards.items()}
         held = {unit: parts for layer, parts in places.items() if (unit := self.names[layer]) is not None}
         self.held = Holders(self.new, held, self.rank)
-        self.modules: dict[str, torch.nn.Module] = {}  # what this rank has built in DeepSpeed's partition, until it has handed it on
+        self.modules: dict[
+            str, torch.nn.Module
+        ] = {}  # what this rank has built in DeepSpeed's partition, until it has handed it on
         self.arrived: dict[str, torch.nn.Module] = {}
         self.whole: dict[str, list[Facts]] = {}  # of what is sharded, before it was
         self.parts: list[Part] = []
@@ -160,15 +180,24 @@ class _Mover:
         transfers = self._transfers()
         with random_state_kept():
             for number, (unit, source, target) in enumerate(transfers):
-                self._transfer(unit, source, target, last=all((unit, source) != later[:2] for later in transfers[number + 1 :]))
+                self._transfer(
+                    unit,
+                    source,
+                    target,
+                    last=all((unit, source) != later[:2] for later in transfers[number + 1 :]),
+                )
             self._refuse(self._cut_own())
-        self.modules = {unit: self.arrived[unit] if unit in self.arrived else self.modules[unit] for unit in self.new[self.rank]}
+        self.modules = {
+            unit: self.arrived[unit] if unit in self.arrived else self.modules[unit]
+            for unit in self.new[self.rank]
+        }
         self.parts = [part for unit in self.modules if unit in self.shards for part in self._parts_of(unit)]
         for layer in self.layers:
             self._register_layer(layer)
 
     def _refuse(self, error: str) -> None:
-        """Raises the same on every rank where one has an error, and brings their notes together. All ranks must call it."""
+        """Raises the same on every rank where one has an error, and brings their notes together. All ranks
+        must call it."""
         everyone = everyones((error, self.notes), self.group)
         if errors := [said for said, _ in everyone if said]:
             raise OstinatoError(errors[0])
@@ -203,7 +232,10 @@ class _Mover:
         except ShardingError as error:
             return None, f'layer "{unit}": {error}'
         except Exception as error:  # of the layer's constructor
-            return None, f'layer "{unit}" cannot be built on rank {self.ranks[self.rank]}: {type(error).__name__}: {error}'
+            return (
+                None,
+                f'layer "{unit}" cannot be built on rank {self.ranks[self.rank]}: {type(error).__name__}: {error}',
+            )
 
     def _cut_own(self) -> str:
         """Of what this rank has whole, and holds a part of from now on. Why it cannot be cut, or ""."""
@@ -218,7 +250,11 @@ class _Mover:
 
     def _cut(self, unit: str, layer: torch.nn.Module) -> torch.nn.Module:
         last = unit == self.names[-1] and self.model.loss_fn is not None
-        return layer.sharded(self.shards[unit], last) if isinstance(layer, Node) else sharded(layer, self.shards[unit], last)
+        return (
+            layer.sharded(self.shards[unit], last)
+            if isinstance(layer, Node)
+            else sharded(layer, self.shards[unit], last)
+        )
 
     def _parts_of(self, unit: str) -> list[Part]:
         module = self.modules[unit]
@@ -227,7 +263,8 @@ class _Mover:
         return [Part(int(unit), p, self.shards[unit], split[name], whole[name]) for name, p in named]
 
     def tie(self) -> None:
-        """The groups over which the gradients of tied layers are summed, and who reads their weights from checkpoints."""
+        """The groups over which the gradients of tied layers are summed, and who reads their weights from
+        checkpoints."""
         model = self.model
         for parameter in model.parameters():
             count_elsewhere(parameter, False)
@@ -250,7 +287,8 @@ class _Mover:
         return copies
 
     def _reader(self, unit: str) -> int:
-        """The rank that reads the tied module from checkpoints: DeepSpeed has it there for a layer without a forward_fn only."""
+        """The rank that reads the tied module from checkpoints: DeepSpeed has it there for a layer without a
+        forward_fn only."""
         tied = [layer for layer, name in enumerate(self.names) if name == unit]
         read = [layer for layer in tied if self.specs[layer].forward_fn is None]
         return self.ranks[self.owners[(read or tied)[0]][0]]
@@ -265,7 +303,9 @@ class _Mover:
 
     def _build(self, unit: str, source: int) -> torch.nn.Module:
         """As the rank `source` has done in DeepSpeed's partition."""
-        spec = self.specs[next(i for i, name in enumerate(self.names) if name == unit and self.before[i] == source)]
+        spec = self.specs[
+            next(i for i, name in enumerate(self.names) if name == unit and self.before[i] == source)
+        ]
         return spec if isinstance(spec, torch.nn.Module) else spec.build()
 
     def _place(self, module: torch.nn.Module) -> torch.nn.Module:
@@ -278,10 +318,15 @@ class _Mover:
         return source_of(self.names, self.before, self.owners, unit, target)
 
     def _transfers(self) -> list[tuple[str, int, int]]:
-        """(unit, from, to) in one order for all ranks, so that blocking transfers cannot deadlock: layers leave ranks that hold many for
-        ranks that hold few.
+        """(unit, from, to) in one order for all ranks, so that blocking transfers cannot deadlock: layers
+        leave ranks that hold many for ranks that hold few.
         """
-        waiting = [(unit, s, target) for target, units in enumerate(self.new) for unit in units if (s := self._source(unit, target)) != target]
+        waiting = [
+            (unit, s, target)
+            for target, units in enumerate(self.new)
+            for unit in units
+            if (s := self._source(unit, target)) != target
+        ]
         held = [len(units) for units in self.old]
         order = []
         while waiting:
@@ -294,18 +339,25 @@ class _Mover:
 
     def _forbidden(self) -> str:
         """What this rank's layers do not allow of the placement; "" where it may be."""
-        what, _ = _search.broken([one.row for one in bound_layers(self.model)], [([layer], list(ranks)) for layer, ranks in enumerate(self.owners)], False)
+        what, _ = _search.broken(
+            [one.row for one in bound_layers(self.model)],
+            [([layer], list(ranks)) for layer, ranks in enumerate(self.owners)],
+            False,
+        )
         return what and f"the placement has {what}"
 
     def _note_together(self) -> None:
         """Of tied layers of several ranks that come to lie on one."""
-        for unit in sorted({name for name in self.names if name is not None and "." in name} & self.modules.keys()):
+        for unit in sorted(
+            {name for name in self.names if name is not None and "." in name} & self.modules.keys()
+        ):
             layers = [layer for layer, name in enumerate(self.names) if name == unit]
             if more := beside(self.specs[layers[0]], self.modules[unit]):
                 self.notes += together_now(layers, self.before, self.owners, more[0])
 
     def _unregister(self) -> None:
-        """From here on `modules` alone holds what this rank has, so that a layer that has left takes no memory."""
+        """From here on `modules` alone holds what this rank has, so that a layer that has left takes no
+        memory."""
         model = self.model
         for unit in self.old[self.rank]:
             parent, _, name = unit.rpartition(".")
@@ -331,8 +383,9 @@ class _Mover:
 
 
 def stock_names(model: Model, units: list[list[str]], skip: str) -> list[list[str]]:
-    """Of each pipeline rank in DeepSpeed's partition, the names of the parameters that it would hold, in its order: of the modules that
-    it registers as "loss_fn", then tied ones, then layers. `units`: as in Rebuilt; `skip`: a parameter of no layer. All ranks must call it.
+    """Of each pipeline rank in DeepSpeed's partition, the names of the parameters that it would hold, in its
+    order: of the modules that it registers as "loss_fn", then tied ones, then layers. `units`: as in Rebuilt;
+    `skip`: a parameter of no layer. All ranks must call it.
     """
     names = [name for name, _ in model.named_parameters() if name != skip]
     everyone = everyones(names, model._grid.pp_proc_group)
@@ -342,8 +395,15 @@ def stock_names(model: Model, units: list[list[str]], skip: str) -> list[list[st
         of_unit.setdefault(unit, [])
         if name not in of_unit[unit]:
             of_unit[unit].append(name)
-    ordered = [sorted(held, key=lambda unit: "." not in unit) for held in units]  # tied modules were registered first
+    ordered = [
+        sorted(held, key=lambda unit: "." not in unit) for held in units
+    ]  # tied modules were registered first
     return [
-        [name for unit in ("loss_fn", *held) for name in of_unit.get(unit, ()) if unit != "loss_fn" or name in everyone[rank]]
+        [
+            name
+            for unit in ("loss_fn", *held)
+            for name in of_unit.get(unit, ())
+            if unit != "loss_fn" or name in everyone[rank]
+        ]
         for rank, held in enumerate(ordered)
     ]

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which module a tied layer runs on where layers have moved.
 
-DeepSpeed builds a tied module once on every rank that has one of its layers, and keeps only the tied weight equal. Whatever else it has,
-a bias or a position embedding, is another one on every rank, and learns from that rank's layers alone. So a rank that gets tied layers
-gets the whole module of the rank that has them in DeepSpeed's partition:
+DeepSpeed builds a tied module once on every rank that has one of its layers, and keeps only the tied weight
+equal. Whatever else it has, a bias or a position embedding, is another one on every rank, and learns from
+that rank's layers alone. So a rank that gets tied layers gets the whole module of the rank that has them in
+DeepSpeed's partition:
 
     source_of(names, before, owners, "tied_modules.embed", target=2)      # the rank of which rank 2 takes its module
 
-Where layers of several ranks come to lie on one, that is the module of the first of them. Where layers of one rank come to lie on several,
-each would go on with a copy, and what is not tied would learn apart: no search does that, and a plan that does is refused (bound_layers).
+Where layers of several ranks come to lie on one, that is the module of the first of them. Where layers of one
+rank come to lie on several, each would go on with a copy, and what is not tied would learn apart: no search
+does that, and a plan that does is refused (bound_layers).
 """
 
 from operator import attrgetter
@@ -19,11 +21,17 @@ from ostinato.restrictions import Restriction
 from .holdings import tensors_of
 
 
-def source_of(names: list[str | None], before: list[int], owners: list[tuple[int, ...]], unit: str, target: int) -> int:
-    """The rank that has built, in DeepSpeed's partition, what `target` is to hold of `unit`. By layer: `names` of units, the rank
-    `before`, and `owners`.
+def source_of(
+    names: list[str | None], before: list[int], owners: list[tuple[int, ...]], unit: str, target: int
+) -> int:
+    """The rank that has built, in DeepSpeed's partition, what `target` is to hold of `unit`. By layer:
+    `names` of units, the rank `before`, and `owners`.
     """
-    return next(rank for name, rank, ranks in zip(names, before, owners, strict=True) if name == unit and target in ranks)
+    return next(
+        rank
+        for name, rank, ranks in zip(names, before, owners, strict=True)
+        if name == unit and target in ranks
+    )
 
 
 def beside(spec, module: torch.nn.Module) -> list[str]:
@@ -50,9 +58,16 @@ def bound_layers(model) -> list[Restriction]:
         if "." in unit and len(layers) > 1 and (more := beside(spec, module)):
             why = f'tied as "{spec.key}", and DeepSpeed\'s own partition runs them on one module, of which "{more[0]}" is not tied'
             found.append(Restriction("together", why, layers=tuple(layers)))
-        others = {holder.setdefault(t.data_ptr(), unit) for _, t in tensors_of(module) if t.numel() and t.data_ptr()} - {unit}
+        others = {
+            holder.setdefault(t.data_ptr(), unit) for _, t in tensors_of(module) if t.numel() and t.data_ptr()
+        } - {unit}
         found += [_sharing(module, sorted(units[other] + layers), model.stage_id) for other in others]
-        far = {layer for p in module.parameters() for layer in users.get(id(p), ()) if before[layer] != model.stage_id}
+        far = {
+            layer
+            for p in module.parameters()
+            for layer in users.get(id(p), ())
+            if before[layer] != model.stage_id
+        }
         if far and not others:  # this rank's copy of what another rank has as well: they would become one
             found.append(_sharing(module, layers, model.stage_id))
     return found
@@ -82,8 +97,8 @@ def unit_of(layer: int, spec) -> str | None:
 
 
 def together_now(layers: list[int], before: list[int], owners: list[tuple[int, ...]], name: str) -> list[str]:
-    """What is to be said of tied `layers` that DeepSpeed's own partition runs on several modules, and the placement on one. `name`: of what is
-    not tied in it.
+    """What is to be said of tied `layers` that DeepSpeed's own partition runs on several modules, and the
+    placement on one. `name`: of what is not tied in it.
     """
     found = []
     for ranks in sorted({rank for layer in layers for rank in owners[layer]}):

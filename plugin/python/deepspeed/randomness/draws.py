@@ -6,9 +6,10 @@
     draws.leave()              # nothing that counts runs from here on
     draws.new()                # {3: ["torch"]}: what has been seen since the last call
 
-A layer draws where the state of a generator is another one after it: module kinds tell nothing of functional dropout, and a
-`Dropout` that is switched off draws nothing. DeepSpeed's own 1F1B lets each rank draw from its own generators, for the
-layers of its own partition and in the order of micro-batches; with layers elsewhere, the same layers draw other numbers.
+A layer draws where the state of a generator is another one after it: module kinds tell nothing of functional
+dropout, and a `Dropout` that is switched off draws nothing. DeepSpeed's own 1F1B lets each rank draw from its
+own generators, for the layers of its own partition and in the order of micro-batches; with layers elsewhere,
+the same layers draw other numbers.
 """
 
 from typing import Protocol, runtime_checkable
@@ -16,7 +17,12 @@ from typing import Protocol, runtime_checkable
 from .random_state import KINDS, same, states
 
 TORCHS = set(KINDS[:3])  # what a generator of torch's draws from
-BATCH, LOSS, LAYERS, BACKWARD = "the batch", "the loss", "layers", "backwards"  # what may draw beside single layers; `LAYERS`: some of them
+BATCH, LOSS, LAYERS, BACKWARD = (
+    "the batch",
+    "the loss",
+    "layers",
+    "backwards",
+)  # what may draw beside single layers; `LAYERS`: some of them
 
 
 @runtime_checkable
@@ -42,7 +48,8 @@ class Draws:
         self.enter(LAYERS)
 
     def enter(self, what: int | str) -> None:
-        """`what`: a layer's index in the model, or one of the names above. O(size of the generators' states): tens of microseconds."""
+        """`what`: a layer's index in the model, or one of the names above. O(size of the generators' states):
+        tens of microseconds."""
         now = states()
         self._note(now)
         self._now, self._states = what, now
@@ -57,7 +64,9 @@ class Draws:
         """What ran until now has drawn where its states are others."""
         if self._now is None:
             return
-        changed = {kind for kind, was, now in zip(KINDS, self._states, states_now, strict=True) if not same(was, now)}
+        changed = {
+            kind for kind, was, now in zip(KINDS, self._states, states_now, strict=True) if not same(was, now)
+        }
         if changed:
             self._drew(self._now, changed, states_now)
 
@@ -74,7 +83,8 @@ class Draws:
 
 
 def merged(all_draws, with_batches: bool = False) -> dict:
-    """Of several ranks. Reading batches counts only among streams: else a loader draws on the ranks that read, as in 1F1B."""
+    """Of several ranks. Reading batches counts only among streams: else a loader draws on the ranks that
+    read, as in 1F1B."""
     found: dict = {}
     for draws in all_draws:
         for what, kinds in draws.items():

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch's generators as something to jump in: how many numbers lie between two states, and the state so many numbers on.
+"""torch's generators as something to jump in: how many numbers lie between two states, and the state so many
+numbers on.
 
     count = taken(before, after)          # of each kind; None: the later state is not so reached
     state = advanced(before, count)
 
-Beside torch's own generators these are the states of DeepSpeed's tracker (deepspeed.checkpointing), which Megatron's layers put in their
-place while they draw for a slice.
+Beside torch's own generators these are the states of DeepSpeed's tracker (deepspeed.checkpointing), which
+Megatron's layers put in their place while they draw for a slice.
 
-A processor's generator (mt19937) hands out 32-bit words, and is advanced by drawing them; an accelerator's (Philox) counts, so
-that its state is a seed and an offset. A state is a tuple, one entry a generator that this process draws from.
+A processor's generator (mt19937) hands out 32-bit words, and is advanced by drawing them; an accelerator's
+(Philox) counts, so that its state is a seed and an offset. A state is a tuple, one entry a generator that
+this process draws from.
 """
 
 from typing import Any
@@ -19,7 +21,9 @@ PHILOX = 16  # bytes of a state: seed and offset
 BLOCK = 624  # words that mt19937 makes at a time
 FURTHEST = 1 << 24  # words: a layer that draws more from a processor's generator is not followed
 LEFT = slice(8, 12)  # of the state: how many words of the block are left, as int32
-WORDS = slice(0, 24 + 8 * BLOCK)  # of the state: what words come; behind it is the other half of a pair of normal numbers
+WORDS = slice(
+    0, 24 + 8 * BLOCK
+)  # of the state: what words come; behind it is the other half of a pair of normal numbers
 
 State = tuple[torch.Tensor, ...]
 Counts = tuple[int, ...]
@@ -67,14 +71,20 @@ def same(a: State, b: State) -> bool:
 
 def taken(before: State, after: State) -> Counts | None:
     """O(words that lie between, or FURTHEST where there are none such)."""
-    counts = [(_offsets if was.numel() == PHILOX else _words)(was, now) for was, now in zip(before, after, strict=False)]
+    counts = [
+        (_offsets if was.numel() == PHILOX else _words)(was, now)
+        for was, now in zip(before, after, strict=False)
+    ]
     known = tuple(count for count in counts if count is not None)
     return known if len(known) == len(before) == len(after) else None
 
 
 def advanced(state: State, counts: Counts) -> State:
     """O(words) for a processor's generator, else O(1)."""
-    return tuple((_after_offset if was.numel() == PHILOX else _after_words)(was, count) for was, count in zip(state, counts, strict=True))
+    return tuple(
+        (_after_offset if was.numel() == PHILOX else _after_words)(was, count)
+        for was, count in zip(state, counts, strict=True)
+    )
 
 
 def _words(before: torch.Tensor, after: torch.Tensor) -> int | None:

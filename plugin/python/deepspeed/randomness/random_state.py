@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The states of this process's generators of random numbers: torch's, the accelerator's, Python's and NumPy's.
+"""The states of this process's generators of random numbers: torch's, the accelerator's, Python's and
+NumPy's.
 
-    with random_state_kept():              # restores the random states on exit
-        layer = spec.build()
+with random_state_kept():              # restores the random states on exit
+    layer = spec.build()
 
-    with draws_of(original) as original:   # nor in here, beside what `original` draws
-        import something                   # (a module may draw when it is imported)
-        original(engine)
+with draws_of(original) as original:   # nor in here, beside what `original` draws
+    import something                   # (a module may draw when it is imported)
+    original(engine)
 
-    drawn = foreign()                      # the states that torch knows nothing of
-    with foreign_again(drawn):             # drawn once more from there, without moving on
-        layer(inputs)
+drawn = foreign()                      # the states that torch knows nothing of
+with foreign_again(drawn):             # drawn once more from there, without moving on
+    layer(inputs)
 """
 
 import random
@@ -26,7 +27,8 @@ KINDS = ("torch", "the accelerator", "DeepSpeed's tracker", "Python's random", "
 
 
 def states() -> tuple:
-    """In the order of KINDS; None for an accelerator that is the processor. O(size of the states): tens of microseconds."""
+    """In the order of KINDS; None for an accelerator that is the processor. O(size of the states): tens of
+    microseconds."""
     host, *accelerator = generators.own()
     return host, accelerator[0] if accelerator else None, generators.tracked(), *foreign()
 
@@ -81,7 +83,8 @@ def foreign_again(drawn: tuple) -> Iterator[None]:
 
 @contextmanager
 def draws_of(original: Callable) -> Iterator[Callable]:
-    """Restores the random states on exit, up to what calls of what this yields, which is `original`, have drawn."""
+    """Restores the random states on exit, up to what calls of what this yields, which is `original`, have
+    drawn."""
     kept, inside = states(), True
 
     def counted(*args, **kwargs):

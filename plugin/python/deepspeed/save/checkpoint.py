@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which placement a checkpoint's optimizer state belongs to.
 
-Layer files are per layer, and those of sharded layers whole, so weights load under any placement. Optimizer state is per rank, and seal keeps
-DeepSpeed alone from giving it to other layers: a file `ostinato.json` beside it names the layers of each pipeline rank, the parameters that its
-optimizer steps (optimizer_state reads them for other ranks), and how DeepSpeed would cut the model (partition). A checkpoint without that
-file was written by DeepSpeed alone, under its own partition of the same model.
+Layer files are per layer, and those of sharded layers whole, so weights load under any placement. Optimizer
+state is per rank, and seal keeps DeepSpeed alone from giving it to other layers: a file `ostinato.json`
+beside it names the layers of each pipeline rank, the parameters that its optimizer steps (optimizer_state
+reads them for other ranks), and how DeepSpeed would cut the model (partition). A checkpoint without that file
+was written by DeepSpeed alone, under its own partition of the same model.
 """
 
 import json
@@ -33,24 +34,39 @@ def layers_of_ranks(stages: list[Stage]) -> list[list[int]]:
 
 
 def held_by(stages: list[Stage]) -> dict[str, Any]:
-    """What optimizer state belongs to: the layers of each pipeline rank, in how many copies of the model, which of them are sharded, and the ranks
-    of those that are on others for each direction.
+    """What optimizer state belongs to: the layers of each pipeline rank, in how many copies of the model,
+    which of them are sharded, and the ranks of those that are on others for each direction.
     """
     sharded = sorted({layer for stage in stages if stage.sharded for layer in stage.layers})
-    ranks = {str(i): [list(of) for of in sorted({stage.ranks for stage in stages if i in stage.layers})] for i in sharded}
+    ranks = {
+        str(i): [list(of) for of in sorted({stage.ranks for stage in stages if i in stage.layers})]
+        for i in sharded
+    }
     directions = {layer: of_layer for layer, of_layer in ranks.items() if len(of_layer) > 1}
-    held = {"format": FORMAT, "layers": layers_of_ranks(stages), "copies": copies_of(stages), "sharded": sharded}
+    held = {
+        "format": FORMAT,
+        "layers": layers_of_ranks(stages),
+        "copies": copies_of(stages),
+        "sharded": sharded,
+    }
     return held | ({"directions": directions} if directions else {})
 
 
 def held_alone(parts: list[int]) -> dict[str, Any]:
     """The same in DeepSpeed's own partition, by the bounds of its ranks."""
-    return {"format": FORMAT, "layers": [list(range(a, b)) for a, b in pairwise(parts)], "copies": 1, "sharded": []}
+    return {
+        "format": FORMAT,
+        "layers": [list(range(a, b)) for a, b in pairwise(parts)],
+        "copies": 1,
+        "sharded": [],
+    }
 
 
-def write(save_dir: str, tag: str, stages: list[Stage], names: list[Names | None], facts: dict[str, Any]) -> None:
-    """Rank 0 writes it before the rest of the checkpoint. `names`: of each pipeline rank's optimizer; None where DeepSpeed's files have them. `facts`: of
-    the model, from `partition`.
+def write(
+    save_dir: str, tag: str, stages: list[Stage], names: list[Names | None], facts: dict[str, Any]
+) -> None:
+    """Rank 0 writes it before the rest of the checkpoint. `names`: of each pipeline rank's optimizer; None
+    where DeepSpeed's files have them. `facts`: of the model, from `partition`.
     """
     record = held_by(stages) | {"model": facts} | ({} if None in names else {"parameters": names})
     write_text(Path(save_dir) / tag / NAME, json.dumps(record) + "\n")
@@ -62,14 +78,16 @@ def write_latest(save_dir: str, tag: str) -> None:
 
 
 def reads_optimizer(engine, wanted: bool, module_only: bool) -> bool:
-    """Whether load_checkpoint() of `engine` with these arguments reads optimizer state as ranks have written it, whoever had its layers."""
+    """Whether load_checkpoint() of `engine` with these arguments reads optimizer state as ranks have written
+    it, whoever had its layers."""
     return wanted and not module_only and not engine.load_universal_checkpoint()
 
 
 @dataclass(frozen=True)
 class Saved:
-    """A checkpoint. `held` and `now`: what its optimizer state belongs to, and what ranks hold; `names`: of each pipeline rank's optimizer, where DeepSpeed's
-    files do not have them; `recorded`: there is an ostinato.json.
+    """A checkpoint. `held` and `now`: what its optimizer state belongs to, and what ranks hold; `names`: of
+    each pipeline rank's optimizer, where DeepSpeed's files do not have them; `recorded`: there is an
+    ostinato.json.
     """
 
     folder: Path
@@ -87,7 +105,11 @@ class Saved:
             raise self.refused(f"several ranks hold parts of layers {', '.join(map(str, sharded))}")
 
     def refused(self, why: str) -> OstinatoError:
-        by = ("another placement" if self.moved else "this placement") if self.recorded else "DeepSpeed's own partition"
+        by = (
+            ("another placement" if self.moved else "this placement")
+            if self.recorded
+            else "DeepSpeed's own partition"
+        )
         return OstinatoError(
             f"{self.folder}: optimizer state of {by} (layers of its ranks: {self.held['layers']}) cannot be read for ranks that hold "
             f"{self.now['layers']}: {why}. {_advice(self.folder)}"
@@ -95,8 +117,9 @@ class Saved:
 
 
 def found(load_dir: str, tag: str | None, now: dict[str, Any], parts: list[int], files: int) -> Saved | None:
-    """The checkpoint that load_checkpoint() would read; None where there is none, of which DeepSpeed says what it thinks. `now`: what ranks hold; `parts`:
-    bounds of the ranks in DeepSpeed's own partition; `files`: so many `mp_rank_*` this run would write.
+    """The checkpoint that load_checkpoint() would read; None where there is none, of which DeepSpeed says
+    what it thinks. `now`: what ranks hold; `parts`: bounds of the ranks in DeepSpeed's own partition;
+    `files`: so many `mp_rank_*` this run would write.
 
     Raises OstinatoError where ranks had other layers, and no optimizer's state could be read for these.
     """
@@ -109,14 +132,17 @@ def found(load_dir: str, tag: str | None, now: dict[str, Any], parts: list[int],
         written = len(list(folder.glob("mp_rank_*_model_states.pt")))
         saved = Saved(folder, held_alone(parts), now, False)
         if written not in (0, files):
-            raise saved.refused(f"{written} ranks of a pipeline have written it, without saying which layers they had, and here are {files}")
+            raise saved.refused(
+                f"{written} ranks of a pipeline have written it, without saying which layers they had, and here are {files}"
+            )
     if saved.moved:
         saved.refuse_parts()
     return saved
 
 
 def check_alone(load_dir: str, tag: str | None, parts: list[int]) -> None:
-    """For an engine of DeepSpeed alone, whose ranks hold the layers between `parts`. Raises OstinatoError where they had others."""
+    """For an engine of DeepSpeed alone, whose ranks hold the layers between `parts`. Raises OstinatoError
+    where they had others."""
     folder, now = folder_of(load_dir, tag), held_alone(parts)
     record = recorded(folder) if folder is not None else None
     if folder is not None and record is not None and held_in(record) != now:
@@ -140,14 +166,18 @@ def recorded(folder: Path) -> dict[str, Any] | None:
         record = json.loads(path.read_text())
         list(record["layers"])
     except (ValueError, TypeError, KeyError) as error:
-        raise OstinatoError(f"{path} cannot be read: it is torn, or no file of ostinato's ({error})") from None
+        raise OstinatoError(
+            f"{path} cannot be read: it is torn, or no file of ostinato's ({error})"
+        ) from None
     if record.get("format") != FORMAT:
         raise OstinatoError(f"{path}: format {record.get('format')!r}, and this version reads {FORMAT!r}")
     return record
 
 
 def _advice(folder: Path) -> str:
-    convert = CONVERT if any(folder.glob("*_optim_states.pt")) else ""  # without ZeRO there is nothing that ds_to_universal reads
+    convert = (
+        CONVERT if any(folder.glob("*_optim_states.pt")) else ""
+    )  # without ZeRO there is nothing that ds_to_universal reads
     return f"For the weights alone, load_checkpoint(..., load_optimizer_states=False){convert}"
 
 

@@ -25,7 +25,12 @@ from .seal import inner_of, unsealed
 
 LAYER = re.compile(r"layer_(\d+)-(?:model_(\d+)-)?model_states\.pt")
 EXPERTS = re.compile(r"layer_\d+_expert_\d+_.*|expp_rank_.*")
-PRECISIONS = {"torch.float32": "fp32", "torch.bfloat16": "bf16", "torch.float16": "fp16", "torch.float64": "fp64"}
+PRECISIONS = {
+    "torch.float32": "fp32",
+    "torch.bfloat16": "bf16",
+    "torch.float16": "fp16",
+    "torch.float64": "fp64",
+}
 
 
 @dataclass
@@ -41,7 +46,9 @@ class Contents:
     folder: Path
     record: dict[str, Any] | None  # ostinato.json
     heads: dict[int, dict] = field(default_factory=dict)  # by rank: its mp_rank file
-    shares: dict[tuple[int, int], dict] = field(default_factory=dict)  # by rank and replica: what ZeRO's optimizer has saved there
+    shares: dict[tuple[int, int], dict] = field(
+        default_factory=dict
+    )  # by rank and replica: what ZeRO's optimizer has saved there
     layers: list[Layer] = field(default_factory=list)
     precisions: set[str] = field(default_factory=set)
     problems: list[str] = field(default_factory=list)
@@ -71,7 +78,11 @@ class Contents:
     @property
     def own_partition(self) -> bool | None:
         """Whether layers lay as DeepSpeed's own partition has them; None where nothing says so."""
-        return None if self.facts is None else checkpoint.held_in(self.record or {}) == checkpoint.held_alone(self.facts["bounds"])
+        return (
+            None
+            if self.facts is None
+            else checkpoint.held_in(self.record or {}) == checkpoint.held_alone(self.facts["bounds"])
+        )
 
     @property
     def kind(self) -> str | None:
@@ -99,7 +110,10 @@ class Contents:
         named = config.get("optimizer", {}).get("type") if isinstance(config, dict) else None
         held = unsealed(next(iter(self.shares.values()), None) or self.head.get("optimizer")) or {}
         inner = inner_of(held)
-        keys = next((sorted(state) for state in inner.get("state", {}).values() if isinstance(inner, dict) and state), [])
+        keys = next(
+            (sorted(state) for state in inner.get("state", {}).values() if isinstance(inner, dict) and state),
+            [],
+        )
         return f"{named or 'of the script'} ({', '.join(keys) or 'no state'})"
 
     def main(self, rank: int) -> str:
@@ -115,17 +129,22 @@ def tags_in(root: Path) -> list[str]:
 
 
 def _is_checkpoint(folder: Path) -> bool:
-    return any(folder.glob("mp_rank_*_model_states.pt")) or any(LAYER.fullmatch(path.name) for path in folder.glob("layer_*"))
+    return any(folder.glob("mp_rank_*_model_states.pt")) or any(
+        LAYER.fullmatch(path.name) for path in folder.glob("layer_*")
+    )
 
 
 def chosen(root: Path, tag: str | None) -> Path:
-    """The checkpoint's own folder, of the one that save_checkpoint() was given (or that itself). Raises OstinatoError where there is none."""
+    """The checkpoint's own folder, of the one that save_checkpoint() was given (or that itself). Raises
+    OstinatoError where there is none."""
     if not root.is_dir():
         raise OstinatoError(f"{root}: no such folder")
     if _is_checkpoint(root) and tag is None:
         return root
     if not (tags := tags_in(root)):
-        raise OstinatoError(f"{root} holds no checkpoint of DeepSpeed's pipeline engine: neither mp_rank_*_model_states.pt nor layer files, nor folders with them")
+        raise OstinatoError(
+            f"{root} holds no checkpoint of DeepSpeed's pipeline engine: neither mp_rank_*_model_states.pt nor layer files, nor folders with them"
+        )
     said = f"there is {', '.join(tags)}"
     latest = root / checkpoint.LATEST
     if tag is None and latest.is_file():
@@ -144,18 +163,26 @@ def read(folder: Path) -> Contents:
     made = Contents(folder, checkpoint.recorded(folder))
     present = {path.name for path in folder.iterdir()}
     if experts := sorted(name for name in present if EXPERTS.fullmatch(name)):
-        raise OstinatoError(f"{folder}: {experts[0]}: layers with experts have files of their own, which this command does not know")
-    mains = sorted(int(name.split("_")[2]) for name in present if re.fullmatch(r"mp_rank_\d+_model_states\.pt", name))
+        raise OstinatoError(
+            f"{folder}: {experts[0]}: layers with experts have files of their own, which this command does not know"
+        )
+    mains = sorted(
+        int(name.split("_")[2]) for name in present if re.fullmatch(r"mp_rank_\d+_model_states\.pt", name)
+    )
     for rank in mains:
         if (held := _try(made, made.main(rank), present)) is not None:
             made.heads[rank] = held
     if not made.heads:
-        raise OstinatoError(f"{folder}: {made.problems[0] if made.problems else made.main(0) + ' is missing'}")
+        raise OstinatoError(
+            f"{folder}: {made.problems[0] if made.problems else made.main(0) + ' is missing'}"
+        )
     try:
         _read_layers(made, present)
         _read_ranks(made, present, mains)
     except (KeyError, TypeError, AttributeError) as error:
-        raise OstinatoError(f"{folder}: {made.main(min(made.heads))} is not of DeepSpeed's pipeline engine ({type(error).__name__}: {error})") from None
+        raise OstinatoError(
+            f"{folder}: {made.main(min(made.heads))} is not of DeepSpeed's pipeline engine ({type(error).__name__}: {error})"
+        ) from None
     return made
 
 
@@ -172,7 +199,11 @@ def _try(made: Contents, name: str, present: set[str]) -> dict | None:
 
 def _read_layers(made: Contents, present: set[str]) -> None:
     ranks_of: dict[int, list[int]] = {}
-    held = dict(enumerate(made.record["layers"])) if made.record else {rank: map(_layer, _names(made, rank)) for rank in made.heads}
+    held = (
+        dict(enumerate(made.record["layers"]))
+        if made.record
+        else {rank: map(_layer, _names(made, rank)) for rank in made.heads}
+    )
     for rank, layers in held.items():
         for layer in sorted({layer for layer in layers if layer is not None}):
             ranks_of.setdefault(layer, []).append(rank)
@@ -184,9 +215,15 @@ def _read_layers(made: Contents, present: set[str]) -> None:
     expected = made.facts["files"] if made.facts else [] if made.record or made.slices > 1 else list(ranks_of)
     for layer in sorted({*files, *expected}):
         names = files.get(layer) or [f"layer_{layer:02d}-model_states.pt"]
-        made.problems += [f"{names[0]}: {len(names)} files of this layer for {counted(made.slices, 'slice')}"] if 1 < len(names) != made.slices else []
+        made.problems += (
+            [f"{names[0]}: {len(names)} files of this layer for {counted(made.slices, 'slice')}"]
+            if 1 < len(names) != made.slices
+            else []
+        )
         states = [state for name in names if (state := _try(made, name, present)) is not None]
-        tensors = [(key, value) for state in states for key, value in state.items() if hasattr(value, "numel")]
+        tensors = [
+            (key, value) for state in states for key, value in state.items() if hasattr(value, "numel")
+        ]
         buffers = {name.split(".", 1)[1] for name in _buffers(made) if _layer(name) == layer}
         weights = [value for key, value in tensors if key not in buffers]
         made.precisions |= {PRECISIONS[said] for value in weights if (said := str(value.dtype)) in PRECISIONS}
@@ -213,15 +250,24 @@ def _layer(name: str) -> int | None:
 
 
 def _read_ranks(made: Contents, present: set[str], mains: list[int]) -> None:
-    """Files of ranks, and whether they are of one checkpoint: a tag that was saved again by fewer ranks, or whose saving was killed, is mixed."""
+    """Files of ranks, and whether they are of one checkpoint: a tag that was saved again by fewer ranks, or
+    whose saving was killed, is mixed."""
     same = ("global_steps", "dp_world_size", "mp_world_size")
     first, ranks = made.head, made.head["mp_world_size"]
     for rank in range(ranks):
         if rank not in mains:
             made.problems.append(f"{made.main(rank)} is missing")
         held = made.heads.get(rank, first)
-        made.problems += [f"{made.main(rank)} has {key} {held[key]}, and {made.main(min(made.heads))} {first[key]}" for key in same if held[key] != first[key]]
-    made.problems += [f"{made.main(rank)} is of no rank of this checkpoint, which has {ranks}" for rank in mains if rank >= ranks]
+        made.problems += [
+            f"{made.main(rank)} has {key} {held[key]}, and {made.main(min(made.heads))} {first[key]}"
+            for key in same
+            if held[key] != first[key]
+        ]
+    made.problems += [
+        f"{made.main(rank)} is of no rank of this checkpoint, which has {ranks}"
+        for rank in mains
+        if rank >= ranks
+    ]
     steps: dict[str, str] = {}
     for rank in range(ranks) if made.kind == SHARE else ():
         for replica in range(made.replicas):
@@ -229,6 +275,8 @@ def _read_ranks(made: Contents, present: set[str], mains: list[int]) -> None:
                 share = made.shares[rank, replica] = unsealed(opens[constants.OPTIMIZER_STATE_DICT])
                 base = share[constants.BASE_OPTIMIZER_STATE]
                 states = base["state"].values() if isinstance(base, dict) else ()
-                steps.setdefault(next((str(float(state["step"])) for state in states if "step" in state), ""), name)
+                steps.setdefault(
+                    next((str(float(state["step"])) for state in states if "step" in state), ""), name
+                )
     if len(told := [f"{name} of step {step}" for step, name in steps.items() if step]) > 1:
         made.problems.append(f"optimizer state of several steps: {', '.join(told)}")

@@ -3,9 +3,10 @@
 
     convert(read(folder), Path("converted"), bounds=[0, 5, 8], replicas=2)      # layers 0 to 4 on stage 0, the rest on stage 1
 
-Layer files are the same for each placement, and copied. What each stage's optimizer steps is read from the files of the ranks that had it
-(optimizer_files), and laid out as DeepSpeed lays it out: the parameters of a group in the order of the model, tied ones first. One file is made at
-a time, and its tensors lie on the disk until it is written: none has to fit into memory.
+Layer files are the same for each placement, and copied. What each stage's optimizer steps is read from the
+files of the ranks that had it (optimizer_files), and laid out as DeepSpeed lays it out: the parameters of a
+group in the order of the model, tied ones first. One file is made at a time, and its tensors lie on the disk
+until it is written: none has to fit into memory.
 """
 
 import os
@@ -39,7 +40,11 @@ def bounds_for(contents: Contents, stages: int) -> list[int]:
     facts = contents.facts
     layers = facts["bounds"][-1] if facts else 0
     if facts is None or (bounds := partition.parts(facts, stages)) is None:
-        why = "the model cuts itself in a way of its own" if facts else "only a checkpoint that was saved under a plan says how DeepSpeed would cut its model"
+        why = (
+            "the model cuts itself in a way of its own"
+            if facts
+            else "only a checkpoint that was saved under a plan says how DeepSpeed would cut its model"
+        )
         raise OstinatoError(f"{contents.folder}: {why}: name the layers of each stage by --placement")
     if not 0 < stages <= layers:
         raise OstinatoError(f"--stages {stages}: the model has {layers} layers")
@@ -49,10 +54,17 @@ def bounds_for(contents: Contents, stages: int) -> list[int]:
 def bounds_of(placement: Path) -> list[int]:
     """Of a placement that DeepSpeed alone can have: one stage of consecutive layers a device, in order."""
     found = core.Placement.from_file(placement).to_dict()
-    devices = {stage["name"]: sorted({device for b in found["blocks"] if b["stage"] == stage["name"] for device in b["devices"]}) for stage in found["stages"]}
+    devices = {
+        stage["name"]: sorted(
+            {device for b in found["blocks"] if b["stage"] == stage["name"] for device in b["devices"]}
+        )
+        for stage in found["stages"]
+    }
     layers = [stage.get("layers") for stage in found["stages"]]
     if None in layers or list(devices.values()) != [[device] for device in range(len(found["devices"]))]:
-        raise OstinatoError(f"{placement}: DeepSpeed alone runs one stage a device, in the order of the devices, and each needs its layers")
+        raise OstinatoError(
+            f"{placement}: DeepSpeed alone runs one stage a device, in the order of the devices, and each needs its layers"
+        )
     if [begin for begin, _ in layers] != [0, *(end for _, end in layers[:-1])]:
         raise OstinatoError(f"{placement}: its stages' layers do not follow each other: {layers}")
     return [0, *(end for _, end in layers)]
@@ -69,7 +81,11 @@ class _Parameter:
 
     def place(self, layers: Any) -> tuple[bool, int, int]:
         """In the order of a stage, or rank, that holds `layers`."""
-        return not self.name.startswith("tied_modules."), min(set(self.layers) & set(layers), default=-1), self.order
+        return (
+            not self.name.startswith("tied_modules."),
+            min(set(self.layers) & set(layers), default=-1),
+            self.order,
+        )
 
 
 def convert(contents: Contents, into: Path, bounds: list[int], replicas: int) -> None:
@@ -103,7 +119,11 @@ class _Converter:
         if contents.problems:
             why = "; ".join(contents.problems[:3])
         elif contents.slices > 1 or self.replicas < 1:
-            why = "layers are cut over tensor-parallel ranks" if contents.slices > 1 else "it needs one replica at least"
+            why = (
+                "layers are cut over tensor-parallel ranks"
+                if contents.slices > 1
+                else "it needs one replica at least"
+            )
         elif record.get("sharded"):
             why = f"several ranks hold parts of layers {', '.join(map(str, record['sharded']))}"
         elif self.kind == SHARE and contents.head.get("param_shapes") is None:
@@ -124,31 +144,51 @@ class _Converter:
             return []
         names = (self.contents.record or {}).get("parameters") or []
         if self.kind == SHARE:
-            names = [[list(group.items()) for group in head["param_shapes"]] for _, head in sorted(self.contents.heads.items())]
-        return [groups if any(name != checkpoint.IDLE for group in groups for name, _ in group) else [] for groups in names]
+            names = [
+                [list(group.items()) for group in head["param_shapes"]]
+                for _, head in sorted(self.contents.heads.items())
+            ]
+        return [
+            groups if any(name != checkpoint.IDLE for group in groups for name, _ in group) else []
+            for groups in names
+        ]
 
     def _parameters(self, names: list[list[list[tuple[str, Any]]]]) -> list[_Parameter]:
         found: dict[str, _Parameter] = {}
         held = (self.contents.record or {}).get("layers")
         for rank, groups in enumerate(names):
             if groups and len(groups) != self.groups:
-                raise self._error(f"pipeline rank {rank} has {counted(len(groups), 'group')} of parameters, and another rank {self.groups}")
+                raise self._error(
+                    f"pipeline rank {rank} has {counted(len(groups), 'group')} of parameters, and another rank {self.groups}"
+                )
             for index, group in enumerate(groups):
-                here = [_Parameter(name, torch.Size(shape), self._layers_of(name), index, rank, order) for order, (name, shape) in enumerate(group) if name != checkpoint.IDLE]
+                here = [
+                    _Parameter(name, torch.Size(shape), self._layers_of(name), index, rank, order)
+                    for order, (name, shape) in enumerate(group)
+                    if name != checkpoint.IDLE
+                ]
                 places = [one.place(held[rank] if held else one.layers) for one in here]
                 if places != sorted(places):
-                    raise self._error(f"group {index} of pipeline rank {rank} does not have its parameters in the order of the model")
+                    raise self._error(
+                        f"group {index} of pipeline rank {rank} does not have its parameters in the order of the model"
+                    )
                 for one in here:
                     had = found.setdefault(one.name, one)
                     if had.group != index:
-                        raise self._error(f'"{one.name}" is in group {had.group} of pipeline rank {had.rank}, and in group {index} of {rank}')
+                        raise self._error(
+                            f'"{one.name}" is in group {had.group} of pipeline rank {had.rank}, and in group {index} of {rank}'
+                        )
                     if held and one.layers[0] in held[rank] and one.layers[0] not in held[had.rank]:
                         found[one.name] = one  # where layer files have its weights from
         return list(found.values())
 
     def _layers_of(self, name: str) -> list[int]:
         unit, _, rest = name.partition(".")
-        tied = ((self.contents.facts or {}).get("tied") or {}).get(rest.partition(".")[0]) if unit == "tied_modules" else None
+        tied = (
+            ((self.contents.facts or {}).get("tied") or {}).get(rest.partition(".")[0])
+            if unit == "tied_modules"
+            else None
+        )
         if tied is None and not unit.isdecimal():
             raise self._error(f'which layers "{name}" belongs to is not known')
         return tied or [int(unit)]
@@ -160,17 +200,30 @@ class _Converter:
         groups = [self._of_group(index, layers) for index in range(self.groups)]
         for index, group in enumerate(groups):
             if not group:
-                raise self._error(f"stage {stage} (layers {layers[0]} to {layers[-1]}) would have none of the parameters in group {index} of the optimizer")
+                raise self._error(
+                    f"stage {stage} (layers {layers[0]} to {layers[-1]}) would have none of the parameters in group {index} of the optimizer"
+                )
         head = opened(contents.folder / contents.main(base))
-        dims = {constants.CHECKPOINT_PARALLEL_DIMS: head[constants.CHECKPOINT_PARALLEL_DIMS] | {constants.CHECKPOINT_PP_DEGREE: stages}}
-        head |= {"mp_world_size": stages, "dp_world_size": self.replicas} | (dims if constants.CHECKPOINT_PARALLEL_DIMS in head else {})
+        dims = {
+            constants.CHECKPOINT_PARALLEL_DIMS: head[constants.CHECKPOINT_PARALLEL_DIMS]
+            | {constants.CHECKPOINT_PP_DEGREE: stages}
+        }
+        head |= {"mp_world_size": stages, "dp_world_size": self.replicas} | (
+            dims if constants.CHECKPOINT_PARALLEL_DIMS in head else {}
+        )
         buffers = dict.fromkeys(name for one in contents.heads.values() for name in one["buffer_names"])
-        head["buffer_names"] = [name for name in buffers if not (unit := name.partition(".")[0]).isdecimal() or int(unit) in layers]
+        head["buffer_names"] = [
+            name
+            for name in buffers
+            if not (unit := name.partition(".")[0]).isdecimal() or int(unit) in layers
+        ]
         if self.kind == SHARE:
             head["param_shapes"] = [OrderedDict((p.name, p.shape) for p in group) for group in groups]
             for replica in range(self.replicas):
                 held = opened(contents.folder / contents.share(base, 0))
-                held[constants.OPTIMIZER_STATE_DICT] = self._share(folder, groups, base, replica, head[constants.DS_VERSION])
+                held[constants.OPTIMIZER_STATE_DICT] = self._share(
+                    folder, groups, base, replica, head[constants.DS_VERSION]
+                )
                 _save(held, folder / contents.share(stage, replica))
         elif self.kind is not None:
             head["optimizer"] = self._whole(folder, groups, base)
@@ -186,27 +239,47 @@ class _Converter:
         for slot in (slot for of_group in groups for slot in of_group):
             for piece in slot.pieces:
                 wanted.setdefault(ranks[piece.name], {}).setdefault(piece.name, []).append((slot, piece))
-        files = Files(self.contents.folder, self.kind or "", self.names, {p.name: p.shape for p in self.parameters}, "the first rank's")
+        files = Files(
+            self.contents.folder,
+            self.kind or "",
+            self.names,
+            {p.name: p.shape for p in self.parameters},
+            "the first rank's",
+        )
         for rank, by_name in sorted(wanted.items()):
             files.read_rank(rank, by_name, rank == base)
         return files
 
     def _whole(self, folder: Path, groups: list[list[_Parameter]], base: int) -> dict:
         """Of a stage without ZeRO: DeepSpeed's optimizers number what they step through all groups."""
-        slots = [[Slot(*one, _beside(folder)) for one in one_after_the_other([(p.name, p.shape) for p in group], self.kind or "")] for group in groups]
+        slots = [
+            [
+                Slot(*one, _beside(folder))
+                for one in one_after_the_other([(p.name, p.shape) for p in group], self.kind or "")
+            ]
+            for group in groups
+        ]
         files, state, made, weights = self._read(slots, base), dict[int, dict](), list[dict](), list[list]()
         for index, of_group in enumerate(slots):
             numbers = range(sum(map(len, slots[:index])), sum(map(len, slots[: index + 1])))
             weights.append([slot.state.pop(self.kind) for slot in of_group] if self.kind else [])
-            state |= {number: slot.state for number, slot in zip(numbers, of_group, strict=True) if slot.state}
+            state |= {
+                number: slot.state for number, slot in zip(numbers, of_group, strict=True) if slot.state
+            }
             made.append(files.hyperparameters_of_group(index, of_group) | {"params": list(numbers)})
         inner = {"state": state, "param_groups": made}
         if not self.kind:
             return files.rest | inner
-        return files.rest | {INNER[1]: inner, self.kind: weights if self.kind == APART else [of_group[0] for of_group in weights]}
+        return files.rest | {
+            INNER[1]: inner,
+            self.kind: weights if self.kind == APART else [of_group[0] for of_group in weights],
+        }
 
-    def _share(self, folder: Path, groups: list[list[_Parameter]], base: int, replica: int, version: str) -> dict:
-        """Of a replica of a stage with ZeRO: of each group its part of all numbers, which are padded at their end."""
+    def _share(
+        self, folder: Path, groups: list[list[_Parameter]], base: int, replica: int, version: str
+    ) -> dict:
+        """Of a replica of a stage with ZeRO: of each group its part of all numbers, which are padded at their
+        end."""
         slots, paddings = [], []
         for index, group in enumerate(groups):
             _, pieces = one_after_the_other([(p.name, p.shape) for p in group], FLAT)[0]
@@ -214,22 +287,32 @@ class _Converter:
             size = ceil(total / (ALIGNMENT * self.replicas)) * ALIGNMENT
             begin, end = replica * size, (replica + 1) * size
             if total <= begin:
-                raise self._error(f"group {index} of a stage has {total} numbers, too few for {self.replicas} replicas")
+                raise self._error(
+                    f"group {index} of a stage has {total} numbers, too few for {self.replicas} replicas"
+                )
             cuts = [(piece, max(piece.at, begin), min(piece.at + piece.size, end)) for piece in pieces]
             mine = [Piece(piece.name, a - piece.at, b - a, a - begin) for piece, a, b in cuts if a < b]
             slots.append(Slot(torch.Size([size]), mine, _beside(folder)))
             paddings.append(max(0, end - total))
         files = self._read([[slot] for slot in slots], base)
-        weights = [slot.state.pop(SHARE)[: slot.shape.numel() - padding] for slot, padding in zip(slots, paddings, strict=True)]
+        weights = [
+            slot.state.pop(SHARE)[: slot.shape.numel() - padding]
+            for slot, padding in zip(slots, paddings, strict=True)
+        ]
         made = {
             INNER[0]: {
                 "state": {index: slot.state for index, slot in enumerate(slots) if slot.state},
-                "param_groups": [files.hyperparameters_of_group(index, [slot]) | {"params": [index]} for index, slot in enumerate(slots)],
+                "param_groups": [
+                    files.hyperparameters_of_group(index, [slot]) | {"params": [index]}
+                    for index, slot in enumerate(slots)
+                ],
             },
             SHARE: weights,
             constants.GROUP_PADDINGS: paddings,
             constants.PARTITION_COUNT: [self.replicas] * self.groups,
-            constants.PARAM_SLICE_MAPPINGS: [OrderedDict((p.name, fragment_address(p.size, p.at)) for p in slot.pieces) for slot in slots],
+            constants.PARAM_SLICE_MAPPINGS: [
+                OrderedDict((p.name, fragment_address(p.size, p.at)) for p in slot.pieces) for slot in slots
+            ],
             constants.DS_VERSION: version,
         }
         gaps = {constants.PARAM_ALIGNMENT_PADDINGS: [[0] * len(group) for group in groups]}
@@ -246,7 +329,9 @@ def _beside(folder: Path):
         path = folder / f"{secrets.token_hex(8)}.tmp"
         try:
             with open(path, "wb") as file:
-                os.posix_fallocate(file.fileno(), 0, size * dtype.itemsize)  # a full disk is an error here, and a signal later
+                os.posix_fallocate(
+                    file.fileno(), 0, size * dtype.itemsize
+                )  # a full disk is an error here, and a signal later
             return torch.from_file(str(path), shared=True, size=size, dtype=dtype).view(shape)
         finally:
             path.unlink(missing_ok=True)

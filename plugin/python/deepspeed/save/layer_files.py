@@ -23,21 +23,32 @@ class LayerFiles(Model):
     _local_funcs: list[Any]
     _local_layers: list[int]
     written_elsewhere: set[int]
-    read_for_others: list[Any] | None  # (tied weights, the rank that reads them, its group with those that have them too)
+    read_for_others: (
+        list[Any] | None
+    )  # (tied weights, the rank that reads them, its group with those that have them too)
 
     def sharded_parameters(self) -> set[str]:
         """Names of the parameters of which this rank holds a part."""
         names = set()
-        for layer, shard in zip(self._local_funcs, (self._shards.get(i) for i in self._local_layers), strict=True):
+        for layer, shard in zip(
+            self._local_funcs, (self._shards.get(i) for i in self._local_layers), strict=True
+        ):
             if shard is not None:
-                of_layer = {id(p) for name, p in getattr(layer, "named_parameters", dict)() if name in split_of(layer)}
+                of_layer = {
+                    id(p) for name, p in getattr(layer, "named_parameters", dict)() if name in split_of(layer)
+                }
                 names |= {name for name, p in self.named_parameters() if id(p) in of_layer}
         return names
 
     def refuse_unreadable(self, folder: Path | None) -> None:
-        """Raises OstinatoError on every rank where a file of one rank's layers is missing or torn. All ranks must call it."""
+        """Raises OstinatoError on every rank where a file of one rank's layers is missing or torn. All ranks
+        must call it."""
         has_file = (at for at, layer in enumerate(self.forward_funcs) if hasattr(layer, "load_state_dict"))
-        said = [why for at in has_file if (why := self._why_unreadable(folder, at))] if folder is not None and folder.is_dir() else []
+        said = (
+            [why for at in has_file if (why := self._why_unreadable(folder, at))]
+            if folder is not None and folder.is_dir()
+            else []
+        )
         if errors := [why for of_rank in everyones(said) for why in of_rank]:
             raise OstinatoError(f"{folder}: {errors[0]}")
 
@@ -47,7 +58,9 @@ class LayerFiles(Model):
             return f"{Path(self.ckpt_layer_path(str(folder), at)).name} is missing"
         for path in paths:
             with open(path, "rb") as file:
-                if file.read(2) in (b"PK", b"") and not zipfile.is_zipfile(path):  # torch.save's archive, whose end is lost
+                if file.read(2) in (b"PK", b"") and not zipfile.is_zipfile(
+                    path
+                ):  # torch.save's archive, whose end is lost
                     return f"{path.name} cannot be read: it is torn"
         return ""
 
@@ -61,7 +74,8 @@ class LayerFiles(Model):
             super().load_state_dir(load_dir, *args, **kwargs)
 
     def _synchronize_tied_weights(self):
-        """After a checkpoint was read. DeepSpeed takes them from the lowest rank, which may not have read them."""
+        """After a checkpoint was read. DeepSpeed takes them from the lowest rank, which may not have read
+        them."""
         if self.read_for_others is None:  # they are where DeepSpeed has them
             return super()._synchronize_tied_weights()
         for weights, source, group in self.read_for_others:

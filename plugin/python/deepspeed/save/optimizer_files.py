@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The files in which DeepSpeed keeps optimizer state, read without an engine.
 
-`mp_rank_R_model_states.pt` of pipeline rank R without ZeRO, and `*zero_pp_rank_D_mp_rank_R_optim_states.pt` of each of its replicas D with ZeRO or bf16. They
-hold what an optimizer steps: parameters, or those of a group one after the other, or a replica's share of that.
+`mp_rank_R_model_states.pt` of pipeline rank R without ZeRO, and `*zero_pp_rank_D_mp_rank_R_optim_states.pt`
+of each of its replicas D with ZeRO or bf16. They hold what an optimizer steps: parameters, or those of a
+group one after the other, or a replica's share of that.
 
     files = Files(folder, SHARE, names, shapes, "AdamW")
     files.read_rank(2, {"3.weight": [(slot, piece)]}, read_here=False)      # slot.state: by the optimizer's key
 
-Files are opened one at a time and mapped into memory. Raises OstinatoError, which names the file or the parameter.
+Files are opened one at a time and mapped into memory. Raises OstinatoError, which names the file or the
+parameter.
 """
 
 import zipfile
@@ -25,13 +27,15 @@ from ..errors import OstinatoError
 from .checkpoint import Names
 from .seal import INNER, inner_of, unsealed
 
-# Under these names DeepSpeed saves weights in fp32: a replica's share of a group, a group, or each parameter's.
+# Under these names DeepSpeed saves weights in fp32: a replica's share of a group, a group, or each
+# parameter's.
 SHARE, FLAT, APART = constants.SINGLE_PARTITION_OF_FP32_GROUPS, "fp32_groups_flat", constants.FP32_GROUPS
 LAID_OUT = {  # follows from where parameters lie, and is not taken from the checkpoint
     *INNER, SHARE, FLAT, APART, constants.DS_VERSION, constants.GROUP_PADDINGS, constants.PARAM_ALIGNMENT_PADDINGS, constants.PARTITION_COUNT, constants.PARAM_SLICE_MAPPINGS,
 }  # fmt: skip
 
-# DeepSpeed 0.19.8 names the places that parameters would have without it, in its files and on the parameters themselves.
+# DeepSpeed 0.19.8 names the places that parameters would have without it, in its files and on the parameters
+# themselves.
 ROUND_ROBIN = 'with "round_robin_gradients", where parameters lie is not what DeepSpeed says'
 
 
@@ -49,18 +53,30 @@ def one_after_the_other(parameters: list[tuple[str, Any]], kind: str) -> list[tu
     """(shape, pieces) of what an optimizer steps for these: names, with shapes."""
     sizes = [torch.Size(shape).numel() for _, shape in parameters]
     if kind != FLAT:
-        return [(torch.Size(shape), [Piece(name, 0, size, 0)]) for (name, shape), size in zip(parameters, sizes, strict=True)]
+        return [
+            (torch.Size(shape), [Piece(name, 0, size, 0)])
+            for (name, shape), size in zip(parameters, sizes, strict=True)
+        ]
     *begins, end = accumulate(sizes, initial=0)
-    return [(torch.Size([end]), [Piece(name, 0, size, at) for (name, _), size, at in zip(parameters, sizes, begins, strict=True)])]
+    return [
+        (
+            torch.Size([end]),
+            [Piece(name, 0, size, at) for (name, _), size, at in zip(parameters, sizes, begins, strict=True)],
+        )
+    ]
 
 
 def hyperparameters_of(groups: list[dict]) -> list[dict]:
-    return [{key: value for key, value in group.items() if key not in ("params", "param_names")} for group in groups]
+    return [
+        {key: value for key, value in group.items() if key not in ("params", "param_names")}
+        for group in groups
+    ]
 
 
 @dataclass
 class Slot:
-    """A tensor that an optimizer steps, and what was found for it. `state`: by the optimizer's key; fp32 weights by kind."""
+    """A tensor that an optimizer steps, and what was found for it. `state`: by the optimizer's key; fp32
+    weights by kind."""
 
     shape: torch.Size
     pieces: list[Piece]
@@ -74,42 +90,69 @@ class Slot:
         if begin >= end:
             return
         if self.groups and self.state.keys() != state.keys():
-            raise OstinatoError(f'"{mine.name}" has {sorted(state)}, and the rest of its group {sorted(self.state)}')
+            raise OstinatoError(
+                f'"{mine.name}" has {sorted(state)}, and the rest of its group {sorted(self.state)}'
+            )
         for key, value in state.items():
             if torch.is_tensor(value) and value.shape == shape:
                 if key not in self.state:
                     self.state[key] = self.made(self.shape, dtype=value.dtype)
-                source = value.detach().reshape(-1)[theirs.at + begin - theirs.start : theirs.at + end - theirs.start]
+                source = value.detach().reshape(-1)[
+                    theirs.at + begin - theirs.start : theirs.at + end - theirs.start
+                ]
                 self.state[key].view(-1)[mine.at + begin - mine.start : mine.at + end - mine.start] = source
             elif key not in self.state:
                 self.state[key] = value.clone() if torch.is_tensor(value) else value
             elif not equal(self.state[key], value):
-                raise OstinatoError(f'{key} of "{mine.name}" is {value}, and of the rest of its group {self.state[key]}')
+                raise OstinatoError(
+                    f'{key} of "{mine.name}" is {value}, and of the rest of its group {self.state[key]}'
+                )
         self.groups.append(group)
 
 
 class Files:
     """The optimizer state of one checkpoint, whose pipeline ranks have written it each for itself."""
 
-    def __init__(self, folder: Path, kind: str, names: list[Names] | None, shapes: dict[str, torch.Size], optimizer: str, recorded: bool = True):
-        """`names`: of each pipeline rank, where its files do not have them; not `recorded`: as they would follow from this model. `shapes`: of
-        the parameters that are read, by name; `optimizer`: its class.
+    def __init__(
+        self,
+        folder: Path,
+        kind: str,
+        names: list[Names] | None,
+        shapes: dict[str, torch.Size],
+        optimizer: str,
+        recorded: bool = True,
+    ):
+        """`names`: of each pipeline rank, where its files do not have them; not `recorded`: as they would
+        follow from this model. `shapes`: of the parameters that are read, by name; `optimizer`: its class.
         """
-        self.folder, self.kind, self.names, self.shapes, self.recorded, self._optimizer = folder, kind, names, shapes, recorded, optimizer
+        self.folder, self.kind, self.names, self.shapes, self.recorded, self._optimizer = (
+            folder,
+            kind,
+            names,
+            shapes,
+            recorded,
+            optimizer,
+        )
         self.found: Counter[str] = Counter()  # numbers of each parameter
         self.rest: dict[str, Any] = {}  # what belongs to no parameter, such as the loss scale
         self.hyperparameters: list[dict] = []  # of the groups in the file that DeepSpeed reads on this rank
         self._step: tuple[int, str] | None = None  # of the first file, and its name
 
     def read_rank(self, rank: int, wanted: dict[str, list[tuple[Slot, Piece]]], read_here: bool) -> None:
-        """`wanted`: of the parameters in its files, the slots that they go to; `read_here`: DeepSpeed would read these."""
+        """`wanted`: of the parameters in its files, the slots that they go to; `read_here`: DeepSpeed would
+        read these."""
         self._check_step(self.main(rank))
-        starts: defaultdict[int, Counter[str]] = defaultdict(Counter)  # by group: what the replicas before had of each parameter
+        starts: defaultdict[int, Counter[str]] = defaultdict(
+            Counter
+        )  # by group: what the replicas before had of each parameter
         for number, held in enumerate(self._files(rank)):
             inner = inner_of(held)
             groups = hyperparameters_of(inner["param_groups"])
             if read_here and number == 0:
-                self.rest, self.hyperparameters = {k: v for k, v in held.items() if k not in LAID_OUT and k not in inner}, groups
+                self.rest, self.hyperparameters = (
+                    {k: v for k, v in held.items() if k not in LAID_OUT and k not in inner},
+                    groups,
+                )
             for index, group in enumerate(groups):
                 for shape, pieces, state in self._saved(held, inner, rank, index, starts[index]):
                     for piece in (piece for piece in pieces if piece.name in wanted):
@@ -120,20 +163,28 @@ class Files:
             self._check_shapes(rank, [name for index in sorted(starts) for name in starts[index]])
         for name in wanted:
             if self.found[name] != (size := self.shapes[name].numel()):
-                raise OstinatoError(f'pipeline rank {rank} has saved {self.found[name] or "none"} of the {size} numbers of "{name}"')
+                raise OstinatoError(
+                    f'pipeline rank {rank} has saved {self.found[name] or "none"} of the {size} numbers of "{name}"'
+                )
 
     def hyperparameters_of_group(self, index: int, slots: list[Slot]) -> dict:
         """That what `slots` have taken had in the checkpoint."""
-        had = [of_slot for slot in slots for of_slot in slot.groups] or self.hyperparameters[index : index + 1]
+        had = [of_slot for slot in slots for of_slot in slot.groups] or self.hyperparameters[
+            index : index + 1
+        ]
         if not all(equal(had[0], other) for other in had[1:]):
-            raise OstinatoError(f"group {index} is of parameters that were in several groups, with different hyperparameters")
+            raise OstinatoError(
+                f"group {index} is of parameters that were in several groups, with different hyperparameters"
+            )
         return had[0] if had else {}
 
     def _check_step(self, path: Path) -> None:
         step = opened(path)["global_steps"], path.name
         self._step = self._step or step
         if step[0] != self._step[0]:
-            raise OstinatoError(f"{step[1]} is of step {step[0]}, and {self._step[1]} of step {self._step[0]}: files of two checkpoints are mixed")
+            raise OstinatoError(
+                f"{step[1]} is of step {step[0]}, and {self._step[1]} of step {self._step[0]}: files of two checkpoints are mixed"
+            )
 
     def _check_shapes(self, rank: int, order: list[str]) -> None:
         """`order`: of the parameters in the files of its replicas."""
@@ -147,7 +198,9 @@ class Files:
 
     def _check_shape(self, name: str, shape: Any) -> None:
         if shape is not None and list(self.shapes.get(name, shape)) != list(shape):
-            raise OstinatoError(f'"{name}" has the shape {list(shape)} in it, and {list(self.shapes[name])} now')
+            raise OstinatoError(
+                f'"{name}" has the shape {list(shape)} in it, and {list(self.shapes[name])} now'
+            )
 
     def main(self, rank: int) -> Path:
         return self.folder / f"mp_rank_{rank:02d}_model_states.pt"
@@ -160,7 +213,10 @@ class Files:
         replica, replicas = 0, 1
         while replica < replicas:
             name = f"zero_pp_rank_{replica}_mp_rank_{rank:02d}_optim_states.pt"
-            path = next((path for path in (self.folder / f"bf16_{name}", self.folder / name) if path.is_file()), self.folder / name)
+            path = next(
+                (path for path in (self.folder / f"bf16_{name}", self.folder / name) if path.is_file()),
+                self.folder / name,
+            )
             held = self._checked(path, opened(path).get(constants.OPTIMIZER_STATE_DICT))
             count = held[constants.PARTITION_COUNT]
             replica, replicas = replica + 1, max(count) if isinstance(count, list) else count
@@ -169,13 +225,18 @@ class Files:
     def _checked(self, path: Path, held: dict | None) -> dict:
         held = unsealed(held)
         if held is None or next((kind for kind in (SHARE, FLAT, APART) if kind in held), "") != self.kind:
-            raise OstinatoError(f"{path.name} is of another kind of optimizer than {self._optimizer} (fp32, fp16, bf16, ZeRO)")
+            raise OstinatoError(
+                f"{path.name} is of another kind of optimizer than {self._optimizer} (fp32, fp16, bf16, ZeRO)"
+            )
         if isinstance(held.get(constants.BASE_OPTIMIZER_STATE), list):
             raise OstinatoError(f'{path.name}: "elastic_checkpoint" has left out where parameters lie')
         return held
 
-    def _saved(self, held: dict, inner: dict, rank: int, index: int, starts: Counter) -> Iterator[tuple[torch.Size, list[Piece], dict]]:
-        """Of one group in one file: the shape of each tensor that was stepped, the pieces in it, and its state."""
+    def _saved(
+        self, held: dict, inner: dict, rank: int, index: int, starts: Counter
+    ) -> Iterator[tuple[torch.Size, list[Piece], dict]]:
+        """Of one group in one file: the shape of each tensor that was stepped, the pieces in it, and its
+        state."""
         numbers = inner["param_groups"][index]["params"]
         if self.kind == SHARE:
             yield self._share(held, dict(inner["state"].get(numbers[0], {})), index, starts)
@@ -184,19 +245,27 @@ class Files:
         known = self.names[rank][index] if index < len(self.names[rank]) else []
         slots = one_after_the_other(known, self.kind)
         if len(slots) != len(numbers):
-            raise OstinatoError(f"group {index} of pipeline rank {rank} has {len(numbers)} parameters, and the script gives it {len(slots)}")
+            raise OstinatoError(
+                f"group {index} of pipeline rank {rank} has {len(numbers)} parameters, and the script gives it {len(slots)}"
+            )
         for name, shape in known:
             self._check_shape(name, shape)
         for at, (number, (whole, pieces)) in enumerate(zip(numbers, slots, strict=True)):
             state = dict(inner["state"].get(number, {}))
             if self.kind:
-                state[self.kind] = held[self.kind][index][at] if self.kind == APART else held[self.kind][index]
+                state[self.kind] = (
+                    held[self.kind][index][at] if self.kind == APART else held[self.kind][index]
+                )
             for key, value in state.items():
                 if not self.recorded and torch.is_tensor(value) and value.dim() and value.shape != whole:
-                    raise OstinatoError(f'{key} of "{pieces[0].name}" would have the shape {list(value.shape)} instead of {list(whole)}')
+                    raise OstinatoError(
+                        f'{key} of "{pieces[0].name}" would have the shape {list(value.shape)} instead of {list(whole)}'
+                    )
             yield whole, pieces, state
 
-    def _share(self, held: dict, state: dict, index: int, starts: Counter) -> tuple[torch.Size, list[Piece], dict]:
+    def _share(
+        self, held: dict, state: dict, index: int, starts: Counter
+    ) -> tuple[torch.Size, list[Piece], dict]:
         weights, padding = held[SHARE][index], held[constants.GROUP_PADDINGS][index]
         pieces = []
         for name, address in held[constants.PARAM_SLICE_MAPPINGS][index].items():
@@ -204,18 +273,24 @@ class Files:
             starts[name] += address.numel
         last = max((piece.at + piece.size for piece in pieces), default=0)
         whole = [(weights.numel(),), (weights.numel() + padding,)]  # with and without padding at its end
-        cut = {key: value[:last] if torch.is_tensor(value) and value.shape in whole else value for key, value in state.items()}
+        cut = {
+            key: value[:last] if torch.is_tensor(value) and value.shape in whole else value
+            for key, value in state.items()
+        }
         return torch.Size([last]), pieces, cut | {SHARE: weights[:last]}
 
 
 def opened(path: Path) -> dict:
-    """A file that DeepSpeed has written, and unpickles itself where nothing moves: mapped, so that a rank reads what it needs of it."""
+    """A file that DeepSpeed has written, and unpickles itself where nothing moves: mapped, so that a rank
+    reads what it needs of it."""
     try:
         return torch.load(path, map_location="cpu", weights_only=False, mmap=zipfile.is_zipfile(path))
     except FileNotFoundError:
         raise OstinatoError(f"{path.name} is missing") from None
     except Exception as error:
-        raise OstinatoError(f"{path.name} cannot be read ({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''})") from None
+        raise OstinatoError(
+            f"{path.name} cannot be read ({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''})"
+        ) from None
 
 
 def equal(a: Any, b: Any) -> bool:

@@ -1,19 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Optimizer state of a checkpoint whose ranks held other layers, or which was cut for another number of replicas.
+"""Optimizer state of a checkpoint whose ranks held other layers, or which was cut for another number of
+replicas.
 
     with loading(engine, saved):
         ...                     # DeepSpeed's load_checkpoint()
 
-It is read from DeepSpeed's own files as they lie (optimizer_files). Which parameter lies where is known by name: from those files
-with ZeRO and bf16, else from `ostinato.json`. Of a checkpoint of DeepSpeed alone, it is the order in which the script gives the optimizer its
-parameters now, if that is the model's within each group; numbers and shapes must agree.
+It is read from DeepSpeed's own files as they lie (optimizer_files). Which parameter lies where is known by
+name: from those files with ZeRO and bf16, else from `ostinato.json`. Of a checkpoint of DeepSpeed alone, it
+is the order in which the script gives the optimizer its parameters now, if that is the model's within each
+group; numbers and shapes must agree.
 
-A rank opens the files of the ranks that held its layers, one at a time, mapped into memory: it reads what it takes. On the host it
-holds the state of its own parameters, once, until the optimizer has taken it. Nothing is changed before every rank has read its part.
+A rank opens the files of the ranks that held its layers, one at a time, mapped into memory: it reads what it
+takes. On the host it holds the state of its own parameters, once, until the optimizer has taken it. Nothing
+is changed before every rank has read its part.
 
-Refused on every rank, by name: files that are missing or torn, what they do not hold, parameters that have another shape or belong to no layer,
-another kind of optimizer, groups that have been divided otherwise, a schedule of learning rates for other groups; tensor parallelism,
-experts, sharded stages, "round_robin_gradients", and "elastic_checkpoint" where it has written the files.
+Refused on every rank, by name: files that are missing or torn, what they do not hold, parameters that have
+another shape or belong to no layer, another kind of optimizer, groups that have been divided otherwise, a
+schedule of learning rates for other groups; tensor parallelism, experts, sharded stages,
+"round_robin_gradients", and "elastic_checkpoint" where it has written the files.
 """
 
 from collections.abc import Iterator
@@ -26,7 +30,19 @@ from ostinato.groups import everyones
 from ..errors import OstinatoError
 from ..upstream import Engine
 from .checkpoint import Names, Saved
-from .optimizer_files import APART, FLAT, INNER, ROUND_ROBIN, SHARE, Files, Piece, Slot, equal, hyperparameters_of, one_after_the_other
+from .optimizer_files import (
+    APART,
+    FLAT,
+    INNER,
+    ROUND_ROBIN,
+    SHARE,
+    Files,
+    Piece,
+    Slot,
+    equal,
+    hyperparameters_of,
+    one_after_the_other,
+)
 from .seal import replaced, unsealing
 
 
@@ -38,21 +54,27 @@ def kind_of(optimizer) -> str:
 
 
 def named(engine: Engine) -> Names | None:
-    """The parameters of each group in the optimizer's order; None where DeepSpeed's files name them, or nothing is optimized."""
+    """The parameters of each group in the optimizer's order; None where DeepSpeed's files name them, or
+    nothing is optimized."""
     if engine.optimizer is None or kind_of(engine.optimizer) == SHARE:
         return None
-    return [[(engine.param_names.get(p, ""), list(p.shape)) for p in group] for group in _groups(engine.optimizer)]
+    return [
+        [(engine.param_names.get(p, ""), list(p.shape)) for p in group] for group in _groups(engine.optimizer)
+    ]
 
 
 def _groups(optimizer) -> list[list[torch.nn.Parameter]]:
     kinds = (getattr(optimizer, name, None) for name in ("bit16_groups", "bf16_groups", "fp16_groups"))
-    return next((groups for groups in kinds if groups is not None), None) or [group["params"] for group in optimizer.param_groups]
+    return next((groups for groups in kinds if groups is not None), None) or [
+        group["params"] for group in optimizer.param_groups
+    ]
 
 
 @contextmanager
 def loading(engine: Engine, saved: Saved | None) -> Iterator[None]:
-    """DeepSpeed's load_checkpoint(), in which the optimizer is given the state of its parameters, where the rank's own file holds something else.
-    All ranks must enter it. Raises OstinatoError on each where one cannot read its part, before anything is changed.
+    """DeepSpeed's load_checkpoint(), in which the optimizer is given the state of its parameters, where the
+    rank's own file holds something else. All ranks must enter it. Raises OstinatoError on each where one
+    cannot read its part, before anything is changed.
     """
     optimizer = engine.optimizer
     if saved is None or optimizer is None or not _lies_otherwise(engine, saved):
@@ -74,7 +96,8 @@ def loading(engine: Engine, saved: Saved | None) -> Iterator[None]:
 
 
 def _lies_otherwise(engine: Engine, saved: Saved) -> bool:
-    """Whether some rank's own file holds something else than its optimizer does now; or DeepSpeed cannot load that: bf16 without ZeRO."""
+    """Whether some rank's own file holds something else than its optimizer does now; or DeepSpeed cannot load
+    that: bf16 without ZeRO."""
     if saved.moved or kind_of(engine.optimizer) != SHARE:
         return saved.moved
     replicas = len(list(saved.folder.glob("*zero_pp_rank_*_mp_rank_00_optim_states.pt")))
@@ -97,17 +120,31 @@ def _read(engine: Engine, saved: Saved) -> dict:
 
 
 def _names_alone(engine: Engine) -> list[Names] | None:
-    """`named` for each rank of DeepSpeed's own partition, as far as it follows from how this script fills the groups; else None. All
-    ranks must call it.
+    """`named` for each rank of DeepSpeed's own partition, as far as it follows from how this script fills the
+    groups; else None. All ranks must call it.
     """
     order = {name: place for place, (name, _) in enumerate(engine.module.named_parameters())}
     mine, stock = named(engine), engine._ostinato.stock_names
-    ordered = mine is not None and all([order.get(name, -1) for name, _ in group] == sorted(order.get(name, -1) for name, _ in group) for group in mine)
+    ordered = mine is not None and all(
+        [order.get(name, -1) for name, _ in group] == sorted(order.get(name, -1) for name, _ in group)
+        for group in mine
+    )
     everyone = everyones(mine if ordered else None, engine.grid.pp_proc_group)
     if stock is None or None in everyone or len({len(groups) for groups in everyone}) > 1:
         return None
-    group_of = {name: (index, shape) for groups in everyone for index, group in enumerate(groups) for name, shape in group}
-    made = [[[(n, group_of[n][1]) for n in names if group_of.get(n, (-1,))[0] == index] for index in range(len(everyone[0]))] for names in stock]
+    group_of = {
+        name: (index, shape)
+        for groups in everyone
+        for index, group in enumerate(groups)
+        for name, shape in group
+    }
+    made = [
+        [
+            [(n, group_of[n][1]) for n in names if group_of.get(n, (-1,))[0] == index]
+            for index in range(len(everyone[0]))
+        ]
+        for names in stock
+    ]
     return made if all(group for of_rank in made for group in of_rank) else None  # DeepSpeed drops empty ones
 
 
@@ -118,9 +155,18 @@ class _Reader(Files):
         """`names`: of each pipeline rank of the checkpoint, where its files do not have them."""
         self.engine, self.saved, self.optimizer = engine, saved, engine.optimizer
         self.inner = getattr(engine.optimizer, "optimizer", engine.optimizer)  # torch's
-        self.groups = [[(engine.param_names.get(p, ""), p) for p in group] for group in _groups(engine.optimizer)]
+        self.groups = [
+            [(engine.param_names.get(p, ""), p) for p in group] for group in _groups(engine.optimizer)
+        ]
         shapes = {name: p.shape for group in self.groups for name, p in group}
-        super().__init__(saved.folder, kind_of(engine.optimizer), names, shapes, type(engine.optimizer).__name__, saved.recorded)
+        super().__init__(
+            saved.folder,
+            kind_of(engine.optimizer),
+            names,
+            shapes,
+            type(engine.optimizer).__name__,
+            saved.recorded,
+        )
         run = vars(engine).get("_ostinato")  # none in a first start
         self.idle = engine.param_names[run.idle] if run is not None and run.idle is not None else None
 
@@ -131,11 +177,15 @@ class _Reader(Files):
             [Slot(tensor.shape, pieces) for tensor, pieces in zip(stepped, self._pieces(named), strict=True)]
             for stepped, named in zip(tensors, self.groups, strict=True)
         ]
-        read_here = self.engine.stage_id if len(self.saved.held["layers"]) == self.engine.num_stages else 0  # by DeepSpeed
+        read_here = (
+            self.engine.stage_id if len(self.saved.held["layers"]) == self.engine.num_stages else 0
+        )  # by DeepSpeed
         wanted: dict[int, dict[str, list[tuple[Slot, Piece]]]] = {read_here: {}}
         for slot in (slot for of_group in groups for slot in of_group):
             for piece in (piece for piece in slot.pieces if piece.name != self.idle and piece.size):
-                wanted.setdefault(self._holder(piece.name), {}).setdefault(piece.name, []).append((slot, piece))
+                wanted.setdefault(self._holder(piece.name), {}).setdefault(piece.name, []).append(
+                    (slot, piece)
+                )
         for rank, by_name in sorted(wanted.items()):
             self.read_rank(rank, by_name, rank == read_here)
         return self._filled(groups, tensors)
@@ -153,34 +203,70 @@ class _Reader(Files):
     def _pieces(self, named: list[tuple[str, Any]]) -> list[list[Piece]]:
         """Of the parameters of a group, in each tensor that is stepped for it."""
         if self.kind != SHARE:
-            return [pieces for _, pieces in one_after_the_other([(name, p.shape) for name, p in named], self.kind)]
+            return [
+                pieces for _, pieces in one_after_the_other([(name, p.shape) for name, p in named], self.kind)
+            ]
         here = [(name, p._hp_mapping) for name, p in named if p._hp_mapping is not None]
-        return [[Piece(n, m.lp_fragment_address.start, m.lp_fragment_address.numel, m.hp_fragment_address.start) for n, m in here]]
+        return [
+            [
+                Piece(
+                    n, m.lp_fragment_address.start, m.lp_fragment_address.numel, m.hp_fragment_address.start
+                )
+                for n, m in here
+            ]
+        ]
 
     def _holder(self, name: str) -> int:
-        """The first pipeline rank that held the parameter's layer: of tied layers, the one in which layer files have their weights."""
+        """The first pipeline rank that held the parameter's layer: of tied layers, the one in which layer
+        files have their weights."""
         unit, _, rest = name.partition(".")
         layers = [int(unit)] if unit.isdecimal() else []
         if unit == "tied_modules":
-            tied = [(i, spec) for i, spec in enumerate(self.engine.module._layer_specs) if rest.startswith(f"{getattr(spec, 'key', None)}.")]
+            tied = [
+                (i, spec)
+                for i, spec in enumerate(self.engine.module._layer_specs)
+                if rest.startswith(f"{getattr(spec, 'key', None)}.")
+            ]
             layers = [i for i, spec in tied if spec.forward_fn is None] or [i for i, _ in tied]
         for rank, held in enumerate(self.saved.held["layers"]):
             if layers and layers[0] in held:
                 return rank
-        raise OstinatoError(f'"{name}" is in no layer of the checkpoint' if name else "the optimizer steps something that is no parameter of the model")
+        raise OstinatoError(
+            f'"{name}" is in no layer of the checkpoint'
+            if name
+            else "the optimizer steps something that is no parameter of the model"
+        )
 
     def _filled(self, groups: list[list[Slot]], tensors: list[list[torch.Tensor]]) -> dict:
         made = self.inner.state_dict()
         state: dict[int, dict] = {}
         weights = []
-        for index, (group, slots, stepped) in enumerate(zip(made["param_groups"], groups, tensors, strict=True)):
+        for index, (group, slots, stepped) in enumerate(
+            zip(made["param_groups"], groups, tensors, strict=True)
+        ):
             group.update(self.hyperparameters_of_group(index, slots))
-            weights.append([slot.state.pop(self.kind, tensor.detach()) for slot, tensor in zip(slots, stepped, strict=True)])
-            state |= {number: slot.state for number, slot in zip(group["params"], slots, strict=True) if slot.state}
-        if self.engine.lr_scheduler is not None and not equal(hyperparameters_of(made["param_groups"]), self.hyperparameters):
-            raise OstinatoError("the schedule of learning rates was for other groups of parameters on this rank")
+            weights.append(
+                [
+                    slot.state.pop(self.kind, tensor.detach())
+                    for slot, tensor in zip(slots, stepped, strict=True)
+                ]
+            )
+            state |= {
+                number: slot.state for number, slot in zip(group["params"], slots, strict=True) if slot.state
+            }
+        if self.engine.lr_scheduler is not None and not equal(
+            hyperparameters_of(made["param_groups"]), self.hyperparameters
+        ):
+            raise OstinatoError(
+                "the schedule of learning rates was for other groups of parameters on this rank"
+            )
         made["state"] = state
         if not self.kind:
             return self.rest | made
         key = INNER[0] if self.kind == SHARE else INNER[1]
-        return {**self.optimizer.state_dict(), **self.rest, key: made, self.kind: weights if self.kind == APART else [slots[0] for slots in weights]}
+        return {
+            **self.optimizer.state_dict(),
+            **self.rest,
+            key: made,
+            self.kind: weights if self.kind == APART else [slots[0] for slots in weights],
+        }

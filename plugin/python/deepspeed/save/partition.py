@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How DeepSpeed would cut a model into any number of stages: written beside a checkpoint, for what is done with it where the model is not.
+"""How DeepSpeed would cut a model into any number of stages: written beside a checkpoint, for what is done
+with it where the model is not.
 
-    note(model, "parameters")           # as soon as a PipelineModule is made: what each of this rank's layers weighs
-    facts = facts_of(model)             # all ranks of a pipeline; for ostinato.json
-    parts(facts, 3)                     # [0, 4, 7, 12]; None where the model cuts itself in its own way
+note(model, "parameters")           # as soon as a PipelineModule is made: what each of this rank's layers
+weighs facts = facts_of(model)             # all ranks of a pipeline; for ostinato.json parts(facts, 3)
+# [0, 4, 7, 12]; None where the model cuts itself in its own way
 """
 
 from typing import Any
@@ -26,16 +27,25 @@ def note(model: Model, method: str) -> None:
 
 def _module(model: Model, layer: int) -> Any:
     spec = model._layer_specs[layer]
-    return model.tied_modules[spec.key] if hasattr(spec, "tied_weight_attr") else getattr(model, str(layer), None)
+    return (
+        model.tied_modules[spec.key]
+        if hasattr(spec, "tied_weight_attr")
+        else getattr(model, str(layer), None)
+    )
 
 
 def _learning(module: Any) -> int:
-    return sum(p.numel() for p in module.parameters() if p.requires_grad) if isinstance(module, torch.nn.Module) else 0
+    return (
+        sum(p.numel() for p in module.parameters() if p.requires_grad)
+        if isinstance(module, torch.nn.Module)
+        else 0
+    )
 
 
 def facts_of(model: Model) -> dict[str, Any]:
-    """`bounds` of its partition, and the `weights` that it balances, [] where it counts layers; `files`: layers that have one; `tied`: by key its layers, that with the file first.
-    All ranks of the pipeline must call it.
+    """`bounds` of its partition, and the `weights` that it balances, [] where it counts layers; `files`:
+    layers that have one; `tied`: by key its layers, that with the file first. All ranks of the pipeline must
+    call it.
     """
     if FACTS not in vars(model):
         vars(model)[FACTS] = _facts(model)
@@ -44,7 +54,11 @@ def facts_of(model: Model) -> dict[str, Any]:
 
 def _facts(model: Model) -> dict[str, Any]:
     method, counted = vars(model).get(KEY, ("", {}))
-    everyone = {layer: count for of_rank in everyones(counted, model._grid.pp_proc_group) for layer, count in of_rank.items()}
+    everyone = {
+        layer: count
+        for of_rank in everyones(counted, model._grid.pp_proc_group)
+        for layer, count in of_rank.items()
+    }
     layers, bounds, weights = model._num_layers, [int(bound) for bound in model.partitions()], None
     if method == "parameters":
         weights = [everyone.get(layer, 0) for layer in range(layers)]

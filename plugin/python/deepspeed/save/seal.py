@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Optimizer state of layers that a placement has moved, so saved that DeepSpeed alone cannot take it for that of other layers.
+"""Optimizer state of layers that a placement has moved, so saved that DeepSpeed alone cannot take it for that
+of other layers.
 
     with sealing(engine.optimizer):         # DeepSpeed's save_checkpoint()
         ...
     with unsealing(engine.optimizer):       # and its load_checkpoint()
         ...
 
-Where ostinato is not installed, or turned off, nothing else would notice: state of equal shapes fits. Sealed, torch's optimizers raise an error that ends in
-SEALED when they ask a parameter group for its "params", which lie beside the groups: a missing key is SEALED as a number. All of it is made of
-built-in types; weights load, and ds_to_universal, which asks groups for all the rest, converts it. "elastic_checkpoint" has no groups in its
-files: there the version under which ZeRO saved it is none.
+Where ostinato is not installed, or turned off, nothing else would notice: state of equal shapes fits. Sealed,
+torch's optimizers raise an error that ends in SEALED when they ask a parameter group for its "params", which
+lie beside the groups: a missing key is SEALED as a number. All of it is made of built-in types; weights load,
+and ds_to_universal, which asks groups for all the rest, converts it. "elastic_checkpoint" has no groups in
+its files: there the version under which ZeRO saved it is none.
 """
 
 from collections import defaultdict
@@ -20,7 +22,10 @@ from typing import Any
 
 from deepspeed.checkpoint import constants
 
-INNER = (constants.BASE_OPTIMIZER_STATE, constants.OPTIMIZER_STATE_DICT)  # under these DeepSpeed saves the state of torch's optimizer, or under none
+INNER = (
+    constants.BASE_OPTIMIZER_STATE,
+    constants.OPTIMIZER_STATE_DICT,
+)  # under these DeepSpeed saves the state of torch's optimizer, or under none
 SEALED = (
     "this optimizer state belongs to a placement of ostinato's, and DeepSpeed alone would give it to other layers: "
     "load it under an ostinato plan, convert it (ostinato checkpoint convert), or load_optimizer_states=False"
@@ -41,10 +46,20 @@ def sealed(state: dict) -> dict:
     inner = inner_of(state)
     if not isinstance(inner, dict):  # "elastic_checkpoint"
         return state | {constants.DS_VERSION: SEALED, KEY: state[constants.DS_VERSION]}
-    groups, gaps = inner["param_groups"], {key: state[key] for key in (constants.PARAM_ALIGNMENT_PADDINGS,) if key in state}
-    rest = [defaultdict(partial(float, SEALED), {key: value for key, value in group.items() if key != "params"}) for group in groups]
-    kept = {key: value for key, value in state.items() if key not in gaps}  # else DeepSpeed compares these first, and blames another setting
-    return _with_inner(kept, inner | {"param_groups": rest, KEY: ([group["params"] for group in groups], gaps)})
+    groups, gaps = (
+        inner["param_groups"],
+        {key: state[key] for key in (constants.PARAM_ALIGNMENT_PADDINGS,) if key in state},
+    )
+    rest = [
+        defaultdict(partial(float, SEALED), {key: value for key, value in group.items() if key != "params"})
+        for group in groups
+    ]
+    kept = {
+        key: value for key, value in state.items() if key not in gaps
+    }  # else DeepSpeed compares these first, and blames another setting
+    return _with_inner(
+        kept, inner | {"param_groups": rest, KEY: ([group["params"] for group in groups], gaps)}
+    )
 
 
 def unsealed(state: Any) -> Any:
@@ -57,7 +72,10 @@ def unsealed(state: Any) -> Any:
     if not isinstance(inner, dict) or KEY not in inner:
         return state
     params, gaps = inner[KEY]
-    groups = [dict(group) | {"params": of_group} for group, of_group in zip(inner["param_groups"], params, strict=True)]
+    groups = [
+        dict(group) | {"params": of_group}
+        for group, of_group in zip(inner["param_groups"], params, strict=True)
+    ]
     opened = {key: value for key, value in inner.items() if key != KEY} | {"param_groups": groups}
     return opened if inner is state else _with_inner(state, opened) | gaps
 
@@ -74,7 +92,8 @@ def unsealing(optimizer: Any) -> Iterator[None]:
     own = optimizer.load_state_dict
 
     def take(*states, **options):
-        """DeepSpeed gives ZeRO's by name, a list in which those of other replicas are missing; of a universal checkpoint, none."""
+        """DeepSpeed gives ZeRO's by name, a list in which those of other replicas are missing; of a universal
+        checkpoint, none."""
         if options.get("state_dict_list"):
             options["state_dict_list"] = [unsealed(state) for state in options["state_dict_list"]]
         return own(*map(unsealed, states), **options)

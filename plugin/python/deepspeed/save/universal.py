@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Universal checkpoints (ds_to_universal, "load_universal") where several pipeline ranks hold a layer.
 
-They hold each parameter whole, by name. A rank whose layer is a copy (two directions) reads what it names, like any other;
-one that holds a part reads the whole and cuts it. What is saved to be converted names each parameter once: a copy under its first
-holder. The converter has no place for parts over pipeline ranks, so the first rank of a sharded stage saves their state put
-together, as one more group of its optimizer's file, which the converter takes like the others and loading drops.
+They hold each parameter whole, by name. A rank whose layer is a copy (two directions) reads what it names,
+like any other; one that holds a part reads the whole and cuts it. What is saved to be converted names each
+parameter once: a copy under its first holder. The converter has no place for parts over pipeline ranks, so
+the first rank of a sharded stage saves their state put together, as one more group of its optimizer's file,
+which the converter takes like the others and loading drops.
 """
 
 from collections.abc import Callable, Iterator
@@ -36,7 +37,8 @@ class Part:
 
 
 def prepare(engine: Engine, parts: list[Part], others_name: Callable[[str], bool]) -> None:
-    """Once the engine's optimizer is there. `others_name`: whether another rank names the parameter of that name."""
+    """Once the engine's optimizer is there. `others_name`: whether another rank names the parameter of that
+    name."""
     mappings = getattr(engine.optimizer, "_param_slice_mappings", None)
     if mappings is None:
         return  # the state of this optimizer is not saved for conversion
@@ -74,24 +76,32 @@ def drop_wholes(engine: Engine) -> None:
 
 
 def _put_together(engine: Engine, parts: list[Part]) -> dict[str, list[torch.Tensor]]:
-    """By name: the fp32 weights and the state of ADAM, on the processor of the first rank of the first replica; {} elsewhere."""
+    """By name: the fp32 weights and the state of ADAM, on the processor of the first rank of the first
+    replica; {} elsewhere."""
     wholes: dict[str, list[torch.Tensor]] = {}
     states = engine.optimizer.optimizer.state.values()
     if not all(key in state for state in states for key in ADAM):
         return {}
     for part in parts:
-        values = [part.parameter.get_full_hp_param(key) for key in (None, *ADAM)]  # of the part: ZeRO's ranks add theirs
+        values = [
+            part.parameter.get_full_hp_param(key) for key in (None, *ADAM)
+        ]  # of the part: ZeRO's ranks add theirs
         if engine.grid.get_data_parallel_rank() > 0 or part.layer in engine.module.written_elsewhere:
             continue
         collected = [collect(value, part.dimension, part.shard) for value in values]
         if part.shard.index == 0:
-            wholes[engine.param_names[part.parameter]] = [torch.cat(of_ranks, dim=part.dimension) for of_ranks in collected if of_ranks is not None]
+            wholes[engine.param_names[part.parameter]] = [
+                torch.cat(of_ranks, dim=part.dimension) for of_ranks in collected if of_ranks is not None
+            ]
     return wholes
 
 
 def _with_group(saved: dict, wholes: dict[str, list[torch.Tensor]]) -> dict:
-    """What an optimizer saves, and one more group of the parameters in `wholes`, one after the other as the others have it."""
-    fp32, *adam = (torch.cat([value.flatten() for value in values]) for values in zip(*wholes.values(), strict=True))
+    """What an optimizer saves, and one more group of the parameters in `wholes`, one after the other as the
+    others have it."""
+    fp32, *adam = (
+        torch.cat([value.flatten() for value in values]) for values in zip(*wholes.values(), strict=True)
+    )
     base = saved[constants.BASE_OPTIMIZER_STATE]
     state, at, mapping = dict(base["state"]), 0, {}
     for name, (whole, *_) in wholes.items():
@@ -109,14 +119,17 @@ def _with_group(saved: dict, wholes: dict[str, list[torch.Tensor]]) -> dict:
 
 
 def _cutting(part: Part, load: Callable) -> Callable:
-    """DeepSpeed's loader of one parameter, told how the parameter is cut, as it knows it of tensor parallelism."""
+    """DeepSpeed's loader of one parameter, told how the parameter is cut, as it knows it of tensor
+    parallelism."""
     size = part.whole[part.dimension]
     bounds = [part.shard.of(index).bounds(size) for index in range(part.shard.count)]
     sizes = [end - begin for begin, end in bounds]
     meta = {"partition_dim": part.dimension, "logical_shape": part.whole, "partition_sizes": sizes}
 
     def cutting(folder, _rank, _ranks, **others):
-        setattr(part.parameter, constants.DS_AUTOTP_UC_META, meta)  # for the call only: it also changes how a model is saved
+        setattr(
+            part.parameter, constants.DS_AUTOTP_UC_META, meta
+        )  # for the call only: it also changes how a model is saved
         try:
             return load(folder, part.shard.index, part.shard.count, **others)
         finally:

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Before anything is changed, every rank learns what every other rank holds, and all stop together where they differ.
+"""Before anything is changed, every rank learns what every other rank holds, and all stop together where they
+differ.
 
     agree(Statement(plan=sha, ...), timeout_s=300)     # raises the same OstinatoError everywhere, or nowhere
 
-It goes through the store and not through a collective (ranks/reports.py): where a rank has no section, that would mix with DeepSpeed's own.
+It goes through the store and not through a collective (ranks/reports.py): where a rank has no section, that
+would mix with DeepSpeed's own.
 """
 
 import importlib.metadata
@@ -20,8 +22,10 @@ from ..errors import OstinatoError, Unsupported
 
 @dataclass(frozen=True)
 class Statement:
-    """What one rank holds. `model`: the names of all layers, a line each; `layers`: the digests of those that it has built, by
-    index. `configuration`: what of DeepSpeed's own all ranks must hold, a line each. `place`: the host and cores that it computes on (cores.Place). `error` and `unsupported`: why it cannot run, "" where it can.
+    """What one rank holds. `model`: the names of all layers, a line each; `layers`: the digests of those that
+    it has built, by index. `configuration`: what of DeepSpeed's own all ranks must hold, a line each.
+    `place`: the host and cores that it computes on (cores.Place). `error` and `unsupported`: why it cannot
+    run, "" where it can.
     """
 
     version: str = ""
@@ -47,7 +51,8 @@ WORDS = {
 
 
 def agree(mine: Statement, timeout_s: float) -> list[Statement]:
-    """All statements, by rank. Raises where a rank reports an error, differs from rank 0, or does not report in time."""
+    """All statements, by rank. Raises where a rank reports an error, differs from rank 0, or does not report
+    in time."""
     everyone = _exchange(mine, timeout_s)
     _raise_reported(everyone, "error", OstinatoError)
     for name in (f.name for f in fields(Statement) if f.name in WORDS):
@@ -66,7 +71,9 @@ def _raise_reported(everyone: list[Statement], field: str, kind: type[OstinatoEr
             reasons.setdefault(getattr(statement, field), []).append(rank)
     if reasons:
         whole = [list(range(len(everyone)))]
-        said = (text if ranks in whole else f"{ranks_in_words(ranks)}: {text}" for text, ranks in reasons.items())
+        said = (
+            text if ranks in whole else f"{ranks_in_words(ranks)}: {text}" for text, ranks in reasons.items()
+        )
         raise kind("; ".join(said))
 
 
@@ -84,7 +91,12 @@ def _first_difference(first: str, other: str) -> tuple[str, str]:
 def _exchange(mine: Statement, timeout_s: float) -> list[Statement]:
     """Every rank's statement, by rank."""
     try:
-        return [_read(text) for text in exchanged("statement", json.dumps(asdict(mine)), range(dist.get_world_size()), timeout_s)]
+        return [
+            _read(text)
+            for text in exchanged(
+                "statement", json.dumps(asdict(mine)), range(dist.get_world_size()), timeout_s
+            )
+        ]
     except Missing as error:
         causes = ': is ostinato installed there, is the "ostinato" section in that configuration, or has it ended: see its log'
         raise OstinatoError(f"{error}{'' if error.store else causes}") from None
@@ -92,7 +104,9 @@ def _exchange(mine: Statement, timeout_s: float) -> list[Statement]:
 
 def _read(text: str) -> Statement:
     statement = json.loads(text)
-    return Statement(**statement | {"layers": {int(index): digest for index, digest in statement["layers"].items()}})
+    return Statement(
+        **statement | {"layers": {int(index): digest for index, digest in statement["layers"].items()}}
+    )
 
 
 def versions() -> str:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The "ostinato" section of `ds_config.json`. One of three ways to a plan (or, with "sizes", a placement alone):
+"""The "ostinato" section of `ds_config.json`. One of three ways to a plan (or, with "sizes", a placement
+alone):
 
     "ostinato": {
       "plan": "plan.json",            // run this one
@@ -26,8 +27,8 @@
       "require": true                 // false: where this run cannot be combined with a plan, go on under DeepSpeed's 1F1B
     }
 
-Relative paths are taken from the folder of the configuration's file, or from the working directory where DeepSpeed was
-given a dictionary.
+Relative paths are taken from the folder of the configuration's file, or from the working directory where
+DeepSpeed was given a dictionary.
 """
 
 from difflib import get_close_matches
@@ -51,9 +52,13 @@ class Search(BaseModel):
     seed: int | None = Field(default=None, ge=0)
     objective: Literal["makespan", "span", "latency"] | None = None
     method: str | None = Field(default=None, min_length=1)
-    device_memory: str | None = Field(default=None, min_length=1)  # "40GiB"; default: what the accelerator has
+    device_memory: str | None = Field(
+        default=None, min_length=1
+    )  # "40GiB"; default: what the accelerator has
     max_chunks: int | None = Field(default=None, ge=1, le=64)
-    ends: Literal["fixed", "free"] = "fixed"  # inputs on the first rank and the loss on the last one, as in 1F1B; "free": anywhere
+    ends: Literal["fixed", "free"] = (
+        "fixed"  # inputs on the first rank and the loss on the last one, as in 1F1B; "free": anywhere
+    )
     exact_losses: bool = True  # False: split backwards and shards too, which change losses by rounding
     inference: bool = False  # forwards alone, for a script that only evaluates
     allow_incomplete: bool = False
@@ -63,9 +68,16 @@ class Search(BaseModel):
     def restrictions(self) -> list[Restriction]:
         made = []
         if self.max_chunks is not None:
-            made.append(Restriction("most_chunks", f'"search" has "max_chunks": {self.max_chunks}', chunks=self.max_chunks))
+            made.append(
+                Restriction(
+                    "most_chunks", f'"search" has "max_chunks": {self.max_chunks}', chunks=self.max_chunks
+                )
+            )
         if self.exact_losses:
-            made += [Restriction(rule, '"search": {"exact_losses": false} allows them') for rule in ("whole_backwards", "no_shards")]
+            made += [
+                Restriction(rule, '"search": {"exact_losses": false} allows them')
+                for rule in ("whole_backwards", "no_shards")
+            ]
         if self.ends == "fixed":
             made.append(Restriction("fixed_ends", '"search": {"ends": "free"} allows them'))
         return made
@@ -76,7 +88,9 @@ class Adapting(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    every: int = Field(default=50, ge=2, le=100_000)  # steps between two comparisons of what blocks took with the plan
+    every: int = Field(
+        default=50, ge=2, le=100_000
+    )  # steps between two comparisons of what blocks took with the plan
     gain: float = Field(default=0.03, ge=0, le=10)  # of a step's time, below which a new plan is not worth it
     move: bool = False  # all ranks start again with it once the script has saved a checkpoint
 
@@ -136,13 +150,17 @@ class Paths(BaseModel):
     output: Path | None
     trace: Path | None
     memory: Path | None
-    sizes: Path | None = None  # the profile that plans of steps follow, and the function that it was measured with
+    sizes: Path | None = (
+        None  # the profile that plans of steps follow, and the function that it was measured with
+    )
 
 
 def parse_section(section: object, where: str) -> Section:
     """Checks a section. Raises OstinatoError that starts with `where` and names every key that is wrong."""
     if not isinstance(section, dict):
-        raise OstinatoError(f'{where}: the "ostinato" section must be an object: {{"auto": true}}, or {{"plan": "plan.json"}}')
+        raise OstinatoError(
+            f'{where}: the "ostinato" section must be an object: {{"auto": true}}, or {{"plan": "plan.json"}}'
+        )
     try:
         made = Section.model_validate(section)
     except ValidationError as error:
@@ -163,18 +181,30 @@ def _check_ways(section: Section, where: str) -> None:
         given = " and ".join(f'"{way}"' for way in ways)
         raise OstinatoError(f'{where}: the "ostinato" section has {given}: each is a way to a plan, give one')
     if section.placement and section.searches and (section.auto or not section.sizes):
-        raise OstinatoError(f'{where}: "placement" in the "ostinato" section belongs to "plan": a search makes its own')
+        raise OstinatoError(
+            f'{where}: "placement" in the "ostinato" section belongs to "plan": a search makes its own'
+        )
     if section.auto == "measure" and not section.output:
-        raise OstinatoError(f'{where}: "auto": "measure" in the "ostinato" section needs "output": a folder for the plan')
+        raise OstinatoError(
+            f'{where}: "auto": "measure" in the "ostinato" section needs "output": a folder for the plan'
+        )
     if section.auto and section.search is not None and section.search.inference:
-        raise OstinatoError(f'{where}: "inference" in "search" needs "profile": "auto" measures while it trains')
+        raise OstinatoError(
+            f'{where}: "inference" in "search" needs "profile": "auto" measures while it trains'
+        )
     if section.fallback and not section.auto and not section.checks:
-        raise OstinatoError(f'{where}: "fallback" in the "ostinato" section needs "auto" or "check": DeepSpeed\'s own steps are timed before the plan\'s')
+        raise OstinatoError(
+            f'{where}: "fallback" in the "ostinato" section needs "auto" or "check": DeepSpeed\'s own steps are timed before the plan\'s'
+        )
     if section.adapt is not None:
         if not section.searches or not section.output:
-            raise OstinatoError(f'{where}: "adapt" in the "ostinato" section needs "auto" or "profile", and "output": a folder for new plans')
+            raise OstinatoError(
+                f'{where}: "adapt" in the "ostinato" section needs "auto" or "profile", and "output": a folder for new plans'
+            )
         if section.sizes or (section.search is not None and section.search.inference):
-            raise OstinatoError(f'{where}: "adapt" in the "ostinato" section follows a training in which every step has the same plan')
+            raise OstinatoError(
+                f'{where}: "adapt" in the "ostinato" section follows a training in which every step has the same plan'
+            )
     for key in ("search", "output"):
         if getattr(section, key) is not None and not section.searches:
             raise OstinatoError(f'{where}: "{key}" in the "ostinato" section needs "profile" or "auto": true')
@@ -189,12 +219,18 @@ def _check_sizes(section: Section, ways: list[str], where: str) -> None:
             if getattr(section, key):
                 raise OstinatoError(f'{where}: "{key}" in the "ostinato" section needs "sizes"')
     elif section.auto and section.size:
-        raise OstinatoError(f'{where}: "size" in the "ostinato" section does not go with "auto", which measures what it is')
+        raise OstinatoError(
+            f'{where}: "size" in the "ostinato" section does not go with "auto", which measures what it is'
+        )
     elif section.search is not None and (section.search.objective or "makespan") != "makespan":
-        raise OstinatoError(f'{where}: "objective" in "search" does not go with "sizes": a step of its own plan has the least makespan')
+        raise OstinatoError(
+            f'{where}: "objective" in "search" does not go with "sizes": a step of its own plan has the least makespan'
+        )
     elif section.placement and section.plan is None:
         for key in sorted((section.search or Search()).model_fields_set - OF_ORDERS):
-            raise OstinatoError(f'{where}: "{key}" in "search" does not go with "placement", which says where stages lie')
+            raise OstinatoError(
+                f'{where}: "{key}" in "search" does not go with "placement", which says where stages lie'
+            )
 
 
 def _in_words(error) -> str:
@@ -202,7 +238,12 @@ def _in_words(error) -> str:
     inside = str(error["loc"][0]) if len(error["loc"]) > 1 else "ostinato"
     if error["type"] == "extra_forbidden":
         return f'unknown key "{key}" in the "{inside}" section: {_suggestion(key, inside)}'
-    wrong = error["msg"].removeprefix("Value error, ").replace("Input should be", "must be").replace("String should", "must")
+    wrong = (
+        error["msg"]
+        .removeprefix("Value error, ")
+        .replace("Input should be", "must be")
+        .replace("String should", "must")
+    )
     return f'"{key}" in the "{inside}" section {wrong}, not {error["input"]!r}'
 
 
@@ -219,23 +260,33 @@ def _suggestion(key: str, inside: str) -> str:
 
 
 def resolve(section: Section, file: str | None, found: Path | None = None) -> Paths:
-    """Absolute paths. `found`: the folder in which the first start has left its plan to the second. Raises OstinatoError where a plan that is
-    named, or its placement, is missing.
+    """Absolute paths. `found`: the folder in which the first start has left its plan to the second. Raises
+    OstinatoError where a plan that is named, or its placement, is missing.
     """
     base = Path(file).parent if file else Path.cwd()
-    named: dict[str, Any] = {key: base / value if (value := getattr(section, key)) else None for key in Section.PATHS}
+    named: dict[str, Any] = {
+        key: base / value if (value := getattr(section, key)) else None for key in Section.PATHS
+    }
     if found is not None and not _names_another(named["plan"], found / "plan.json"):
         plan, sizes = found / "plan.json", found / "sizes.json"
         if plan.is_file():
-            named |= {"plan": plan, "placement": found / "placement.toml", "sizes": sizes if sizes.is_file() else None}
+            named |= {
+                "plan": plan,
+                "placement": found / "placement.toml",
+                "sizes": sizes if sizes.is_file() else None,
+            }
         return Paths(**named)
     if section.searches:
         if (placement := named["placement"]) and not placement.is_file():
-            raise OstinatoError(f'"placement": {placement}: no such file; ostinato placement and ostinato partition make one')
+            raise OstinatoError(
+                f'"placement": {placement}: no such file; ostinato placement and ostinato partition make one'
+            )
         return Paths(**named)
     plan = named["plan"]
     if not plan.is_file():
-        raise OstinatoError(f'"plan": {plan}: no such file; ostinato plan PROFILE --output PLAN makes one (of a placement of your own: ostinato search)')
+        raise OstinatoError(
+            f'"plan": {plan}: no such file; ostinato plan PROFILE --output PLAN makes one (of a placement of your own: ostinato search)'
+        )
     named["placement"] = named["placement"] or plan.with_name("placement.toml")
     if not named["placement"].is_file():
         which = "" if section.placement else ' (the default, beside the plan; "placement" names another)'
@@ -245,11 +296,14 @@ def resolve(section: Section, file: str | None, found: Path | None = None) -> Pa
 
 def _names_another(named: Path | None, found: Path) -> bool:
     """Of a second engine: the first start's plan was not its."""
-    return named is not None and named.is_file() and found.is_file() and named.read_bytes() != found.read_bytes()
+    return (
+        named is not None and named.is_file() and found.is_file() and named.read_bytes() != found.read_bytes()
+    )
 
 
 def check_outputs(paths: Paths, rank: int) -> None:
-    """Raises OstinatoError where what this rank is to write could not be written: before step 1, not when it is there."""
+    """Raises OstinatoError where what this rank is to write could not be written: before step 1, not when it
+    is there."""
     writes = {"trace": f"rank-{rank}.json", "memory": f"rank-{rank}.json", "output": "plan.json"}
     if rank != 0:
         del writes["output"]

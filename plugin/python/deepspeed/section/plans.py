@@ -16,9 +16,9 @@ from ..errors import OstinatoError, Unsupported
 class Stage:
     """`layers` of the model, rising, run by the pipeline ranks `ranks`; several of them hold a shard each.
 
-    `copy`: where the plan runs the model in two directions, each has weights of its own; copy c runs the batches i with
-    i % copies == c. `takes`: elements of the batch's inputs that the stage reads where stages are not a chain.
-    `recomputes`: its forward keeps what it was given only.
+    `copy`: where the plan runs the model in two directions, each has weights of its own; copy c runs the
+    batches i with i % copies == c. `takes`: elements of the batch's inputs that the stage reads where stages
+    are not a chain. `recomputes`: its forward keeps what it was given only.
     """
 
     index: int  # among the stages of the program
@@ -58,7 +58,8 @@ class Stage:
 
 
 def lower(paths: Paths):
-    """The lowered program. Raises OstinatoError with file and line where plan and placement are not right together."""
+    """The lowered program. Raises OstinatoError with file and line where plan and placement are not right
+    together."""
     plugin = compiled()
     try:
         return plugin.lower(str(paths.plan), str(paths.placement))
@@ -67,7 +68,8 @@ def lower(paths: Paths):
 
 
 def compiled():
-    """The compiled module. Raises Unsupported where it is missing or was built for another torch (it checks itself)."""
+    """The compiled module. Raises Unsupported where it is missing or was built for another torch (it checks
+    itself)."""
     try:
         from ostinato import _plugin
     except ImportError as error:
@@ -79,15 +81,14 @@ def stages_of(program) -> list[Stage]:
     """The stages in the placement's order: of one copy of the model, in model order."""
     copies = _connected(program.stages)
     return [
-        Stage(
-            index, tuple(s.ranks), s.layers, tuple(s.inputs), tuple(s.outputs), copy, None, s.recomputes
-        )
+        Stage(index, tuple(s.ranks), s.layers, tuple(s.inputs), tuple(s.outputs), copy, None, s.recomputes)
         for index, (s, copy) in enumerate(zip(program.stages, copies, strict=True))
     ]
 
 
 def _connected(stages: list) -> list[int]:
-    """Which of the parts that nothing connects each stage belongs to; parts are numbered by their first stage."""
+    """Which of the parts that nothing connects each stage belongs to; parts are numbered by their first
+    stage."""
     part = list(range(len(stages)))
     for index, stage in enumerate(stages):
         for other in stage.inputs:
@@ -117,7 +118,12 @@ def of_copy(stages: list[Stage], copy: int) -> list[Stage]:
     waiting, order = [stage for stage in stages if stage.copy == copy], []
     while waiting:
         late = {stage.index for stage in waiting}
-        order.append(min((stage for stage in waiting if not late & set(stage.inputs)), key=lambda stage: tuple(stage.layers[:1])))
+        order.append(
+            min(
+                (stage for stage in waiting if not late & set(stage.inputs)),
+                key=lambda stage: tuple(stage.layers[:1]),
+            )
+        )
         waiting.remove(order[-1])
     return order
 
@@ -137,7 +143,11 @@ def check_micro_batches(program, micro_batches: int) -> None:
     copies = copies_of(stages_of(program))
     if trains(program) and program.micro_batches * copies != micro_batches:
         ways = "" if copies == 1 else f", each for {copies} directions,"
-        needed = "" if micro_batches % copies else f": ostinato plan PROFILE --micro-batches {micro_batches // copies} makes one for that"
+        needed = (
+            ""
+            if micro_batches % copies
+            else f": ostinato plan PROFILE --micro-batches {micro_batches // copies} makes one for that"
+        )
         raise OstinatoError(
             f"the plan is for {counted(program.micro_batches, 'micro-batch')}{ways} a step, and gradient_accumulation_steps is "
             f"{micro_batches}{needed}"
@@ -145,7 +155,8 @@ def check_micro_batches(program, micro_batches: int) -> None:
 
 
 def check_shape(program, pipeline_ranks: int, specs: list) -> None:
-    """Raises OstinatoError where the plan is for another number of ranks or another model. `specs`: layers of the PipelineModule."""
+    """Raises OstinatoError where the plan is for another number of ranks or another model. `specs`: layers of
+    the PipelineModule."""
     stages = stages_of(program)
     devices = program.ranks
     if devices != pipeline_ranks:
@@ -162,7 +173,8 @@ def check_shape(program, pipeline_ranks: int, specs: list) -> None:
 
 
 def _check_shards(program, stages: list[Stage]) -> None:
-    """A rank holds one part of a sharded layer, whatever the direction that it serves, and every direction has the same parts."""
+    """A rank holds one part of a sharded layer, whatever the direction that it serves, and every direction
+    has the same parts."""
     names = [stage.name for stage in program.stages]
     for stage in (c for c in stages if c.sharded):
         for other in (c for c in stages if c.copy != stage.copy and {*c.layers} & {*stage.layers}):
@@ -192,7 +204,9 @@ def _check_layers(program, stages: list[Stage], specs: list) -> None:
     held = sorted((layer, program.stages[stage.index].name) for stage in stages for layer in stage.layers)
     for expected, (layer, stage) in enumerate(held):
         if layer != expected:
-            raise OstinatoError(f'placement "{name}": stage "{stage}" holds layer {layer} where layer {expected} is next')
+            raise OstinatoError(
+                f'placement "{name}": stage "{stage}" holds layer {layer} where layer {expected} is next'
+            )
     if not _is_chain(stages):
         _check_branches(program, stages, specs)
 
@@ -202,7 +216,11 @@ def _check_branches(program, stages: list[Stage], specs: list) -> None:
 
     name, names = program.placement_name, [stage.name for stage in program.stages]
     if not is_graph(specs):
-        odd = next(c for c, before in zip(stages, [None, *stages], strict=False) if c.inputs != ((before.index,) if before else ()))
+        odd = next(
+            c
+            for c, before in zip(stages, [None, *stages], strict=False)
+            if c.inputs != ((before.index,) if before else ())
+        )
         raise Unsupported(
             f'placement "{name}": stage "{names[odd.index]}" does not take the output of the stage before it alone, and a '
             "PipelineModule is a chain: say what its layers read with ostinato.deepspeed.graph()"
@@ -216,7 +234,9 @@ def _check_branches(program, stages: list[Stage], specs: list) -> None:
                 f"{', '.join(names[s] for s in stage.inputs) or 'no stage'}, and its layers read those of {needs}"
             )
     if ends := [names[stage.index] for stage in stages[:-1] if stage.ends]:
-        raise OstinatoError(f'placement "{name}": stage "{ends[0]}" feeds no other, and is not the last of the model')
+        raise OstinatoError(
+            f'placement "{name}": stage "{ends[0]}" feeds no other, and is not the last of the model'
+        )
 
 
 def trains(program) -> bool:
@@ -226,19 +246,33 @@ def trains(program) -> bool:
 
 def splits(program) -> bool:
     """Whether some backward runs in two halves."""
-    return any(instruction.action == "W" for rank in range(program.ranks) for instruction in program.instructions(rank))
+    return any(
+        instruction.action == "W"
+        for rank in range(program.ranks)
+        for instruction in program.instructions(rank)
+    )
 
 
 def as_in_1f1b(program, stage: Stage, owner: int, stages: int) -> bool:
-    """Whether the forwards and backwards of a stage come in the order that DeepSpeed's 1F1B has for stage `owner` of so many."""
-    ran = [i.action == "F" for i in program.instructions(stage.rank) if i.stage == stage.index and i.action in ("F", "B", "I")]
+    """Whether the forwards and backwards of a stage come in the order that DeepSpeed's 1F1B has for stage
+    `owner` of so many."""
+    ran = [
+        i.action == "F"
+        for i in program.instructions(stage.rank)
+        if i.stage == stage.index and i.action in ("F", "B", "I")
+    ]
     usual = chain.from_iterable(schedule.TrainSchedule(program.micro_batches, stages, owner))
-    passes = [isinstance(c, schedule.ForwardPass) for c in usual if isinstance(c, (schedule.ForwardPass, schedule.BackwardPass))]
+    passes = [
+        isinstance(c, schedule.ForwardPass)
+        for c in usual
+        if isinstance(c, (schedule.ForwardPass, schedule.BackwardPass))
+    ]
     return ran == passes
 
 
 def draws_otherwise(program, stages: list[Stage], owner: Callable[[int], int]) -> bool:
-    """Whether some rank runs other layers than in DeepSpeed's own partition (`owner`: rank of a layer), or in another order."""
+    """Whether some rank runs other layers than in DeepSpeed's own partition (`owner`: rank of a layer), or in
+    another order."""
     if any(stage.ranks != (owner(layer),) for stage in stages for layer in stage.layers):
         return True
     place = {stage.index: number for number, stage in enumerate(stages)}

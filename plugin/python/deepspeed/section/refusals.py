@@ -21,18 +21,25 @@ NEWEST = (0, 19, 8)  # that this version was tried with
 
 
 def check_run(model: Model, config) -> None:
-    """Raises Unsupported for the first feature of the run that a plan cannot keep. `config` is a DeepSpeedConfig."""
+    """Raises Unsupported for the first feature of the run that a plan cannot keep. `config` is a
+    DeepSpeedConfig."""
     import deepspeed
 
     if getattr(model, "has_engine", False):
         raise OstinatoError(HAS_ENGINE)
     _check_version(deepspeed.__version__)
-    if any(kind.__name__ == "DualPipeVModule" for kind in type(model).__mro__):  # DeepSpeed has it since 0.19.8
-        raise Unsupported("DualPipeVModule brings its own stages and schedule: give ostinato a PipelineModule")
+    if any(
+        kind.__name__ == "DualPipeVModule" for kind in type(model).__mro__
+    ):  # DeepSpeed has it since 0.19.8
+        raise Unsupported(
+            "DualPipeVModule brings its own stages and schedule: give ostinato a PipelineModule"
+        )
     check_keys(config._param_dict)
     stage = config.zero_config.stage
     if stage > 1:
-        raise Unsupported(f'"zero_optimization": {{"stage": {stage}}} does not work with pipelines: use 0 or 1')
+        raise Unsupported(
+            f'"zero_optimization": {{"stage": {stage}}} does not work with pipelines: use 0 or 1'
+        )
 
 
 def check_slices(model: Model) -> None:
@@ -68,28 +75,47 @@ def _text(numbers: tuple[int, ...]) -> str:
 
 
 # Methods of PipelineEngine in whose place the executor runs, or PlanEngine's own.
-REPLACED = ("_exec_schedule", "_exec_backward_pass", "_exec_send_activations", "_exec_recv_activations", "_exec_send_grads", "_exec_recv_grads")
+REPLACED = (
+    "_exec_schedule",
+    "_exec_backward_pass",
+    "_exec_send_activations",
+    "_exec_recv_activations",
+    "_exec_send_grads",
+    "_exec_recv_grads",
+)
 
 
 def refuse_passes(engine: Any) -> None:
-    """Of an engine, or its class. Raises Unsupported where a pass that the executor takes the place of is the script's own."""
+    """Of an engine, or its class. Raises Unsupported where a pass that the executor takes the place of is the
+    script's own."""
     for name in REPLACED:
         if not is_deepspeeds(getattr(engine, name)):
-            raise Unsupported(f"engine.{name}() is not DeepSpeed's own, and a plan runs backwards and transfers without it")
-    for command in (schedule.BackwardPass, schedule.SendActivation, schedule.RecvActivation, schedule.SendGrad, schedule.RecvGrad):
+            raise Unsupported(
+                f"engine.{name}() is not DeepSpeed's own, and a plan runs backwards and transfers without it"
+            )
+    for command in (
+        schedule.BackwardPass,
+        schedule.SendActivation,
+        schedule.RecvActivation,
+        schedule.SendGrad,
+        schedule.RecvGrad,
+    ):
         if not is_deepspeeds(engine._INSTRUCTION_MAP[command]):
-            raise Unsupported(f"engine._INSTRUCTION_MAP[{command.__name__}] is not DeepSpeed's own, and a plan does not call it")
+            raise Unsupported(
+                f"engine._INSTRUCTION_MAP[{command.__name__}] is not DeepSpeed's own, and a plan does not call it"
+            )
 
 
 def restrictions_of(model: Model, engine: Any, section: Section) -> list[Restriction]:
-    """What model, engine (or its class) and, where it has a plan searched, the section allow of a plan: the search obeys it, and check_own() holds
-    every plan to it."""
+    """What model, engine (or its class) and, where it has a plan searched, the section allow of a plan: the
+    search obeys it, and check_own() holds every plan to it."""
     searches = section.searches and section.placement is None
     return of_classes(model, engine) + ((section.search or Search()).restrictions() if searches else [])
 
 
 def check_own(engine: Any, program: Any, stages: list[plans.Stage], restrictions: list[Restriction]) -> None:
-    """Raises Unsupported where the script's own classes do what a plan would leave out, or the plan has what this run does not allow."""
+    """Raises Unsupported where the script's own classes do what a plan would leave out, or the plan has what
+    this run does not allow."""
     refuse_passes(engine)
     placed = [(list(stage.layers), list(stage.ranks)) for stage in stages]
     forbidden, option = _search.broken([one.row for one in restrictions], placed, plans.splits(program))
@@ -99,8 +125,9 @@ def check_own(engine: Any, program: Any, stages: list[plans.Stage], restrictions
 
 
 def refuse_uneven(engine: Engine) -> None:
-    """ZeRO sums the norms of gradients over the ranks of a pipeline group by group, and DeepSpeed drops groups without parameters: where
-    ranks have different numbers of them, the step would never end. All ranks must call it.
+    """ZeRO sums the norms of gradients over the ranks of a pipeline group by group, and DeepSpeed drops
+    groups without parameters: where ranks have different numbers of them, the step would never end. All ranks
+    must call it.
     """
     if not engine.zero_optimization():
         return

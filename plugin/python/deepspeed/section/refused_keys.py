@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keys of a DeepSpeed configuration that cannot be combined with a plan; docs/deepspeed-keys.toml decides all the others.
+"""Keys of a DeepSpeed configuration that cannot be combined with a plan; docs/deepspeed-keys.toml decides all
+the others.
 
     check_keys({"autotuning": {"enabled": True}})     # raises Unsupported: "autotuning": {"enabled": true} ...
 
-DeepSpeed accepts each of them for a pipeline, and would then train something else than was asked for, or hang.
+DeepSpeed accepts each of them for a pipeline, and would then train something else than was asked for, or
+hang.
 """
 
 import json
@@ -33,19 +35,39 @@ REMOVED = "DeepSpeed has removed it since 0.19.7, and no plan was tried with it:
 LATER = "it writes after save_checkpoint() has returned, and no plan was tried with it: leave it out"
 
 REFUSED = (
-    Refused("autotuning", "it tries other sizes than the plan has, and ends the run: tune first, then search a plan"),
-    Refused("compile.deepcompile", "compiled graphs reduce gradients at places of their own: engine.compile() alone works"),
+    Refused(
+        "autotuning",
+        "it tries other sizes than the plan has, and ends the run: tune first, then search a plan",
+    ),
+    Refused(
+        "compile.deepcompile",
+        "compiled graphs reduce gradients at places of their own: engine.compile() alone works",
+    ),
     Refused("compile.passes", "they rewrite what a rank computes and sends: engine.compile() alone works"),
-    Refused("tensor_parallel.autotp_size", "it cuts layers where the plan has them whole: see ostinato.nn", lambda size: size not in (0, 1, None)),
+    Refused(
+        "tensor_parallel.autotp_size",
+        "it cuts layers where the plan has them whole: see ostinato.nn",
+        lambda size: size not in (0, 1, None),
+    ),
     Refused("expert_parallel", "it replaces layers after the plan has placed them"),
-    Refused(f"{ROUTING}.random_ltd", "layers drop tokens by a schedule that does not follow them to another rank"),
+    Refused(
+        f"{ROUTING}.random_ltd", "layers drop tokens by a schedule that does not follow them to another rank"
+    ),
     Refused(
         f"{SAMPLING}.curriculum_learning",
         "in pipelines DeepSpeed's sampler sends from rank 0 to groups that do not have it: let the loader change lengths, and call "
         "reset_activation_shape()",
     ),
-    Refused("zero_optimization.zenflow", "it updates parts of the weights at times of its own: leave it out", lambda value: value is not None),
-    Refused("zero_optimization.offload_optimizer.device", 'DeepSpeed does so under ZeRO-3 alone: use "cpu"', lambda device: device == "nvme"),
+    Refused(
+        "zero_optimization.zenflow",
+        "it updates parts of the weights at times of its own: leave it out",
+        lambda value: value is not None,
+    ),
+    Refused(
+        "zero_optimization.offload_optimizer.device",
+        'DeepSpeed does so under ZeRO-3 alone: use "cpu"',
+        lambda device: device == "nvme",
+    ),
     Refused(
         "checkpoint.use_node_local_storage",
         "DeepSpeed does not save all ranks of a pipeline with it, and loads none: use a folder that all nodes share",
@@ -55,15 +77,25 @@ REFUSED = (
     *(
         Refused(key, REMOVED)
         for key in (
-            "amp", "compression_training", "curriculum_learning", "eigenvalue", "elasticity", "graph_harvesting", "nebula",
-            "progressive_layer_drop", "quantize_training", "sparse_attention", "sparse_gradients",
+            "amp",
+            "compression_training",
+            "curriculum_learning",
+            "eigenvalue",
+            "elasticity",
+            "graph_harvesting",
+            "nebula",
+            "progressive_layer_drop",
+            "quantize_training",
+            "sparse_attention",
+            "sparse_gradients",
         )
     ),
 )
 
 
 def check_keys(configuration: dict) -> None:
-    """Raises Unsupported for the first key that cannot be kept. `configuration` is the dictionary that DeepSpeed was given."""
+    """Raises Unsupported for the first key that cannot be kept. `configuration` is the dictionary that
+    DeepSpeed was given."""
     for refused in REFUSED:
         found, value = _look_up(configuration, refused.key.split("."))
         if found and refused.on(value):
@@ -72,7 +104,8 @@ def check_keys(configuration: dict) -> None:
 
 
 def _check_autocast(configuration: dict) -> None:
-    """Without ZeRO, DeepSpeed scales the loss where it is computed, and asks for the scale on every rank: the others fail in step 1."""
+    """Without ZeRO, DeepSpeed scales the loss where it is computed, and asks for the scale on every rank: the
+    others fail in step 1."""
     autocast = configuration.get("torch_autocast")
     if not isinstance(autocast, dict) or not autocast.get("enabled"):
         return
@@ -84,7 +117,11 @@ def _check_autocast(configuration: dict) -> None:
         )
 
 
-UNTRIED = ("bf16.bf16_master_weights_and_grads", "fp16.fp16_master_weights_and_grads", "optimizer.legacy_fusion")
+UNTRIED = (
+    "bf16.bf16_master_weights_and_grads",
+    "fp16.fp16_master_weights_and_grads",
+    "optimizer.legacy_fusion",
+)
 UNTRIED_OPTIMIZERS = ("lamb", "lion", "muadam", "muadamw", "muon", "musgd")
 
 
@@ -93,16 +130,27 @@ def untried_keys(configuration: dict) -> str:
     found = [key for key in UNTRIED if _look_up(configuration, key.split("."))[1]]
     _, optimizer = _look_up(configuration, ["optimizer", "type"])
     found += [f"optimizer {optimizer}"] if str(optimizer).lower() in UNTRIED_OPTIMIZERS else []
-    return f"{', '.join(found)}: not tried with a plan; compare its first losses with those of DeepSpeed alone" if found else ""
+    return (
+        f"{', '.join(found)}: not tried with a plan; compare its first losses with those of DeepSpeed alone"
+        if found
+        else ""
+    )
 
 
 def whole_messages(configuration: dict) -> str:
-    """What is to be said where ranks hold slices of layers, and DeepSpeed would let each send a part of a message: on by default."""
-    keys = {key: _look_up(configuration, ["pipeline", key]) for key in ("pipe_partitioned", "grad_partitioned")}
+    """What is to be said where ranks hold slices of layers, and DeepSpeed would let each send a part of a
+    message: on by default."""
+    keys = {
+        key: _look_up(configuration, ["pipeline", key]) for key in ("pipe_partitioned", "grad_partitioned")
+    }
     if written := [_written(f"pipeline.{key}", True) for key, (_, value) in keys.items() if value]:
         return f"{' and '.join(written)}: without effect under a plan, whose ranks send whole messages; numbers are the same"
     on = [key for key, (found, _) in keys.items() if not found]
-    return f"{' and '.join(on)}, which DeepSpeed has on by default, {'are' if on[1:] else 'is'} off under a plan: ranks send whole messages" if on else ""
+    return (
+        f"{' and '.join(on)}, which DeepSpeed has on by default, {'are' if on[1:] else 'is'} off under a plan: ranks send whole messages"
+        if on
+        else ""
+    )
 
 
 def _look_up(configuration: object, path: list[str]) -> tuple[bool, object]:

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plan that is searched when the run starts: rank 0 searches, and every rank gets the bytes of the same two files.
+"""A plan that is searched when the run starts: rank 0 searches, and every rank gets the bytes of the same two
+files.
 
     with shared_plan(section, paths, Size(devices=4, micro_batches=8)) as found:     # all ranks must call it
         program = plans.lower(found)
 
-They travel through the store of the default process group, so nodes need not share a file system, and ranks that wait hold
-no collective.
+They travel through the store of the default process group, so nodes need not share a file system, and ranks
+that wait hold no collective.
 """
 
 import json
@@ -32,7 +33,10 @@ from ..errors import OstinatoError
 FILES = PLAN, PLACEMENT = "plan.json", "placement.toml"
 PROFILE = "profile.json"
 ADAPTED = "adapted"  # a folder in "output" (adapt)
-BASE, BASE_DEVICES = "base.json", "base-devices.toml"  # in it, what the plan was made from; devices only where they are not alike
+BASE, BASE_DEVICES = (
+    "base.json",
+    "base-devices.toml",
+)  # in it, what the plan was made from; devices only where they are not alike
 SIZES = "sizes.json"  # the profile that plans of steps follow, and the function that it was measured with
 NO_LIMIT = timedelta(days=7)
 USUAL_LIMIT = 10  # seconds of a search, where the section says nothing
@@ -41,8 +45,8 @@ _rounds = count()  # every rank makes its engines in the same order
 
 @dataclass(frozen=True)
 class Size:
-    """What a plan must fit: `devices` pipeline ranks, `micro_batches` a step, the run's `restrictions`. `hosts`: (devices, cores) of each host in
-    turn, where ranks share cores."""
+    """What a plan must fit: `devices` pipeline ranks, `micro_batches` a step, the run's `restrictions`.
+    `hosts`: (devices, cores) of each host in turn, where ranks share cores."""
 
     devices: int
     micro_batches: int
@@ -63,8 +67,8 @@ def shared_plan(section: Section, paths: Paths, size: Size) -> Iterator[Paths]:
 
 @contextmanager
 def kept_plan(section: Section, paths: Paths, devices: int) -> Iterator[Paths | None]:
-    """The same before the configuration is known: what an earlier run with "auto" has left in "output"; of a "placement" any plan, which says where
-    layers lie; else None.
+    """The same before the configuration is known: what an earlier run with "auto" has left in "output"; of a
+    "placement" any plan, which says where layers lie; else None.
     """
     with _shared(lambda: _kept(section, paths, devices), section, paths) as found:
         yield found
@@ -88,12 +92,16 @@ def _shared(answer: Callable[[], dict[str, str]], section: Section, paths: Paths
         for name, packed in said.items():
             (Path(folder) / name).write_bytes(zlib.decompress(b64decode(packed)))
         sizes = Path(folder) / SIZES if SIZES in said else None
-        yield paths.model_copy(update={"plan": Path(folder) / PLAN, "placement": Path(folder) / PLACEMENT, "sizes": sizes})
+        yield paths.model_copy(
+            update={"plan": Path(folder) / PLAN, "placement": Path(folder) / PLACEMENT, "sizes": sizes}
+        )
 
 
 def texts_of(paths: Paths) -> dict[str, str]:
     """Of a plan's files, by their names."""
-    return {path.name: path.read_text() for path in (paths.plan, paths.placement, paths.sizes) if path is not None}
+    return {
+        path.name: path.read_text() for path in (paths.plan, paths.placement, paths.sizes) if path is not None
+    }
 
 
 def _or_error(answer: Callable[[], dict[str, str]]) -> dict[str, str]:
@@ -148,7 +156,9 @@ def _kept_costs(section: Section, kept: Path) -> dict[str, str]:
         return {}
     text = (kept / SIZES).read_text()
     if (function := json.loads(text).get("function")) != section.sizes:
-        raise OstinatoError(f'"output": {kept / SIZES} was measured with "sizes": "{function}", and now it is "{section.sizes}": give another folder')
+        raise OstinatoError(
+            f'"output": {kept / SIZES} was measured with "sizes": "{function}", and now it is "{section.sizes}": give another folder'
+        )
     return {SIZES: text}
 
 
@@ -166,11 +176,14 @@ def _devices_of_kept(paths: Paths) -> int:
 
 
 def profile_for(paths: Paths, devices: int) -> Path | None:
-    """On rank 0: what an earlier run on another number of pipeline ranks has measured, where it lies in "output" beside its plan."""
+    """On rank 0: what an earlier run on another number of pipeline ranks has measured, where it lies in
+    "output" beside its plan."""
     if not _has_kept(paths) or _devices_of_kept(paths) == devices:
         return None
     assert paths.output is not None
-    return next((path for path in (paths.output / ADAPTED / BASE, paths.output / PROFILE) if path.is_file()), None)
+    return next(
+        (path for path in (paths.output / ADAPTED / BASE, paths.output / PROFILE) if path.is_file()), None
+    )
 
 
 def _packed(texts: dict[str, str]) -> dict[str, str]:
@@ -180,12 +193,20 @@ def _packed(texts: dict[str, str]) -> dict[str, str]:
 def _search(search: Search, profile: Path, size: Size) -> Plan:
     """Raises OstinatoError with what ostinato.plan() said."""
     if not profile.is_file():
-        raise OstinatoError(f'"profile": {profile}: no such file; ostinato profile SCRIPT --output PROFILE makes one')
+        raise OstinatoError(
+            f'"profile": {profile}: no such file; ostinato profile SCRIPT --output PROFILE makes one'
+        )
     options = search.model_dump(exclude_none=True, exclude=Search.RESTRICT)
     memory = options.pop("device_memory", None) or _device_memory()
     try:
         on = Devices(size.devices, memory, size.hosts)
-        found = plan(Profile.from_file(profile).restricted(size.restrictions), devices=on, micro_batches=size.micro_batches, all_devices=True, **options)
+        found = plan(
+            Profile.from_file(profile).restricted(size.restrictions),
+            devices=on,
+            micro_batches=size.micro_batches,
+            all_devices=True,
+            **options,
+        )
     except Error as error:
         why = f"infeasible: {error}" if isinstance(error, InfeasibleError) else str(error)
         raise OstinatoError(f'the search of the "ostinato" section found no plan: {why}') from None
@@ -198,10 +219,13 @@ def _search(search: Search, profile: Path, size: Size) -> Plan:
 
 
 def _of_placement(wanted: Search, placement: Path, size: Size) -> Plan:
-    """For micro-batches that are alike: what evaluations run, and what steps of their own plans are checked against."""
+    """For micro-batches that are alike: what evaluations run, and what steps of their own plans are checked
+    against."""
     options = wanted.model_dump(include={"time_limit", "threads", "seed", "method"}, exclude_none=True)
     try:
-        return search(Placement.from_file(placement), micro_batches=size.micro_batches, **{"time_limit": 2, **options})
+        return search(
+            Placement.from_file(placement), micro_batches=size.micro_batches, **{"time_limit": 2, **options}
+        )
     except Error as error:
         raise OstinatoError(f'"placement": {error}') from None
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Buffers of layers (BatchNorm's statistics, say), which a forward may write to: kept, compared, and put back.
+"""Buffers of layers (BatchNorm's statistics, say), which a forward may write to: kept, compared, and put
+back.
 
     buffers = Buffers({3: layer, 4: another})
     before = buffers.now()
@@ -17,11 +18,14 @@ from typing import Any
 
 import torch
 
-Kept = dict[tuple[str, str], tuple[torch.Tensor | None, torch.Tensor | None]]  # by module and name: the tensor, and a copy of it
+Kept = dict[
+    tuple[str, str], tuple[torch.Tensor | None, torch.Tensor | None]
+]  # by module and name: the tensor, and a copy of it
 
 
 def modules_of(function: Any) -> list[torch.nn.Module]:
-    """What runs where a PipelineModule has the function: a layer, or of tied ones a partial() of their forward_fn. Layers have `args` themselves."""
+    """What runs where a PipelineModule has the function: a layer, or of tied ones a partial() of their
+    forward_fn. Layers have `args` themselves."""
     inside = (function, *function.args) if isinstance(function, partial) else (function,)
     return [value for value in inside if isinstance(value, torch.nn.Module)]
 
@@ -39,7 +43,10 @@ class Buffers:
         }
 
     def now(self) -> Kept:
-        return {(of, name): (tensor, None if tensor is None else tensor.clone()) for of, name, tensor in self._tensors()}
+        return {
+            (of, name): (tensor, None if tensor is None else tensor.clone())
+            for of, name, tensor in self._tensors()
+        }
 
     def restore(self, kept: Kept) -> None:
         for (of, name), (tensor, copy) in kept.items():
@@ -49,7 +56,11 @@ class Buffers:
             self._modules[of]._buffers[name] = tensor
 
     def changed(self, kept: Kept) -> list[str]:
-        return [f"{of}.{name}" for of, name, tensor in self._tensors() if not _same(kept.get((of, name), (None, None))[1], tensor)]
+        return [
+            f"{of}.{name}"
+            for of, name, tensor in self._tensors()
+            if not _same(kept.get((of, name), (None, None))[1], tensor)
+        ]
 
     @contextmanager
     def as_they_were(self, kept: Kept) -> Iterator[None]:
@@ -70,4 +81,8 @@ class Buffers:
 def _same(a: torch.Tensor | None, b: torch.Tensor | None) -> bool:
     if a is None or b is None:
         return a is b
-    return a.shape == b.shape and a.dtype == b.dtype and torch.equal(a.view(-1).view(torch.uint8), b.contiguous().view(-1).view(torch.uint8))
+    return (
+        a.shape == b.shape
+        and a.dtype == b.dtype
+        and torch.equal(a.view(-1).view(torch.uint8), b.contiguous().view(-1).view(torch.uint8))
+    )

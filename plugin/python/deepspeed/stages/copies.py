@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plans that run the model in two directions (X: Chimera, DualPipe), each with weights of its own.
 
-Every layer, or each part of a sharded one, is on several ranks: gradients of all copies are added before DeepSpeed reduces them over
-data-parallel replicas, each counts once in norms, and the first holder writes checkpoints. (A stage sharded over the same ranks for all
-directions has one copy: gradients meet on each rank.) The copies start equal, and stay equal, because they add the same numbers and
-step alike.
+Every layer, or each part of a sharded one, is on several ranks: gradients of all copies are added before
+DeepSpeed reduces them over data-parallel replicas, each counts once in norms, and the first holder writes
+checkpoints. (A stage sharded over the same ranks for all directions has one copy: gradients meet on each
+rank.) The copies start equal, and stay equal, because they add the same numbers and step alike.
 """
 
 from collections import Counter
@@ -27,8 +27,8 @@ from ..upstream import Engine, Model, count_elsewhere
 
 
 class Holders:
-    """Which pipeline ranks hold what, the same on every rank. `units[r]`: of rank r (rebuild), in model order; `places`: of a sharded
-    unit, which part each of its ranks has.
+    """Which pipeline ranks hold what, the same on every rank. `units[r]`: of rank r (rebuild), in model
+    order; `places`: of a sharded unit, which part each of its ranks has.
     """
 
     def __init__(self, units: list[list[str]], places: dict[str, dict[int, Shard]], rank: int):
@@ -52,7 +52,8 @@ class Holders:
         return held
 
     def counts_elsewhere(self, unit: str, name: str, module: torch.nn.Module) -> bool:
-        """In norms, of what the ranks of a sharded unit hold: each part counts, and what is whole everywhere on the first."""
+        """In norms, of what the ranks of a sharded unit hold: each part counts, and what is whole everywhere
+        on the first."""
         part = self.part(unit, self.rank)
         return part is not None and part.index > 0 and name not in split_of(module)
 
@@ -63,15 +64,21 @@ class Copies:
     def __init__(self, model: Model, held: Holders):
         self._model, self._held, self._holders = model, held, held.ranks()
         self.groups = groups_of(model._grid, list(self._holders.values()))
-        self._shared: list[tuple[object, list[torch.nn.Parameter]]] = []  # in one order on all ranks of the group
-        self._elsewhere = {unit for (unit, _), ranks in self._holders.items() if held.rank in ranks[1:]}  # another rank holds it first
+        self._shared: list[
+            tuple[object, list[torch.nn.Parameter]]
+        ] = []  # in one order on all ranks of the group
+        self._elsewhere = {
+            unit for (unit, _), ranks in self._holders.items() if held.rank in ranks[1:]
+        }  # another rank holds it first
 
     def settle(self) -> None:
-        """Once the script has made the model what it trains: its parameters may be others than those that were built. All ranks must call it.
+        """Once the script has made the model what it trains: its parameters may be others than those that
+        were built. All ranks must call it.
 
-        The gradients of a unit are summed over all ranks that hold it, tied or not, and it counts once in norms: its holders take turns,
-        because DeepSpeed's norms need something to count on every rank. Where directions have a sharded unit on different ranks, that is
-        so for each of its parts; a part that serves both directions on its rank has one holder.
+        The gradients of a unit are summed over all ranks that hold it, tied or not, and it counts once in
+        norms: its holders take turns, because DeepSpeed's norms need something to count on every rank. Where
+        directions have a sharded unit on different ranks, that is so for each of its parts; a part that
+        serves both directions on its rank has one holder.
         """
         held, turn = self._held, Counter[tuple[int, ...]]()
         shared: dict[tuple[int, ...], list[torch.nn.Parameter]] = {}
@@ -91,7 +98,9 @@ class Copies:
         """What a script adds (adapters) each rank may have drawn by itself."""
         with torch.no_grad():
             for tensor in (*module.parameters(), *module.buffers()):
-                dist.broadcast(tensor.data, self._model._grid.stage_to_global(ranks[0]), group=self.groups[ranks])
+                dist.broadcast(
+                    tensor.data, self._model._grid.stage_to_global(ranks[0]), group=self.groups[ranks]
+                )
 
     def others_name(self, parameter: str) -> bool:
         """Whether the parameter of that name stands under another rank's in what is saved for all."""
@@ -112,8 +121,9 @@ class Copies:
 
 @contextmanager
 def watched_buffers(model: StagedLayers, group) -> Iterator[None]:
-    """Around the forwards of a step. Raises OstinatoError on every rank where they changed buffers (BatchNorm's statistics): checkpoints and
-    evaluation have one for both directions. All ranks of the group must call it.
+    """Around the forwards of a step. Raises OstinatoError on every rank where they changed buffers
+    (BatchNorm's statistics): checkpoints and evaluation have one for both directions. All ranks of the group
+    must call it.
     """
     buffers = Buffers(model.layers_here())
     before = buffers.now()
@@ -131,11 +141,13 @@ def _of_layer(buffer: str) -> str:
 
 
 def _gradients(engine: Engine, parameters: list[torch.nn.Parameter], group) -> list[torch.Tensor]:
-    """Of those that a batch of any direction reached: zeros where it was another rank's alone. One that none reached has none, as in
-    1F1B. All ranks of the group must call it.
+    """Of those that a batch of any direction reached: zeros where it was another rank's alone. One that none
+    reached has none, as in 1F1B. All ranks of the group must call it.
     """
     found = [_gradient(engine, parameter) for parameter in parameters]
-    reached = torch.tensor([gradient is not None for gradient in found], dtype=torch.int32, device=engine.device)
+    reached = torch.tensor(
+        [gradient is not None for gradient in found], dtype=torch.int32, device=engine.device
+    )
     dist.all_reduce(reached, op=dist.ReduceOp.MAX, group=group)
     return [
         _zeros(engine, parameter) if gradient is None else gradient
@@ -167,7 +179,8 @@ def _place_of_gradients(engine: Engine) -> str:
 
 
 def _begin_sum(optimizer, parameter) -> None:
-    """As DeepSpeed's bf16 optimizer does when the first gradient arrives: its fp32 sums are parts of one tensor."""
+    """As DeepSpeed's bf16 optimizer does when the first gradient arrives: its fp32 sums are parts of one
+    tensor."""
     for group, parameters in enumerate(optimizer.bf16_groups):
         for index, held in enumerate(parameters):
             if held is parameter:
@@ -176,7 +189,8 @@ def _begin_sum(optimizer, parameter) -> None:
 
 
 def add_losses(engine: Engine, ranks: list[int]) -> None:
-    """Brings the losses of every rank that computes some to the first of `ranks`, pipeline ranks in one order everywhere."""
+    """Brings the losses of every rank that computes some to the first of `ranks`, pipeline ranks in one order
+    everywhere."""
     mine, group = engine.stage_id, engine._ostinato.group
     ranks = list(dict.fromkeys(ranks))  # one rank may end both directions
     if mine not in ranks or len(ranks) == 1:

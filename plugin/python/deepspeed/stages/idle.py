@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A parameter for ranks that have nothing to train: frozen layers alone.
 
-DeepSpeed's optimizers refuse to be made without one, its clipping looks for one, and ZeRO and bf16 reduce theirs on every rank. This one is
-a zero of one element, whose gradient is zero; it belongs to no layer and is in no layer's checkpoint.
+DeepSpeed's optimizers refuse to be made without one, its clipping looks for one, and ZeRO and bf16 reduce
+theirs on every rank. This one is a zero of one element, whose gradient is zero; it belongs to no layer and is
+in no layer's checkpoint.
 """
 
 import torch
@@ -14,8 +15,9 @@ from ..upstream import Model, count_elsewhere
 
 
 def give_idle(model: nn.Module, groups: list[dict]) -> nn.Parameter | None:
-    """Registers one where no parameter of this rank learns, and puts it into the first of the optimizer's `groups`, which
-    may be []: DeepSpeed then reads the model's parameters itself. None where the rank has something to train.
+    """Registers one where no parameter of this rank learns, and puts it into the first of the optimizer's
+    `groups`, which may be []: DeepSpeed then reads the model's parameters itself. None where the rank has
+    something to train.
     """
     if (had := getattr(model, NAME, None)) is not None:  # since the model was made
         return _alone(model, had)
@@ -43,8 +45,11 @@ def learn_nothing(idle: nn.Parameter) -> None:
 
 
 def names_where_idle(model: Model, idle: nn.Parameter | None) -> list[list[str]] | None:
-    """Of each pipeline rank, the names of its parameters; None where all have something to train. All ranks must call it."""
-    everyone = everyones(([name for name, _ in model.named_parameters()], idle is not None), model._grid.pp_proc_group)
+    """Of each pipeline rank, the names of its parameters; None where all have something to train. All ranks
+    must call it."""
+    everyone = everyones(
+        ([name for name, _ in model.named_parameters()], idle is not None), model._grid.pp_proc_group
+    )
     return [names for names, _ in everyone] if any(idles for _, idles in everyone) else None
 
 

@@ -39,7 +39,8 @@ class StagedLayers(RecomputedLayers, LayerFiles):
     _one_backward = False  # layers are compiled so that gradients of inputs and weights come together
 
     def forward(self, forward_input):
-        """DeepSpeed's, in which each run of layers that is checkpointed knows which one it is, when it is recomputed, too."""
+        """DeepSpeed's, in which each run of layers that is checkpointed knows which one it is, when it is
+        recomputed, too."""
         self._refuse_gaps()
         self._given_alone = isinstance(forward_input, tuple) and len(forward_input) == 1
         own, self._run = self.activation_checkpoint_func, -1
@@ -121,8 +122,8 @@ class StagedLayers(RecomputedLayers, LayerFiles):
 
     @property
     def curr_layer(self) -> int:
-        """What DeepSpeed's own partition calls the layer that runs, which seeds it where seed_layers is on: it counts from the first layer
-        of the rank in each run of layers that is checkpointed.
+        """What DeepSpeed's own partition calls the layer that runs, which seeds it where seed_layers is on:
+        it counts from the first layer of the rank in each run of layers that is checkpointed.
         """
         start = max(part for part in self.parts[:-1] if part <= self._running)
         within, interval = self._running - start, self.own_checkpointing[0]
@@ -130,7 +131,8 @@ class StagedLayers(RecomputedLayers, LayerFiles):
 
     @curr_layer.setter
     def curr_layer(self, counted: int) -> None:
-        """DeepSpeed counts on from the first layer, over again in each run; a stage over a graph may leave some out."""
+        """DeepSpeed counts on from the first layer, over again in each run; a stage over a graph may leave
+        some out."""
         place = counted - self._local_start
         self._run += place == 0
         self._running = self._shown_layers[self._run * self.activation_checkpoint_interval + place]
@@ -148,21 +150,23 @@ class StagedLayers(RecomputedLayers, LayerFiles):
             self._put_away()  # what DeepSpeed's own interval makes of it: evaluation runs under that
             self.is_checkpointable_results_interval = None  # the parent caches by interval, not by stage
             super()._precompute_checkpointable_values()
-            if stage.sharded and stage.reads and reentrant:  # a sharded embedding: gradients would not come back to it
+            if (
+                stage.sharded and stage.reads and reentrant
+            ):  # a sharded embedding: gradients would not come back to it
                 self.is_checkpointable_results = [False] * len(self.is_checkpointable_results)
             self._views[stage.index].checkpointable = self.is_checkpointable_results
         self.show_all()
 
     def may_split(self, stage: Stage) -> bool:
-        """Whether the stage's backward can run in two halves: DeepSpeed's checkpointing recomputes all of it at once, and a compiled
-        layer has one operator for both.
+        """Whether the stage's backward can run in two halves: DeepSpeed's checkpointing recomputes all of it
+        at once, and a compiled layer has one operator for both.
         """
         own = self.activation_checkpoint_interval and any(self._views[stage.index].checkpointable)
         return not (stage.recomputes or own or (self._one_backward and not stage.sharded))
 
     def compile(self, *args, **kwargs):
-        """Each local layer, as DeepSpeed does at rest. Of a graph(), what a node runs: what it is given changes with the stage. Parts
-        of sharded layers run as they are.
+        """Each local layer, as DeepSpeed does at rest. Of a graph(), what a node runs: what it is given
+        changes with the stage. Parts of sharded layers run as they are.
         """
         made = {}
         for index, function in self.layers_here().items():
@@ -175,7 +179,6 @@ class StagedLayers(RecomputedLayers, LayerFiles):
         for functions in (self._local_funcs, *(view.functions for view in self._views.values())):
             functions[:] = [made.get(id(function), function) for function in functions]
         self._one_backward = kwargs.get("backend") != "eager"
-
 
     def layers_here(self) -> dict[int, Any]:
         """What runs for each layer of this rank, by its index in the model."""
@@ -197,13 +200,20 @@ class _View:
 
 
 def adopt(
-    model, owners: list[int], stages: list[Stage], shards: dict[int, Shard], elsewhere: set[int], wires: dict[int, list]
+    model,
+    owners: list[int],
+    stages: list[Stage],
+    shards: dict[int, Shard],
+    elsewhere: set[int],
+    wires: dict[int, list],
 ) -> None:
-    """Turns `model` into one whose rank runs `stages`; its forward_funcs already hold their layers in model order.
+    """Turns `model` into one whose rank runs `stages`; its forward_funcs already hold their layers in model
+    order.
 
-    `owners[i]` is the pipeline rank of layer i, the first of several; `shards` has this rank's part of sharded layers;
-    `elsewhere`: layers that another rank writes into checkpoints; `wires`: by stage, what its layers are given and hand on (graph_model),
-    where stages are not a chain: one layer may serve two directions. The class keeps its name, which DeepSpeed looks at.
+    `owners[i]` is the pipeline rank of layer i, the first of several; `shards` has this rank's part of
+    sharded layers; `elsewhere`: layers that another rank writes into checkpoints; `wires`: by stage, what its
+    layers are given and hand on (graph_model), where stages are not a chain: one layer may serve two
+    directions. The class keeps its name, which DeepSpeed looks at.
     """
     kind = type(model)
     model.__class__ = type(kind.__name__, (StagedLayers, kind), {"__module__": kind.__module__})
@@ -215,6 +225,8 @@ def adopt(
     model._local_funcs = model.forward_funcs
     model._local_layers = sorted({layer for stage in stages for layer in stage.layers})
     functions = model.layers_here()
-    model._views = {stage.index: _View({layer: functions[layer] for layer in stage.layers}) for stage in stages}
+    model._views = {
+        stage.index: _View({layer: functions[layer] for layer in stage.layers}) for stage in stages
+    }
     model._shown = model._own_checkpointing = None
     model.show_all()

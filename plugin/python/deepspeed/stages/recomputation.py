@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers that run their forward again in a backward: those of a stage that the plan recomputes, and those that DeepSpeed checkpoints.
+"""Layers that run their forward again in a backward: those of a stage that the plan recomputes, and those
+that DeepSpeed checkpoints.
 
-Where the plan recomputes a stage, buffers change once, and Python's and NumPy's numbers are drawn again from where they were.
+Where the plan recomputes a stage, buffers change once, and Python's and NumPy's numbers are drawn again from
+where they were.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,17 +35,22 @@ class RecomputedLayers(Model):
     @property
     def own_checkpointing(self) -> tuple:
         """DeepSpeed's interval and function, whatever the stage that is shown has instead."""
-        return self._own_checkpointing or (self.activation_checkpoint_interval, self.activation_checkpoint_func)
+        return self._own_checkpointing or (
+            self.activation_checkpoint_interval,
+            self.activation_checkpoint_func,
+        )
 
     def _checkpoint(self, stage: Stage, buffers: Buffers) -> None:
-        """Until another stage is shown. One that recomputes: its forward keeps its inputs only, as DeepSpeed checkpoints all its
-        layers at once. What a sharded stage recomputes has collectives in it: each of its ranks comes to them at the same place of
-        its backward, because each has the same graph.
+        """Until another stage is shown. One that recomputes: its forward keeps its inputs only, as DeepSpeed
+        checkpoints all its layers at once. What a sharded stage recomputes has collectives in it: each of its
+        ranks comes to them at the same place of its backward, because each has the same graph.
         """
         self._own_checkpointing = self.own_checkpointing
         if stage.recomputes:
             self.activation_checkpoint_interval = len(stage.layers)
-            self.activation_checkpoint_func = checkpointing.non_reentrant_checkpoint  # takes inputs without a gradient, too
+            self.activation_checkpoint_func = (
+                checkpointing.non_reentrant_checkpoint
+            )  # takes inputs without a gradient, too
             if not self._own_checkpointing[0]:  # where DeepSpeed recomputes by itself, forwards count twice
                 self.activation_checkpoint_func = partial(self._once, buffers)
             self.is_checkpointable_results = [True]
@@ -51,14 +58,18 @@ class RecomputedLayers(Model):
             self.activation_checkpoint_func = partial(_by_tensors, self.activation_checkpoint_func)
 
     def _once(self, buffers: Buffers, function, *inputs):
-        """Recomputes `function` without a trace: in buffers of the layers it has run once, and it draws the same numbers of Python's
-        and NumPy's; DeepSpeed's checkpointing sees to torch's."""
+        """Recomputes `function` without a trace: in buffers of the layers it has run once, and it draws the
+        same numbers of Python's and NumPy's; DeepSpeed's checkpointing sees to torch's."""
         before, drawn, alone = buffers.now(), foreign(), self._given_alone
         first: list[bool] = []
 
         def run(*values):
-            values = tuple(v.clone() if torch.is_tensor(v) else v for v in values)  # a layer may change them in place
-            values = (values,) if alone else values  # a tuple of one tensor, which checkpointing hands on as the tensor
+            values = tuple(
+                v.clone() if torch.is_tensor(v) else v for v in values
+            )  # a layer may change them in place
+            values = (
+                (values,) if alone else values
+            )  # a tuple of one tensor, which checkpointing hands on as the tensor
             if first:
                 with buffers.as_they_were(before), foreign_again(drawn):
                     return function(*values)
@@ -80,7 +91,8 @@ class RecomputedLayers(Model):
             self._own_checkpointing = None
 
     def _look_where_draws_begin(self, first: list) -> None:
-        """Of layers that are checkpointed: once more where they began the first time, unless preserve_rng_state is off."""
+        """Of layers that are checkpointed: once more where they began the first time, unless
+        preserve_rng_state is off."""
         if not isinstance(self.watcher, Watcher):
             return
         now = states()
@@ -89,10 +101,14 @@ class RecomputedLayers(Model):
         first[:] = [now]
 
     def _check_learns(self, checkpoint, run: int, inputs: tuple) -> None:
-        """A re-entrant checkpoint whose inputs need no gradient gives none to what learns inside of it, and says nothing: DeepSpeed alone
-        stops in its backward, but here the next stage may go on.
+        """A re-entrant checkpoint whose inputs need no gradient gives none to what learns inside of it, and
+        says nothing: DeepSpeed alone stops in its backward, but here the next stage may go on.
         """
-        if not torch.is_grad_enabled() or not self._is_reentrant(checkpoint) or any(torch.is_tensor(t) and t.requires_grad for t in inputs):
+        if (
+            not torch.is_grad_enabled()
+            or not self._is_reentrant(checkpoint)
+            or any(torch.is_tensor(t) and t.requires_grad for t in inputs)
+        ):
             return
         first, interval = run * self.activation_checkpoint_interval, self.activation_checkpoint_interval
         if learn(self.forward_funcs[first : first + interval]):
@@ -113,18 +129,24 @@ class RecomputedLayers(Model):
 
 def learn(functions: Sequence[Any]) -> bool:
     """Whether some parameter of what a stage runs does."""
-    return any(p.requires_grad for function in functions for layer in modules_of(function) for p in layer.parameters())
+    return any(
+        p.requires_grad
+        for function in functions
+        for layer in modules_of(function)
+        for p in layer.parameters()
+    )
 
 
 def _computes_gradients(layer: int) -> str:
     return (
         f"layer {layer} computes gradients in its forward (torch.autograd.grad), and its stage is recomputed, which does not go "
-        "together: take \"recompute\" from that stage in the placement, and search again"
+        'together: take "recompute" from that stage in the placement, and search again'
     )
 
 
 def _by_tensors(checkpoint, function, *inputs):
-    """checkpoint(function, *inputs) for functions that may return ShardedLogits, where DeepSpeed's hand on tensors only."""
+    """checkpoint(function, *inputs) for functions that may return ShardedLogits, where DeepSpeed's hand on
+    tensors only."""
     form: list[Any] = []
 
     def of_tensors(*values):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stages on several pipeline ranks: which layers may be part of one, the ranks' groups, and data for all of them."""
+"""Stages on several pipeline ranks: which layers may be part of one, the ranks' groups, and data for all of
+them."""
 
 from collections.abc import Iterable
 from datetime import timedelta
@@ -32,9 +33,11 @@ def check_layers(specs: list, stages: list[Stage]) -> None:
                 raise Unsupported(f"{where}: {why_not(kind)}")
 
 
-def groups_of(grid, holders: Iterable[tuple[int, ...]], **options: Any) -> dict[tuple[int, ...], dist.ProcessGroup]:
-    """A process group for each set of several pipeline ranks that hold a layer together, in each pipeline, in one order everywhere; this rank's,
-    by its set. All ranks must call it. `options`: of torch's new_group().
+def groups_of(
+    grid, holders: Iterable[tuple[int, ...]], **options: Any
+) -> dict[tuple[int, ...], dist.ProcessGroup]:
+    """A process group for each set of several pipeline ranks that hold a layer together, in each pipeline, in
+    one order everywhere; this rank's, by its set. All ranks must call it. `options`: of torch's new_group().
     """
     groups = {}
     for ranks in sorted({h for h in holders if len(h) > 1}):
@@ -53,7 +56,8 @@ def shards_of(grid, stages: list[Stage], timeout_s: float) -> dict[int, Shard]:
 
 
 def couriers_of(stages: list[Stage], shards: dict[int, Shard], device) -> dict[tuple[int, str], "Courier"]:
-    """For each sharded stage of this rank, by (stage, "inputs" or "labels"), who brings its ranks what it reads."""
+    """For each sharded stage of this rank, by (stage, "inputs" or "labels"), who brings its ranks what it
+    reads."""
     couriers: dict[tuple[int, str], Courier] = {}
     for stage in stages:
         for name, wanted in (("inputs", stage.reads), ("labels", stage.ends)):
@@ -63,11 +67,11 @@ def couriers_of(stages: list[Stage], shards: dict[int, Shard], device) -> dict[t
 
 
 class Courier:
-    """Gives all ranks of a stage what the first one has read: a tensor, several, or None. One broadcast a micro-batch, two
-    where the size differs from the micro-batch before.
+    """Gives all ranks of a stage what the first one has read: a tensor, several, or None. One broadcast a
+    micro-batch, two where the size differs from the micro-batch before.
 
-    Wire format: HEADER int64 (bytes in all, then None, one tensor or a tuple, then dtype, dimensions and sizes of each), then the
-    tensors' bytes.
+    Wire format: HEADER int64 (bytes in all, then None, one tensor or a tuple, then dtype, dimensions and
+    sizes of each), then the tensors' bytes.
     """
 
     HEADER = 64
@@ -82,10 +86,13 @@ class Courier:
         self._size = 8 * self.HEADER  # of the last message
 
     def share(self, value):
-        """`value` counts on the first rank only. Raises OstinatoError on every rank where it is something else."""
+        """`value` counts on the first rank only. Raises OstinatoError on every rank where it is something
+        else."""
         if self._shard.index == 0:
             message = self._pack(value)
-            self._shard.broadcast_(message[: self._size] if len(message) >= self._size else self._padded(message))
+            self._shard.broadcast_(
+                message[: self._size] if len(message) >= self._size else self._padded(message)
+            )
             if len(message) != self._size:
                 self._shard.broadcast_(message)
         else:
@@ -113,7 +120,9 @@ class Courier:
             words += [self.DTYPES.index(tensor.dtype), tensor.dim(), *tensor.shape]
         if len(words) > self.HEADER:
             tensors, words = [], [0, self.UNKNOWN, 0]
-        header = torch.tensor(words + [0] * (self.HEADER - len(words)), dtype=torch.int64, device=self._device)
+        header = torch.tensor(
+            words + [0] * (self.HEADER - len(words)), dtype=torch.int64, device=self._device
+        )
         parts = [t.detach().to(self._device).contiguous().view(-1).view(torch.uint8) for t in tensors]
         header[0] = 8 * self.HEADER + sum(len(part) for part in parts)
         return torch.cat([header.view(torch.uint8), *parts])
@@ -122,11 +131,15 @@ class Courier:
         words = iter(message[: 8 * self.HEADER].clone().view(torch.int64).tolist())
         _, kind, count = next(words), next(words), next(words)
         if kind == self.UNKNOWN:
-            raise OstinatoError("inputs and labels of a sharded stage must be a tensor, a tuple of tensors, or None")
+            raise OstinatoError(
+                "inputs and labels of a sharded stage must be a tensor, a tuple of tensors, or None"
+            )
         tensors, at = [], 8 * self.HEADER
         for _ in range(count):
             dtype, shape = self.DTYPES[next(words)], [next(words) for _ in range(next(words))]
             end = at + torch.Size(shape).numel() * dtype.itemsize
-            tensors.append(message[at:end].clone().view(dtype).view(shape))  # a copy: it begins where it may be viewed
+            tensors.append(
+                message[at:end].clone().view(dtype).view(shape)
+            )  # a copy: it begins where it may be viewed
             at = end
         return tensors[0] if kind == self.ONE else tuple(tensors) if kind == self.SEVERAL else None

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The first pass: DeepSpeed's own 1F1B, untouched, for the first steps of a run, with its data, its optimizer and everything.
+"""The first pass: DeepSpeed's own 1F1B, untouched, for the first steps of a run, with its data, its optimizer
+and everything.
 
-"check" keeps what these steps compute (checked), and runs forwards and backwards of the last one twice more, to know whether 1F1B repeats itself.
-"auto" measures layers on the last of them, and searches. Then all ranks start again with the plan (second_start), from the beginning, with the
-same data: so what measuring leaves behind does not matter.
+"check" keeps what these steps compute (checked), and runs forwards and backwards of the last one twice more,
+to know whether 1F1B repeats itself. "auto" measures layers on the last of them, and searches. Then all ranks
+start again with the plan (second_start), from the beginning, with the same data: so what measuring leaves
+behind does not matter.
 """
 
 import statistics
@@ -53,18 +55,27 @@ from ..place.placing import Prepared
 from ..data.sizes import Seen, agreed, seen_by, size_function
 from ..upstream import Config, Engine, Model
 
-STEPS, LEAST_STEPS, ENOUGH_S = 5, 2, 15.0  # of DeepSpeed's own that are timed: as many, or fewer where they take long
+STEPS, LEAST_STEPS, ENOUGH_S = (
+    5,
+    2,
+    15.0,
+)  # of DeepSpeed's own that are timed: as many, or fewer where they take long
 UPDATES = (schedule.ReduceGrads, schedule.ReduceTiedGrads, schedule.OptimizerStep)
 
-# (what is prepared, the model, the configuration, the engine's class): leaves a plan in the first, on every rank
+# (what is prepared, the model, the configuration, the engine's class): leaves a plan in the first, on every
+# rank
 Search = Callable[[Prepared, Model, Config, type], None]
 
 
-def begin(engine: Engine, original_init, prepared: Prepared, search: Search, args: tuple, kwargs: dict) -> None:
+def begin(
+    engine: Engine, original_init, prepared: Prepared, search: Search, args: tuple, kwargs: dict
+) -> None:
     """Makes DeepSpeed's own engine, which is watched for the first steps. All ranks must call it."""
     _refuse_idle(kwargs)
     original_init(engine, *args, **kwargs)
-    vars(engine)["_ostinato_first"] = FirstPass(engine, prepared, partial(search, prepared, kwargs["model"], kwargs["config_class"], type(engine)))
+    vars(engine)["_ostinato_first"] = FirstPass(
+        engine, prepared, partial(search, prepared, kwargs["model"], kwargs["config_class"], type(engine))
+    )
 
 
 def _refuse_idle(kwargs: dict) -> None:
@@ -95,7 +106,11 @@ class FirstPass:
         self._unfinished = weakref.finalize(self, _tell_unfinished, dist.get_rank())
         if dist.get_rank() == 0:
             steps = "step" if self._left == 1 else f"{self._left} steps"
-            then = "the run starts again with the plan" if prepared.program else "layers are measured, a plan is searched, and the run starts again with it"
+            then = (
+                "the run starts again with the plan"
+                if prepared.program
+                else "layers are measured, a plan is searched, and the run starts again with it"
+            )
             print(f"ostinato: the first {steps} under DeepSpeed's own 1F1B; then {then}", flush=True)
 
     def train_batch(self, *args, **kwargs):
@@ -116,10 +131,13 @@ class FirstPass:
         return item
 
     def loads(self, load_dir: str, tag: str | None) -> AbstractContextManager[None]:
-        """The script loads a checkpoint, in what this returns. Raises OstinatoError on every rank where it could not do so in the second start."""
+        """The script loads a checkpoint, in what this returns. Raises OstinatoError on every rank where it
+        could not do so in the second start."""
         self._loaded.append((load_dir, tag))
         self._refuse_loaded()
-        return optimizer_state.loading(self._engine, self._found(load_dir, tag, checkpoint.held_alone(self._engine.module.parts)))
+        return optimizer_state.loading(
+            self._engine, self._found(load_dir, tag, checkpoint.held_alone(self._engine.module.parts))
+        )
 
     def _refuse_loaded(self) -> None:
         if self._prepared.program is not None:
@@ -132,11 +150,17 @@ class FirstPass:
     def _end(self) -> None:
         self._unfinished.detach()
         records = self._checked() if self._asked.checks else ""
-        differ = self._asked.sizes or self._engine.module.dynamic_shape or self._engine.curriculum_learning_enabled()
+        differ = (
+            self._asked.sizes
+            or self._engine.module.dynamic_shape
+            or self._engine.curriculum_learning_enabled()
+        )
         seconds = [] if differ else self._own_steps()
         if self._prepared.program is None:
             try:
-                with starting("measuring, and searching a plan", range(dist.get_world_size()), self._asked.timeout_s):
+                with starting(
+                    "measuring, and searching a plan", range(dist.get_world_size()), self._asked.timeout_s
+                ):
                     self._measure_and_search(seconds)
             except Unsupported as error:
                 second_start.begin_without(self._prepared, error)
@@ -144,16 +168,22 @@ class FirstPass:
         second_start.begin(self._prepared, records, seconds)
 
     def _checked(self) -> str:
-        """What 1F1B has computed, and what of it is another when its last step runs again: the control for what the plan computes."""
+        """What 1F1B has computed, and what of it is another when its last step runs again: the control for
+        what the plan computes."""
         with starting("running a step twice", range(dist.get_world_size()), self._asked.timeout_s):
             self._recorder.repeat(lambda: _run_step(self._engine, self._items))
         return self._recorder.all().to_text()
 
     def _own_steps(self) -> list[float]:
-        """Seconds of whole steps of DeepSpeed's own engine, warm, on the slowest rank: on the micro-batches of the last step, each of which
-        takes as long to read as these did. Nothing that the script sees of its steps is called, and what they change is gone in the second start."""
+        """Seconds of whole steps of DeepSpeed's own engine, warm, on the slowest rank: on the micro-batches
+        of the last step, each of which takes as long to read as these did. Nothing that the script sees of
+        its steps is called, and what they change is gone in the second start."""
         engine, read = self._engine, self._reading_takes() / 1e9
-        vars(engine).update(lr_scheduler=None, steps_per_print=lambda: sys.maxsize, _aggregate_total_loss=partial(_aggregated, engine))
+        vars(engine).update(
+            lr_scheduler=None,
+            steps_per_print=lambda: sys.maxsize,
+            _aggregate_total_loss=partial(_aggregated, engine),
+        )
         engine.monitor.enabled = False
         seconds: list[float] = []
         while len(seconds) < LEAST_STEPS or (len(seconds) < STEPS and sum(seconds) < ENOUGH_S):
@@ -174,7 +204,9 @@ class FirstPass:
         chosen, sizes = _chosen(self._engine, self._items, self._asked.sizes)
         read = max(everyones(self._reading_takes()))
         items = [self._items[i] for i in chosen] if self._items else []
-        profile = _profile(self._engine, items, len(chosen), sizes, read, bool(cores.sharing(self._prepared.places)), seconds)
+        profile = _profile(
+            self._engine, items, len(chosen), sizes, read, bool(cores.sharing(self._prepared.places)), seconds
+        )
         with TemporaryDirectory(prefix="ostinato-") as temporary:
             paths = self._prepared.checked()[1]
             measured = (paths.output or Path(temporary)) / PROFILE
@@ -187,12 +219,15 @@ class FirstPass:
 def _tell_unfinished(rank: int) -> None:
     """Of an engine that is gone, or whose process ends, before its first steps are over."""
     if rank == 0:
-        print("ostinato: the training has ended before its first steps under DeepSpeed's own 1F1B had: no plan has run", flush=True)
+        print(
+            "ostinato: the training has ended before its first steps under DeepSpeed's own 1F1B had: no plan has run",
+            flush=True,
+        )
 
 
 def _chosen(engine: Engine, items: list, named: str | None) -> tuple[list[int], list[float]]:
-    """Which micro-batches of the step stand for all, the same in each pipeline, and their sizes in the first; [] where the section has no "sizes".
-    All ranks raise the same where one has none.
+    """Which micro-batches of the step stand for all, the same in each pipeline, and their sizes in the first;
+    [] where the section has no "sizes". All ranks raise the same where one has none.
     """
     if named is None:
         return [0], []
@@ -222,17 +257,31 @@ def _run_step(engine: Engine, items: list) -> None:
             engine._INSTRUCTION_MAP[type(command)](engine, **command.kwargs)
 
 
-def _profile(engine: Engine, items: list, count: int, sizes: list[float], read: int, shares_cores: bool, seconds: list[float]) -> str:
-    """Rank 0 gets the measurements of all ranks and makes a profile of them; "" elsewhere. `items`: the `count` chosen; `read`: ns for
-    a batch; `seconds`: of DeepSpeed's own steps."""
+def _profile(
+    engine: Engine,
+    items: list,
+    count: int,
+    sizes: list[float],
+    read: int,
+    shares_cores: bool,
+    seconds: list[float],
+) -> str:
+    """Rank 0 gets the measurements of all ranks and makes a profile of them; "" elsewhere. `items`: the
+    `count` chosen; `read`: ns for a batch; `seconds`: of DeepSpeed's own steps."""
     device = host_timed(torch.device(engine.device))
-    config, optimizer, on_cpu = engine._config._param_dict, engine.client_optimizer, device.place.type == "cpu"
+    config, optimizer, on_cpu = (
+        engine._config._param_dict,
+        engine.client_optimizer,
+        device.place.type == "cpu",
+    )
     settings = read_settings(config, optimizer, not on_cpu)
     # On an accelerator copies of parameters may not find room beside the model.
     steps = StepClock.of(config, optimizer, settings, device) if on_cpu else None
     measured, error = [], ""
     try:
-        measured = measure(engine, items, count, UndisturbedCpu() if shares_cores else device, settings, steps)
+        measured = measure(
+            engine, items, count, UndisturbedCpu() if shares_cores else device, settings, steps
+        )
     except ProfileError as said:
         error = str(said)
     everyone = everyones((measured, error))
@@ -240,7 +289,9 @@ def _profile(engine: Engine, items: list, count: int, sizes: list[float], read: 
         raise OstinatoError(f'"auto" cannot measure the model: {errors[0]}')
     if dist.get_rank() != 0:
         return ""
-    found = {layer.index: layer for of_rank, _ in reversed(everyone) for layer in of_rank}  # the first replica's
+    found = {
+        layer.index: layer for of_rank, _ in reversed(everyone) for layer in of_rank
+    }  # the first replica's
     layers = [found[index] for index in sorted(found)]
     profile = _profiler.Profile()
     profile.model, profile.timer = "measured by ostinato inside DeepSpeed", "cpu"
@@ -252,7 +303,9 @@ def _profile(engine: Engine, items: list, count: int, sizes: list[float], read: 
         profile.sizes = [_profiler.SizeCost(*row) for row in rows_by_size(sizes, layers)] if sizes[1:] else []
     profile.restrictions = [one.row for one in of_classes(engine.module, engine)]
     own_stages = [end - begin for begin, end in pairwise(engine.module.partitions())]
-    profile.set_run(own_stages, engine.micro_batches, _profiler.spread_of([round(second * 1e9) for second in seconds]))
+    profile.set_run(
+        own_stages, engine.micro_batches, _profiler.spread_of([round(second * 1e9) for second in seconds])
+    )
     profile.model_sha256 = digest_of_layers(row.digest for row in profile.layers)
     profile.completeness.complete = True
     profile.rank = _rank_cost(settings, device, profile.layers, read, [layer.samples for layer in layers])

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the layers of this rank cost: the profiler (ostinato.profile.measure) runs each by itself, on what it is given in DeepSpeed's engine.
+"""What the layers of this rank cost: the profiler (ostinato.profile.measure) runs each by itself, on what it
+is given in DeepSpeed's engine.
 
     chosen = chosen_of([512, 530, 2048])                   # micro-batches of a step that stand for all
     measured = measure(engine, items, len(chosen), device, settings, steps)      # one a local layer; travels between processes
@@ -59,7 +60,13 @@ class Measured:
     def row(self) -> Any:
         """The halves of backwards are not measured."""
         row = layer_cost(self.samples, self.memory, self.state, self.input_bytes, self.output_bytes)
-        row.step_time, row.index, row.name, row.digest, row.same_as = self.step_time, self.index, self.name, self.digest, -1
+        row.step_time, row.index, row.name, row.digest, row.same_as = (
+            self.step_time,
+            self.index,
+            self.name,
+            self.digest,
+            -1,
+        )
         return row
 
 
@@ -73,7 +80,8 @@ class _Local(Layer):
 
 
 def chosen_of(sizes: Sequence[float]) -> list[int]:
-    """Micro-batches that stand for all: the one whose size is nearest to the mean, and one of each size that is a quarter apart."""
+    """Micro-batches that stand for all: the one whose size is nearest to the mean, and one of each size that
+    is a quarter apart."""
     mean = statistics.fmean(sizes)
     chosen = [min(range(len(sizes)), key=lambda i: abs(sizes[i] - mean))]
     for i in sorted(range(len(sizes)), key=sizes.__getitem__):
@@ -82,19 +90,29 @@ def chosen_of(sizes: Sequence[float]) -> list[int]:
     return chosen
 
 
-def rows_by_size(sizes: Sequence[float], layers: Sequence[Measured]) -> list[tuple[int, list[int], list[int]]]:
-    """(size, forwards, backwards), sizes rising. No time lies below that of a smaller size: so the line beyond the last two has no slope
-    that noise made.
+def rows_by_size(
+    sizes: Sequence[float], layers: Sequence[Measured]
+) -> list[tuple[int, list[int], list[int]]]:
+    """(size, forwards, backwards), sizes rising. No time lies below that of a smaller size: so the line
+    beyond the last two has no slope that noise made.
     """
     order = sorted(range(len(sizes)), key=sizes.__getitem__)
-    forwards, backwards = ([[*accumulate((layer.by_size[i][phase] for i in order), max)] for layer in layers] for phase in (0, 1))
-    return [(int(sizes[i]), [times[k] for times in forwards], [times[k] for times in backwards]) for k, i in enumerate(order)]
+    forwards, backwards = (
+        [[*accumulate((layer.by_size[i][phase] for i in order), max)] for layer in layers] for phase in (0, 1)
+    )
+    return [
+        (int(sizes[i]), [times[k] for times in forwards], [times[k] for times in backwards])
+        for k, i in enumerate(order)
+    ]
 
 
-def measure(engine: Engine, items: list[Any], count: int, device: Any, settings: Settings, steps: StepClock | None) -> list[Measured]:
-    """`items`: of the `count` micro-batches, or [] on ranks that read none; `device`: of ostinato.profile.machine.device. `settings` knows what
-    a parameter costs in gradients and optimizer state, `steps` in time. All ranks must call it, for layers may have collectives. Raises
-    ProfileError with the layer's name.
+def measure(
+    engine: Engine, items: list[Any], count: int, device: Any, settings: Settings, steps: StepClock | None
+) -> list[Measured]:
+    """`items`: of the `count` micro-batches, or [] on ranks that read none; `device`: of
+    ostinato.profile.machine.device. `settings` knows what a parameter costs in gradients and optimizer state,
+    `steps` in time. All ranks must call it, for layers may have collectives. Raises ProfileError with the
+    layer's name.
     """
     model, job = engine.module, Job(warm_up=WARM_UP, repeats=REPEATS)
     _let_go_of_hooks(model)
@@ -106,36 +124,58 @@ def measure(engine: Engine, items: list[Any], count: int, device: Any, settings:
         memory = [footprint(layer) for layer in layers[0]]
     digests, found = local_digests(model), []
     for place, layer in enumerate(layers[0]):
-        times = [tuple(of_item[place].spread(phase).median for phase in ("forward", "backward")) for of_item in samples]
+        times = [
+            tuple(of_item[place].spread(phase).median for phase in ("forward", "backward"))
+            for of_item in samples
+        ]
         state = settings.state_bytes(layer.parameters, layer.parameter_bytes)
         step = steps.time(layer.parameters, WARM_UP, REPEATS) if steps else 0
         sent = layer.bytes_taken, layer.bytes_made
-        found.append(Measured(layer.index, layer.name, digests[layer.index], samples[0][place], memory[place], state, *sent, step, times))
+        found.append(
+            Measured(
+                layer.index,
+                layer.name,
+                digests[layer.index],
+                samples[0][place],
+                memory[place],
+                state,
+                *sent,
+                step,
+                times,
+            )
+        )
     return found
 
 
 def _let_go_of_hooks(model: Model) -> None:
-    """Gradients of parameters are nobody's but the layers' from here on: DeepSpeed's optimizers would reduce them."""
+    """Gradients of parameters are nobody's but the layers' from here on: DeepSpeed's optimizers would reduce
+    them."""
     fresh: dict[int, nn.Parameter] = {}
     for module in model.modules():
         for name, parameter in module._parameters.items():
             if parameter is not None:
-                made = fresh.setdefault(id(parameter), nn.Parameter(parameter.detach(), parameter.requires_grad))
+                made = fresh.setdefault(
+                    id(parameter), nn.Parameter(parameter.detach(), parameter.requires_grad)
+                )
                 made.__dict__.update(parameter.__dict__)
                 module._parameters[name], parameter.grad = made, None
 
 
 def _layers_of(engine: Engine, items: list[Any], count: int, device: Any) -> list[list[_Local]]:
-    """By micro-batch, this rank's layers with what they are given: a forward of each notes it, in which none is checkpointed, for that would hide
-    what needs a gradient.
+    """By micro-batch, this rank's layers with what they are given: a forward of each notes it, in which none
+    is checkpointed, for that would hide what needs a gradient.
     """
     model = engine.module
     model.train()
     engine.total_loss, engine._compute_loss = None, True
     functions, interval, loss = model.forward_funcs, model.activation_checkpoint_interval, model.loss_fn
     noted: list[list[_Local]] = [[] for _ in functions]
-    model.forward_funcs = [partial(_noted, _layer(engine, place, device), noted[place]) for place in range(len(functions))]
-    held = {name: vars(model)[name] for name in ["loss_fn"] if name in vars(model)}  # one that is a module is a child of the model
+    model.forward_funcs = [
+        partial(_noted, _layer(engine, place, device), noted[place]) for place in range(len(functions))
+    ]
+    held = {
+        name: vars(model)[name] for name in ["loss_fn"] if name in vars(model)
+    }  # one that is a module is a child of the model
     if loss is not None:
         vars(model)["loss_fn"] = partial(_with_loss, noted[-1], loss)
     model.activation_checkpoint_interval = 0
@@ -147,7 +187,10 @@ def _layers_of(engine: Engine, items: list[Any], count: int, device: Any) -> lis
         model.forward_funcs, model.activation_checkpoint_interval = functions, interval
         vars(model).pop("loss_fn", None)
         vars(model).update(held)
-        engine.loss, engine.pipe_buffers = None, {name: [None] * len(buffers) for name, buffers in engine.pipe_buffers.items()}
+        engine.loss, engine.pipe_buffers = (
+            None,
+            {name: [None] * len(buffers) for name, buffers in engine.pipe_buffers.items()},
+        )
     return [list(of_item) for of_item in zip(*noted, strict=True)]
 
 
@@ -155,32 +198,48 @@ def _layer(engine: Engine, place: int, device: Any) -> _Local:
     """The local layer at this place, without inputs."""
     model = engine.module
     index, function = model._local_start + place, model.forward_funcs[place]
-    held = list({id(t): t for module in modules_of(function) for t in (*module.parameters(), *module.buffers())}.values())
+    held = list(
+        {
+            id(t): t for module in modules_of(function) for t in (*module.parameters(), *module.buffers())
+        }.values()
+    )
     trained = [t for t in held if isinstance(t, nn.Parameter) and t.requires_grad]
     checkpointed = model.activation_checkpoint_interval > 0 and bool(trained)
-    around = partial(torch.autocast, engine.device.type, engine.torch_autocast_dtype()) if engine.torch_autocast_enabled() else nullcontext
+    around = (
+        partial(torch.autocast, engine.device.type, engine.torch_autocast_dtype())
+        if engine.torch_autocast_enabled()
+        else nullcontext
+    )
 
     def run(inputs: Any) -> Any:
         with around():
             return function(inputs)
 
     name = layer_name(index, model._layer_specs[index])
-    return _Local(index, name, run, None, None, trained, bytes_of(held), [], checkpointed, device, function=function)
+    return _Local(
+        index, name, run, None, None, trained, bytes_of(held), [], checkpointed, device, function=function
+    )
 
 
 def _noted(layer: _Local, noted: list[_Local], inputs: Any) -> Any:
     reached = [tensor.requires_grad for tensor in tensors(inputs)]
     given, node = map_tensors(_copy, inputs), wired(layer.function)  # the layer may change what it is given
     outputs = layer.run(inputs)
-    taken, made = (given, outputs) if node is None else (node.taken(given), node.made(outputs))  # without what rides along for later layers
-    noted.append(replace(layer, inputs=given, reached=reached, bytes_taken=bytes_of(taken), bytes_made=bytes_of(made)))
+    taken, made = (
+        (given, outputs) if node is None else (node.taken(given), node.made(outputs))
+    )  # without what rides along for later layers
+    noted.append(
+        replace(layer, inputs=given, reached=reached, bytes_taken=bytes_of(taken), bytes_made=bytes_of(made))
+    )
     return outputs
 
 
 def _with_loss(noted: list[_Local], loss_fn: Callable, outputs: Any, labels: Any) -> Any:
     """It counts as part of the last layer, which is given the labels, too."""
     last, given = noted[-1], map_tensors(_copy, labels)  # a loss may write to them
-    noted[-1] = replace(last, run=lambda both: loss_fn(last.run(both[0]), both[1]), inputs=(last.inputs, given))
+    noted[-1] = replace(
+        last, run=lambda both: loss_fn(last.run(both[0]), both[1]), inputs=(last.inputs, given)
+    )
     return loss_fn(outputs, labels)
 
 

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the first start hands to the second, and what happens where there can be none.
 
-    begin(prepared, records)      # all ranks, in the first start: every process replaces itself (again)
-    measured(prepared)            # in the second: what DeepSpeed's 1F1B did in the steps of this engine that were checked; None: nothing
-    for_another(prepared)         # in the second: another engine of the process has found the plan
-    before(prepared)              # in the second: seconds that steps of DeepSpeed's own engine took in the first; []: not known
-    fall_back(prepared, why)      # in the second: the plan is slower, and all ranks start once more, without it
-    move(prepared, files, moved)  # under a plan: all ranks start once more, with a new one (adapt)
-    moved(prepared)               # in a start after that: what it follows
-    goes_without()                # in the second, or after it: why it is to run under DeepSpeed's own schedule
+begin(prepared, records)      # all ranks, in the first start: every process replaces itself (again)
+measured(prepared)            # in the second: what DeepSpeed's 1F1B did in the steps of this engine that were
+checked; None: nothing for_another(prepared)         # in the second: another engine of the process has found
+the plan before(prepared)              # in the second: seconds that steps of DeepSpeed's own engine took in
+the first; []: not known fall_back(prepared, why)      # in the second: the plan is slower, and all ranks
+start once more, without it move(prepared, files, moved)  # under a plan: all ranks start once more, with a
+new one (adapt) moved(prepared)               # in a start after that: what it follows goes_without()
+# in the second, or after it: why it is to run under DeepSpeed's own schedule
 """
 
 import json
@@ -50,7 +50,11 @@ class NeedsNewStart(OstinatoError):
 def begin(prepared: Prepared, records: str = "", seconds: Sequence[float] = ()) -> NoReturn:
     """All ranks must call it, with the same plan, `records` (prints.Records, as text) and `seconds` of steps."""
     asked, paths = prepared.checked()
-    files = dict(prepared.files) or {name: path.read_text() for name, path in zip(FILES, (paths.plan, paths.placement), strict=True) if path}
+    files = dict(prepared.files) or {
+        name: path.read_text()
+        for name, path in zip(FILES, (paths.plan, paths.placement), strict=True)
+        if path
+    }
     files |= {ENGINE: str(prepared.engine)} | ({RECORDS: records} if records else {})
     files |= {BEFORE: json.dumps(list(seconds))} if seconds else {}
     files[LEFT] = asked.model_dump_json(exclude_unset=True)
@@ -62,19 +66,27 @@ def begin(prepared: Prepared, records: str = "", seconds: Sequence[float] = ()) 
         named = where or str(paths.plan)
         raise NeedsNewStart(
             f"ranks have to start again with the plan, and this process cannot replace itself ({why}): start it again with "
-            f"{VARIABLE}={named}" if dist.get_rank() == 0 else f"ranks have to start again with the plan, and cannot replace themselves ({why})",
+            f"{VARIABLE}={named}"
+            if dist.get_rank() == 0
+            else f"ranks have to start again with the plan, and cannot replace themselves ({why})",
             files,
         )
-    say("the layers lie where the plan has them from their constructors on: all ranks start again, once" + (f"; the plan lies in {where}" if paths.output else ""))
+    say(
+        "the layers lie where the plan has them from their constructors on: all ranks start again, once"
+        + (f"; the plan lies in {where}" if paths.output else "")
+    )
     again.begin_again(files, asked.timeout_s)
 
 
 def begin_without(prepared: Prepared, error: Unsupported) -> NoReturn:
-    """No plan can run. Where the section allows it, all ranks start again, and run under DeepSpeed's own schedule."""
+    """No plan can run. Where the section allows it, all ranks start again, and run under DeepSpeed's own
+    schedule."""
     if prepared.section is None or prepared.section.require:
         raise error
     if why := again.why_not_again():
-        raise NeedsNewStart(f"{error}; and this process cannot start again without a plan, for {why}", {WITHOUT: str(error)})
+        raise NeedsNewStart(
+            f"{error}; and this process cannot start again without a plan, for {why}", {WITHOUT: str(error)}
+        )
     again.begin_again({WITHOUT: str(error)}, prepared.section.timeout_s)
 
 
@@ -91,12 +103,17 @@ def fall_back(prepared: Prepared, why: str) -> str:
 
 
 def move(prepared: Prepared, files: Mapping[str, str], moved: Moved) -> str:
-    """All ranks must call it, with the same plan. Returns why they cannot start again, in words that go on after "for"."""
+    """All ranks must call it, with the same plan. Returns why they cannot start again, in words that go on
+    after "for"."""
     if cannot := next(filter(None, everyones(again.why_not_again(further=True))), ""):
         return cannot
     asked = prepared.checked()[0]
     say(f"all ranks restart with the new plan, from the checkpoint of step {moved.step}")
-    left = {ENGINE: str(prepared.engine), LEFT: asked.model_dump_json(exclude_unset=True), MOVED: moved.model_dump_json()}
+    left = {
+        ENGINE: str(prepared.engine),
+        LEFT: asked.model_dump_json(exclude_unset=True),
+        MOVED: moved.model_dump_json(),
+    }
     again.begin_again(dict(files) | left, asked.timeout_s, further=True)
 
 
@@ -134,7 +151,8 @@ def goes_without() -> str:
 
 
 def _kept(files: dict[str, str], output: Path | None) -> str:
-    """Where the plan lies: in "output", to which the search has written it, or in a folder for whoever cannot start again."""
+    """Where the plan lies: in "output", to which the search has written it, or in a folder for whoever cannot
+    start again."""
     if output is not None:
         return str(output / PLAN)
     if not again.why_not_again():

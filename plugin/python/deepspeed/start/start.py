@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the section to an engine, in PipelineEngine's constructor. What goes wrong does so before step 1, on every rank alike.
+"""From the section to an engine, in PipelineEngine's constructor. What goes wrong does so before step 1, on
+every rank alike.
 
-Where the layers lie as the plan has them (placing), or need not move, the engine runs the plan. Where the plan is found only now ("profile", or
-a "plan" in a dictionary that was made after the model), all ranks start again with it (again), once. "auto" and "check" make DeepSpeed's
-own engine first, which measures, and then starts all ranks again (first_pass).
+Where the layers lie as the plan has them (placing), or need not move, the engine runs the plan. Where the
+plan is found only now ("profile", or a "plan" in a dictionary that was made after the model), all ranks start
+again with it (again), once. "auto" and "check" make DeepSpeed's own engine first, which measures, and then
+starts all ranks again (first_pass).
 """
 
 from bisect import bisect_right
@@ -32,14 +34,22 @@ from ..stages.idle import NAME, give_idle, given_groups, names_where_idle
 from ..place.placing import Placed, Prepared, agreed, lay_out, lower, placed_of, take_kept
 from ..place.rebuild import moves, stock_names
 from ..place.tied import bound_layers
-from ..section.refusals import check_own, check_run, check_slices, refuse_uneven, restrictions_of, untried_version
+from ..section.refusals import (
+    check_own,
+    check_run,
+    check_slices,
+    refuse_uneven,
+    restrictions_of,
+    untried_version,
+)
 from ..section.refused_keys import untried_keys, whole_messages
 from ..engine.run import Run
 from ..section.search import Size, profile_for, shared_plan, texts_of
 from ..data.sizes import size_function
 from ..upstream import Config, Engine, Model
 
-# Of DeepSpeed's configuration, what decides in which collectives a rank takes part, and with what: where it differs DeepSpeed waits for ever.
+# Of DeepSpeed's configuration, what decides in which collectives a rank takes part, and with what: where it
+# differs DeepSpeed waits for ever.
 COLLECTIVE = (
     "zero_config",
     "gradient_clipping",
@@ -70,8 +80,15 @@ def start(engine: Engine, original_init, section: dict, file: str | None, args: 
         say(f"{why}; {ALONE}", newlines=True)
         return original_init(engine, *args, **kwargs)
     prepared = _prepare(section, file, model, config)
-    if prepared.section is not None and prepared.section.auto and second_start.for_another(prepared) and placed_of(model) is None:
-        say(f"the plan is for another model than that of engine {prepared.engine}: this one runs under DeepSpeed's own schedule")
+    if (
+        prepared.section is not None
+        and prepared.section.auto
+        and second_start.for_another(prepared)
+        and placed_of(model) is None
+    ):
+        say(
+            f"the plan is for another model than that of engine {prepared.engine}: this one runs under DeepSpeed's own schedule"
+        )
         return original_init(engine, *args, **kwargs)
     try:
         agreed(prepared, model, "\n".join(_collective(config)))
@@ -82,7 +99,9 @@ def start(engine: Engine, original_init, section: dict, file: str | None, args: 
     except OstinatoError as error:
         if not prepared.kept or prepared.paths is None or type(error) is not OstinatoError:
             raise
-        raise OstinatoError(f'{error}; an earlier run left this plan in "output": delete {prepared.paths.output}, or name another folder') from None
+        raise OstinatoError(
+            f'{error}; an earlier run left this plan in "output": delete {prepared.paths.output}, or name another folder'
+        ) from None
 
 
 def _make(engine: Engine, original_init, prepared: Prepared, args: tuple, kwargs: dict) -> None:
@@ -103,12 +122,15 @@ def _make(engine: Engine, original_init, prepared: Prepared, args: tuple, kwargs
 
 
 def _search_for_these_ranks(prepared: Prepared, model: Model, config: Config, engine: type) -> None:
-    """Where an earlier run has measured this model, and planned it for another number of ranks: nothing is measured again."""
+    """Where an earlier run has measured this model, and planned it for another number of ranks: nothing is
+    measured again."""
     paths, devices = prepared.checked()[1], model.topology().get_dim("pipe")
     profile = everyones(profile_for(paths, devices) if dist.get_rank() == 0 else None)[0]
     if profile is None:
         return
-    say(f'the plan in "output" ({paths.output}) is for another number of ranks: one for {devices} is searched from its profile')
+    say(
+        f'the plan in "output" ({paths.output}) is for another number of ranks: one for {devices} is searched from its profile'
+    )
     prepared.paths, prepared.kept = paths.model_copy(update={"profile": profile}), True
     search(prepared, model, config, engine)
 
@@ -130,8 +152,11 @@ def _tell_untried_version() -> None:
         say(said)
 
 
-def _without_plan(error: Unsupported, engine: Engine, original_init, prepared: Prepared, args: tuple, kwargs: dict) -> None:
-    """Where the section allows it, the engine that DeepSpeed would have made; of a model that lies otherwise already, after a second start."""
+def _without_plan(
+    error: Unsupported, engine: Engine, original_init, prepared: Prepared, args: tuple, kwargs: dict
+) -> None:
+    """Where the section allows it, the engine that DeepSpeed would have made; of a model that lies otherwise
+    already, after a second start."""
     if prepared.section is None or prepared.section.require:
         raise error
     if placed_of(kwargs["model"]) is not None:
@@ -140,9 +165,16 @@ def _without_plan(error: Unsupported, engine: Engine, original_init, prepared: P
     original_init(engine, *args, **kwargs)
 
 
-def _install(engine: Engine, original_init, placed: Placed, prepared: Prepared, args: tuple, kwargs: dict) -> None:
+def _install(
+    engine: Engine, original_init, placed: Placed, prepared: Prepared, args: tuple, kwargs: dict
+) -> None:
     """Makes `engine` one that runs the program that all ranks have agreed on. All ranks must call it."""
-    model, config, (asked, paths), program = kwargs["model"], kwargs["config_class"], prepared.checked(), prepared.program
+    model, config, (asked, paths), program = (
+        kwargs["model"],
+        kwargs["config_class"],
+        prepared.checked(),
+        prepared.program,
+    )
     assert program is not None
     stages, rebuilt, stock = placed.stages, placed.rebuilt, model.partitions()
     plans.check_micro_batches(program, config.gradient_accumulation_steps)
@@ -162,21 +194,32 @@ def _install(engine: Engine, original_init, placed: Placed, prepared: Prepared, 
     become(PlanEngine, engine)
     engine.__dict__["_ostinato"] = run
     original_init(engine, *args, **kwargs)
-    if (engine.is_pipe_partitioned or engine.is_grad_partitioned) and (said := whole_messages(config._param_dict)):
+    if (engine.is_pipe_partitioned or engine.is_grad_partitioned) and (
+        said := whole_messages(config._param_dict)
+    ):
         say(said)
-    engine.is_pipe_partitioned = engine.is_grad_partitioned = False  # DeepSpeed's forward pass would cut what it hands on
+    engine.is_pipe_partitioned = engine.is_grad_partitioned = (
+        False  # DeepSpeed's forward pass would cut what it hands on
+    )
     refuse_uneven(engine)
     others_name = rebuilt.copies.others_name if rebuilt.copies else lambda _: False
     universal.prepare(engine, rebuilt.parts, others_name)
     losses = _expected(engine, run, rebuilt)
     run.keeps_bits = "bit for bit" in losses
-    elsewhere = plans.trains(program) and not model.seed_layers and (
-        asked.sizes is not None or plans.draws_otherwise(program, stages, lambda layer: bisect_right(stock, layer) - 1)
+    elsewhere = (
+        plans.trains(program)
+        and not model.seed_layers
+        and (
+            asked.sizes is not None
+            or plans.draws_otherwise(program, stages, lambda layer: bisect_right(stock, layer) - 1)
+        )
     )
     engine.ostinato_begin(elsewhere, second_start.measured(prepared))  # type: ignore[attr-defined]  # it has become a PlanEngine
     if asked.adapt is not None and plans.trains(program):
         move = partial(second_start.move, prepared)
-        run.adapt = Adapt(asked.adapt, asked.search or SearchOptions(), program, engine.stage_id, paths, moved, move)
+        run.adapt = Adapt(
+            asked.adapt, asked.search or SearchOptions(), program, engine.stage_id, paths, moved, move
+        )
     for said in rebuilt.notes:
         say(said)
     say(line(program, run.plans_steps))
@@ -194,14 +237,20 @@ def _gained(prepared: Prepared, model: Model) -> Gained | None:
         return None
     here = second_start.before(prepared)
     before = here or [measured / 1e9 for _, _, measured in program.beside if measured]
-    return Gained(before, max(WARM_UP, asked.checks), partial(second_start.fall_back, prepared) if here and asked.falls_back else None)
+    return Gained(
+        before,
+        max(WARM_UP, asked.checks),
+        partial(second_start.fall_back, prepared) if here and asked.falls_back else None,
+    )
 
 
 def _expected(engine: Engine, run: Run, rebuilt) -> str:
     copies = plans.copies_of(run.stages)
     branches = copies == 1 and not plans.is_chain(run.stages)
     order = run.section.keep_order if run.section.sizes else None
-    return expected(run.program, rebuilt.regrouped, _clips_otherwise(engine, rebuilt), copies, branches, order)
+    return expected(
+        run.program, rebuilt.regrouped, _clips_otherwise(engine, rebuilt), copies, branches, order
+    )
 
 
 def _prepare(section: dict, file: str | None, model: Model, config: Config) -> Prepared:
@@ -232,7 +281,11 @@ def _take_placed(made: Prepared, placed: Placed) -> None:
     given, there = made.program, placed.prepared.program
     assert there is not None and made.section is not None
     if given is None and not (made.section.searches and made.section.placement):
-        made.program, made.placement, made.measured = there, placed.prepared.placement, placed.prepared.measured
+        made.program, made.placement, made.measured = (
+            there,
+            placed.prepared.placement,
+            placed.prepared.measured,
+        )
         made.profiled, made.kept = placed.prepared.profiled, placed.prepared.kept
     elif given is not None and given.placement_sha256 != there.placement_sha256:
         raise OstinatoError(
@@ -250,13 +303,19 @@ def _check_shapes(section: Section, model: Model) -> None:
 
 
 def search(prepared: Prepared, model: Model, config: Config, engine: type) -> None:
-    """All ranks hold the same searched program afterwards, one that this model and this class of engines can run."""
+    """All ranks hold the same searched program afterwards, one that this model and this class of engines can
+    run."""
     asked, given = prepared.checked()
     pipeline = tuple(model._grid.pp_group)
     restrictions = restrictions_of(model, engine, asked)
     if not asked.placement:
         restrictions += dict.fromkeys(one for of_rank in everyones(bound_layers(model)) for one in of_rank)
-    size = Size(len(pipeline), config.gradient_accumulation_steps, cores.hosts(prepared.places, pipeline), restrictions)
+    size = Size(
+        len(pipeline),
+        config.gradient_accumulation_steps,
+        cores.hosts(prepared.places, pipeline),
+        restrictions,
+    )
     with shared_plan(asked, given, size) as paths:
         lower(prepared, paths, model)
         prepared.files = texts_of(paths)
@@ -267,10 +326,13 @@ def _collective(config: Config) -> Iterator[str]:
     for name in COLLECTIVE:
         value = getattr(config, name, None)
         fields = value if isinstance(value, BaseModel) else [("", value)]  # by name
-        yield from (f"{name}{key and '.'}{key}: {held}" for key, held in fields if not key.startswith("offload_"))  # which name folders
+        yield from (
+            f"{name}{key and '.'}{key}: {held}" for key, held in fields if not key.startswith("offload_")
+        )  # which name folders
 
 
 def _clips_otherwise(engine: Engine, rebuilt) -> bool:
-    """ZeRO and the half-precision optimizers clip by a norm that is summed rank by rank; see clipping for the others."""
+    """ZeRO and the half-precision optimizers clip by a norm that is summed rank by rank; see clipping for the
+    others."""
     own = engine.zero_optimization() or engine.fp16_enabled() or engine.bfloat16_enabled()
     return bool(rebuilt.units and own and engine.gradient_clipping() > 0)

@@ -27,7 +27,8 @@ def ran_whole(rank: int, stages: list[str]) -> str:
 
 
 def draws(rank: int, what: str, step: int, drawn: dict, strays: dict) -> str:
-    """What a rank says of a "step", or of an "evaluation", in which layers draw other random numbers than in 1F1B."""
+    """What a rank says of a "step", or of an "evaluation", in which layers draw other random numbers than in
+    1F1B."""
     where = f"step {step}" if what == "step" else "an evaluation"
     return (
         f"ostinato: rank {rank}: in {where}, {_in_words(drawn, strays)}: losses are those of another seed; PipelineModule(seed_layers=True) makes random "
@@ -36,7 +37,8 @@ def draws(rank: int, what: str, step: int, drawn: dict, strays: dict) -> str:
 
 
 def several(layers: list[int]) -> str:
-    """What rank 0 says after step 1 of layers that hand on more than one tensor with a gradient, where only one of the two runs has a border."""
+    """What rank 0 says after step 1 of layers that hand on more than one tensor with a gradient, where only
+    one of the two runs has a border."""
     return (
         f"several tensors with gradients cross from layer {', '.join(map(str, layers))} to the next, where only one of the plan and DeepSpeed's partition "
         f"cuts: expected: the losses of 1F1B {ROUNDED}"
@@ -60,8 +62,11 @@ def written_again(layers: list[int]) -> str:
 
 
 def ends(stages: list[Stage], ranks: list[int]) -> str:
-    """What rank 0 says before step 1 where the plan reads data, or computes losses, on other ranks than 1F1B. `ranks`: of the pipeline."""
-    reads, losses = ({ranks[stage.rank] for stage in stages if of(stage)} for of in (lambda s: s.reads, lambda s: s.ends))
+    """What rank 0 says before step 1 where the plan reads data, or computes losses, on other ranks than 1F1B.
+    `ranks`: of the pipeline."""
+    reads, losses = (
+        {ranks[stage.rank] for stage in stages if of(stage)} for of in (lambda s: s.reads, lambda s: s.ends)
+    )
     if reads == {ranks[0]} and losses == {ranks[-1]}:
         return ""
     return (
@@ -74,18 +79,32 @@ def ends(stages: list[Stage], ranks: list[int]) -> str:
 NORM = "get_global_grad_norm() sums rank by rank, and layers have moved: it equals 1F1B's up to rounding"
 
 
-def expected(program, regrouped: list[str], clipped: bool, copies: int = 1, branches: bool = False, order: bool | None = None) -> str:
+def expected(
+    program,
+    regrouped: list[str],
+    clipped: bool,
+    copies: int = 1,
+    branches: bool = False,
+    order: bool | None = None,
+) -> str:
     """What the plan's design says of losses, which nothing has measured yet.
 
-    `regrouped`: tied layers whose gradients meet in another order (rebuild). `clipped`: gradients are clipped by a norm that is
-    summed over other ranks than in DeepSpeed's partition. `copies`: directions in which the plan runs the model. `branches`: its
-    stages are not a chain. `order`: whether the plans of steps keep the order in which 1F1B adds; None: `program` is the plan of all.
+    `regrouped`: tied layers whose gradients meet in another order (rebuild). `clipped`: gradients are clipped
+    by a norm that is summed over other ranks than in DeepSpeed's partition. `copies`: directions in which the
+    plan runs the model. `branches`: its stages are not a chain. `order`: whether the plans of steps keep the
+    order in which 1F1B adds; None: `program` is the plan of all.
     """
     why = _rounds(program, regrouped, clipped, copies, branches, order)
-    return f"expected: the losses of 1F1B {ROUNDED}, for {why}" if why else "expected: the losses of 1F1B bit for bit"
+    return (
+        f"expected: the losses of 1F1B {ROUNDED}, for {why}"
+        if why
+        else "expected: the losses of 1F1B bit for bit"
+    )
 
 
-def _rounds(program, regrouped: list[str], clipped: bool, copies: int, branches: bool, order: bool | None) -> str:
+def _rounds(
+    program, regrouped: list[str], clipped: bool, copies: int, branches: bool, order: bool | None
+) -> str:
     """Why they are not equal bit for bit; "" where they are."""
     if copies > 1:
         return f"gradients of the {copies} directions are added at the end"
@@ -104,17 +123,22 @@ def _rounds(program, regrouped: list[str], clipped: bool, copies: int, branches:
 
 def line(program, sized: bool = False) -> str:
     """What runs, and what it gains. `sized`: every step has a plan of its own."""
-    what = f'plan {program.plan_sha256[:12]} on placement "{program.placement_name}", {program.micro_batches} '
+    what = (
+        f'plan {program.plan_sha256[:12]} on placement "{program.placement_name}", {program.micro_batches} '
+    )
     if not any(stage.has_backward for stage in program.stages):
         return f"{what}requests: predicted {program.predicted / 1e6:.3f} ms; forwards only: eval_batch() runs it, train_batch() is refused"
     if sized:
         return f"{what}micro-batches a step, each step planned for their sizes"
-    gained = gain(program.beside, program.predicted) or f"expected to take {program.predicted / 1e6:.1f} ms a step"
+    gained = (
+        gain(program.beside, program.predicted) or f"expected to take {program.predicted / 1e6:.1f} ms a step"
+    )
     return f"{what}micro-batches: {gained}{optimizer(program)}"
 
 
 def optimizer(program) -> str:
     return f"; {program.whole_step / 1e6:.1f} ms with the optimizer's" if program.whole_step else ""
+
 
 def _in_words(drawn: dict, strays: dict) -> str:
     """Of what draws, and of what took another number of random numbers than was learned."""
@@ -129,4 +153,6 @@ def _in_words(drawn: dict, strays: dict) -> str:
 def _listed(drawn: dict) -> str:
     layers = sorted(what for what in drawn if isinstance(what, int))
     words = [f"layers {', '.join(map(str, layers))}"] if layers else []
-    return " and ".join(words + [what for what in drawn if isinstance(what, str) and (what != LAYERS or not layers)])
+    return " and ".join(
+        words + [what for what in drawn if isinstance(what, str) and (what != LAYERS or not layers)]
+    )

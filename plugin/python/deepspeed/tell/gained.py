@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Is the plan faster than what ran before? Its first steps are timed, and compared with DeepSpeed's own in the first start.
+"""Is the plan faster than what ran before? Its first steps are timed, and compared with DeepSpeed's own in
+the first start.
 
     run.gained = Gained(before, warm_up=2, fall_back=again_without)    # before: seconds of steps
     run.gained.step(seconds)                                           # after every step, on every rank
 
-What is no slower is said in one line. What is slower by more than both spread falls back, where that is possible.
+What is no slower is said in one line. What is slower by more than both spread falls back, where that is
+possible.
 """
 
 import statistics
@@ -20,8 +22,9 @@ ENOUGH_S = 20.0  # so long a look needs no more steps
 
 
 class Gained:
-    """Of one engine. `before`: seconds of whole steps, alike on all ranks; one: of an earlier run. `warm_up`: steps that do not count.
-    `fall_back`: gets why, and returns why not, where it returns; None: a slower plan stays. All ranks must make one, alike."""
+    """Of one engine. `before`: seconds of whole steps, alike on all ranks; one: of an earlier run. `warm_up`:
+    steps that do not count. `fall_back`: gets why, and returns why not, where it returns; None: a slower plan
+    stays. All ranks must make one, alike."""
 
     def __init__(self, before: Sequence[float], warm_up: int, fall_back: Callable[[str], str] | None):
         self._before, self._left, self._fall_back = before, warm_up, fall_back
@@ -54,11 +57,11 @@ class Gained:
             return
         why = f"this plan is slower than your run {then}: {times}"
         stays = "" if self._fall_back is None else self._stays or self._fall_back(why)
-        say(f'{why}; turn it off or profile again{f" (it runs on, for {stays})" if stays else ""}')
+        say(f"{why}; turn it off or profile again{f' (it runs on, for {stays})' if stays else ''}")
 
 
 def spread(seconds: Sequence[float]) -> str:
-    """"quartiles 1000.0 to 1030.0, 5 steps"."""
+    """ "quartiles 1000.0 to 1030.0, 5 steps"."""
     low, high = _quartiles(seconds)
     return f"quartiles {_ms(low)} to {_ms(high)}, {counted(len(seconds), 'step')}"
 

@@ -7,12 +7,14 @@
         with outside.command(ReduceGrads()):
             engine._exec_reduce_grads()
 
-The thread that trains is then held in a collective, where nothing can interrupt it. So the process ends, after it has said which part of
-the step it is in and which ranks that part waits for, and all ranks of its pipeline have said where they are. Where a collective fails because a peer is
-gone, torch's error names nobody: the same is said then.
+The thread that trains is then held in a collective, where nothing can interrupt it. So the process ends,
+after it has said which part of the step it is in and which ranks that part waits for, and all ranks of its
+pipeline have said where they are. Where a collective fails because a peer is gone, torch's error names
+nobody: the same is said then.
 
-DeepSpeed's parts of a step (reductions, clipping, the optimizer) end in time. A whole call, in which ranks tell each other this and that, and
-layers may have collectives of their own, and a checkpoint take as long as they take while all ranks give signs of life.
+DeepSpeed's parts of a step (reductions, clipping, the optimizer) end in time. A whole call, in which ranks
+tell each other this and that, and layers may have collectives of their own, and a checkpoint take as long as
+they take while all ranks give signs of life.
 """
 
 import threading
@@ -38,7 +40,9 @@ class Outside:
         self._engine, self._watch = engine, watch
         self._thread = threading.get_ident()  # that makes the last call
         self._deadline = watch.limit(limit_s, self._held)
-        self._vigil = watch.vigil(limit_s, lambda missed: self._held(f"{self._vigil.deadline.what}: {missed}"))
+        self._vigil = watch.vigil(
+            limit_s, lambda missed: self._held(f"{self._vigil.deadline.what}: {missed}")
+        )
 
     def call(self, what: str) -> AbstractContextManager:
         """Of the engine's: "train_batch()". The executor's waits and the parts below end earlier."""
@@ -62,12 +66,15 @@ class Outside:
         return self._during(f"adding losses over {self._everyone()}")
 
     def both_directions(self) -> AbstractContextManager:
-        return self._during(f"adding the gradients of both directions over {ranks_in_words(self._engine.grid.pp_group)}")
+        return self._during(
+            f"adding the gradients of both directions over {ranks_in_words(self._engine.grid.pp_group)}"
+        )
 
     @contextmanager
     def checkpoint(self, what: str) -> Iterator[None]:
-        """`what`: "saving a checkpoint". Its errors are DeepSpeed's own, but for those of a collective whose peer is gone: where a disk is full
-        the script may go on. The others are told if it does not, as the process ends.
+        """`what`: "saving a checkpoint". Its errors are DeepSpeed's own, but for those of a collective whose
+        peer is gone: where a disk is full the script may go on. The others are told if it does not, as the
+        process ends.
         """
         try:
             with self._vigil.during(what):
@@ -103,7 +110,8 @@ class Outside:
         return f"{self.where()}, busy {1000 * lasts_s:.0f} ms with {what}" if what else ""
 
     def in_the_script(self, position: str) -> str:
-        """An executor's position, and where it waits for nobody, the line of the script that runs: a layer, or what reads a batch."""
+        """An executor's position, and where it waits for nobody, the line of the script that runs: a layer,
+        or what reads a batch."""
         line = "" if ", waiting " in position else script_line(self._thread)
         return f"{position}, {line}" if line else position
 

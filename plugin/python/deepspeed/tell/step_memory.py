@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who holds the memory of this rank over one training step, on disk: `"memory"` of the section, a folder.
 
-The third step is recorded: the first makes the optimizer's state, the second warms what caches there are. Each block that the
-allocator hands out has one owner (ostinato/profile/measure/owners.py): `parameters`, `gradients` and `optimizer state` by what is seen to
-hold it before the optimizer steps and at the end, a stage where its forward allocated it and left it for its backward, else
-`workspace` (buffers of transfers too). rank-N.json is a trace for ui.perfetto.dev and chrome://tracing.
+The third step is recorded: the first makes the optimizer's state, the second warms what caches there are.
+Each block that the allocator hands out has one owner (ostinato/profile/measure/owners.py): `parameters`,
+`gradients` and `optimizer state` by what is seen to hold it before the optimizer steps and at the end, a
+stage where its forward allocated it and left it for its backward, else `workspace` (buffers of transfers
+too). rank-N.json is a trace for ui.perfetto.dev and chrome://tracing.
 """
 
 import json
@@ -15,7 +16,16 @@ from pathlib import Path
 import torch
 from ostinato.files import Diagnostic
 from ostinato.profile.machine.device import host_timed
-from ostinato.profile.measure.owners import GRADIENTS, OPTIMIZER, PARAMETERS, Log, Owned, Recording, Span, storages
+from ostinato.profile.measure.owners import (
+    GRADIENTS,
+    OPTIMIZER,
+    PARAMETERS,
+    Log,
+    Owned,
+    Recording,
+    Span,
+    storages,
+)
 from ostinato.trace_events import TraceEvents
 
 from ostinato import _profiler
@@ -26,7 +36,8 @@ RECORDED = 3  # step
 
 
 def optimizer_tensors(optimizer) -> Iterator[torch.Tensor]:
-    """State and, where it trains copies, those: of the optimizer itself, or of the one that DeepSpeed has wrapped."""
+    """State and, where it trains copies, those: of the optimizer itself, or of the one that DeepSpeed has
+    wrapped."""
     while hasattr(optimizer, "optimizer") and not isinstance(optimizer, torch.optim.Optimizer):
         optimizer = optimizer.optimizer
     for group in getattr(optimizer, "param_groups", ()):
@@ -80,15 +91,32 @@ class StepMemory:
     def _owned(self) -> Owned:
         module = self._engine.module
         gradients: Iterable = (parameter.grad for parameter in module.parameters())
-        owned = storages(GRADIENTS, gradients) | storages(OPTIMIZER, optimizer_tensors(self._engine.optimizer))
+        owned = storages(GRADIENTS, gradients) | storages(
+            OPTIMIZER, optimizer_tensors(self._engine.optimizer)
+        )
         return owned | storages(PARAMETERS, [*module.parameters(), *module.buffers()])
 
     def _trace(self, recording: Recording, start: int) -> dict:
-        events, owners = TraceEvents(), sorted({*recording.held, *(change.owner for change in recording.changes)})
+        events, owners = (
+            TraceEvents(),
+            sorted({*recording.held, *(change.owner for change in recording.changes)}),
+        )
         events.process(self._rank, f"rank {self._rank}")
         for span in recording.spans[:-1]:
-            events.slice(self._rank, 0, span.name, start=span.start - start, time=span.end - span.start, category="forward")
+            events.slice(
+                self._rank,
+                0,
+                span.name,
+                start=span.start - start,
+                time=span.end - span.start,
+                category="forward",
+            )
         times = [0, *(change.at - start for change in recording.changes)]
         for at, held in zip(times, recording.over_time(), strict=True):
             events.counter(self._rank, "memory", at, dict.fromkeys(owners, 0) | held)
-        return events.to_dict(step=RECORDED, peak=recording.peak(), counted_peak=recording.counted_peak, dropped=recording.dropped)
+        return events.to_dict(
+            step=RECORDED,
+            peak=recording.peak(),
+            counted_peak=recording.counted_peak,
+            dropped=recording.dropped,
+        )

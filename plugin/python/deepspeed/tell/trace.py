@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What ran, on disk: `ostinato-trace/1`, a file a rank, which `ostinato report` reads.
 
-A file holds the last step in full and the seconds of every step. It is rewritten at steps 1, 2, 3, 4, 5, 7, 9, 12, ... (each a
-quarter beyond the last, so that all ranks write at the same steps and the cost per step shrinks), and when the process ends.
+A file holds the last step in full and the seconds of every step. It is rewritten at steps 1, 2, 3, 4, 5, 7,
+9, 12, ... (each a quarter beyond the last, so that all ranks write at the same steps and the cost per step
+shrinks), and when the process ends.
 """
 
 import json
@@ -39,7 +40,8 @@ class Trace:
         self._records: list[tuple[int, int, int]] = []
         self._seconds: list[float] = []
         self._written = 0
-        # Runs at the end of a process however multiprocessing started it; atexit is not called in a forked one.
+        # Runs at the end of a process however multiprocessing started it; atexit is not called in a forked
+        # one.
         self._at_the_end = util.Finalize(self, self.write, exitpriority=100)
 
     def _note_prediction(self, program) -> None:
@@ -79,7 +81,10 @@ class Trace:
         if self._steps:
             whole["step_plans"] = self._steps[: self._written]
         else:
-            whole["blocks"] = [{"stage": stage, "action": action} | _spread(means) for (stage, action), means in sorted(self._steady.means.items())]
+            whole["blocks"] = [
+                {"stage": stage, "action": action} | _spread(means)
+                for (stage, action), means in sorted(self._steady.means.items())
+            ]
         self._file.write(json.dumps({**self._head, **whole, **_peak_memory()}))
 
     def close(self) -> None:
@@ -119,7 +124,9 @@ def blocks_of(instructions: Sequence[Any]) -> list[tuple[int, str] | None]:
     return [(i.stage, i.action) if i.action in "FBIW" else None for i in instructions]
 
 
-def means_of(blocks: list[tuple[int, str] | None], records: list[tuple[int, int, int]]) -> dict[tuple[int, str], int]:
+def means_of(
+    blocks: list[tuple[int, str] | None], records: list[tuple[int, int, int]]
+) -> dict[tuple[int, str], int]:
     """Of a step: by stage and action, the mean nanoseconds of its blocks. `blocks`: as blocks_of()."""
     totals: dict[tuple[int, str], list[int]] = {}
     for index, start, end in records:
@@ -139,4 +146,7 @@ def _peak_memory() -> dict[str, Any]:
     """Bytes, and of what: of the accelerator's allocator where there is one, else of the process."""
     if torch.accelerator.is_available():
         return {"peak_memory": torch.accelerator.max_memory_allocated(), "peak_memory_of": "accelerator"}
-    return {"peak_memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, "peak_memory_of": "process"}
+    return {
+        "peak_memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "peak_memory_of": "process",
+    }

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a forward and a backward block cost on this machine beside their layers, and a step beside its blocks, in DeepSpeed's engine
-under a plan.
+"""What a forward and a backward block cost on this machine beside their layers, and a step beside its blocks,
+in DeepSpeed's engine under a plan.
 
     count_blocks(profile.rank, profile.layers, device)  # where that can be measured: rank.forward, .backward, .step_time; more for .read
     cost = measure_blocks(196608, 1 << 22)              # Cost(forward=..., ...), ns; messages of so many bytes, layers that touch so many
 
-Two ranks train layers that hardly compute (ostinato.deepspeed.block_time, known here by its name only: the plugin is built
-on the profiler). On an accelerator nothing is measured: the host runs ahead of the device there, which hides it.
+Two ranks train layers that hardly compute (ostinato.deepspeed.block_time, known here by its name only: the
+plugin is built on the profiler). On an accelerator nothing is measured: the host runs ahead of the device
+there, which hides it.
 """
 
 from __future__ import annotations
@@ -31,7 +32,11 @@ LARGEST_TOUCHED = 1 << 26  # bytes of memory, beyond which caches are as cold as
 
 def can_measure(device: Any) -> bool:
     """Ranks that share a core would tell how long they wait for it."""
-    return isinstance(device, Cpu) and importlib.util.find_spec("deepspeed") is not None and len(os.sched_getaffinity(0)) >= RANKS
+    return (
+        isinstance(device, Cpu)
+        and importlib.util.find_spec("deepspeed") is not None
+        and len(os.sched_getaffinity(0)) >= RANKS
+    )
 
 
 def border_bytes(rows: Sequence[Any]) -> int:
@@ -45,8 +50,9 @@ def touched_bytes(rows: Sequence[Any]) -> int:
 
 
 def count_blocks(rank: Any, rows: Sequence[Any], device: Any) -> None:
-    """Puts what blocks cost into a profile's `rank`, with messages of the size that most borders between its `rows` have, and the memory that
-    they touch; nothing where that cannot be measured. As measure_blocks()."""
+    """Puts what blocks cost into a profile's `rank`, with messages of the size that most borders between its
+    `rows` have, and the memory that they touch; nothing where that cannot be measured. As measure_blocks().
+    """
     if can_measure(device):
         cost = measure_blocks(border_bytes(rows), touched_bytes(rows))
         rank.forward, rank.backward, rank.step_time = cost.forward, cost.backward, cost.step
@@ -54,8 +60,8 @@ def count_blocks(rank: Any, rows: Sequence[Any], device: Any) -> None:
 
 
 class Cost(NamedTuple):
-    """Nanoseconds: of a forward block, of a backward block, of the engine's own code around a batch that is read, and of what a step does
-    beside its blocks."""
+    """Nanoseconds: of a forward block, of a backward block, of the engine's own code around a batch that is
+    read, and of what a step does beside its blocks."""
 
     forward: int
     backward: int
@@ -64,13 +70,20 @@ class Cost(NamedTuple):
 
 
 def measure_blocks(size: int, touched: int) -> Cost:
-    """Medians of the ranks, and of blocks their mean; a step's is that of the rank that waits least for others. Layers touch `touched` bytes.
-    Takes some seconds. Raises ProfileError where a rank fails.
+    """Medians of the ranks, and of blocks their mean; a step's is that of the rank that waits least for
+    others. Layers touch `touched` bytes. Takes some seconds. Raises ProfileError where a rank fails.
     """
     with tempfile.TemporaryDirectory(prefix="ostinato-blocks-") as name:
         folder = Path(name)
-        with processes(RANKS, folder, Cpu(), PROGRAM, str(min(size, LARGEST)), str(min(touched, LARGEST_TOUCHED))) as started:
+        with processes(
+            RANKS, folder, Cpu(), PROGRAM, str(min(size, LARGEST)), str(min(touched, LARGEST_TOUCHED))
+        ) as started:
             wait_for(started, folder, "the measurement of blocks")
         found = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(RANKS)]
     forward, backward = (sum(of_rank[kind] for of_rank in found) // RANKS for kind in "FB")
-    return Cost(forward, backward, max(of_rank["read"] for of_rank in found), min(of_rank["step"] for of_rank in found))
+    return Cost(
+        forward,
+        backward,
+        max(of_rank["read"] for of_rank in found),
+        min(of_rank["step"] for of_rank in found),
+    )

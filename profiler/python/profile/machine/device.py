@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The device that a model is profiled on: where its tensors lie, its memory, its clock, and what a profile says about it."""
+"""The device that a model is profiled on: where its tensors lie, its memory, its clock, and what a profile
+says about it."""
 
 from __future__ import annotations
 
@@ -75,7 +76,8 @@ class Cpu:
     now = staticmethod(_profiler.now)  # ns
 
     def worked(self) -> int:
-        """Nanoseconds that this thread has wanted a core, with those that it waited for one; a wait for anything else is none."""
+        """Nanoseconds that this thread has wanted a core, with those that it waited for one; a wait for
+        anything else is none."""
         return thread_time_ns() + waited_for_a_core()
 
     def synchronize(self) -> None:
@@ -129,8 +131,8 @@ def clocks_of_gpu(uuid: str) -> str:
 
 
 class Accelerator:
-    """Any device whose module of torch (torch.cuda, torch.xpu, ...) tells what its allocator has handed out. Work runs behind the
-    caller: the steady clock is read when it is done."""
+    """Any device whose module of torch (torch.cuda, torch.xpu, ...) tells what its allocator has handed out.
+    Work runs behind the caller: the steady clock is read when it is done."""
 
     own_clock = False
 
@@ -185,7 +187,8 @@ class Cuda(Accelerator):
         return torch.cuda.get_device_properties(self.place).name
 
     def identity(self) -> str:
-        """By its UUID: two ranks may each call their GPU number 0, where CUDA_VISIBLE_DEVICES shows each another one."""
+        """By its UUID: two ranks may each call their GPU number 0, where CUDA_VISIBLE_DEVICES shows each
+        another one."""
         return str(getattr(torch.cuda.get_device_properties(self.place), "uuid", self.place.index))
 
     def now(self) -> int:
@@ -212,8 +215,8 @@ class Cuda(Accelerator):
 
 
 class UndisturbedCpu(Cpu):
-    """A processor whose clock stands still while this thread waits for a core, as if it had one for itself: for ranks that share cores, where
-    a plan counts the waiting. Linux tells how long; elsewhere it is Cpu."""
+    """A processor whose clock stands still while this thread waits for a core, as if it had one for itself:
+    for ranks that share cores, where a plan counts the waiting. Linux tells how long; elsewhere it is Cpu."""
 
     def now(self) -> int:
         return _profiler.now() - waited_for_a_core()
@@ -223,7 +226,8 @@ class UndisturbedCpu(Cpu):
 
 
 def waited_for_a_core() -> int:
-    """Nanoseconds that this thread could have run since it began, and did not; 0 where the system does not tell."""
+    """Nanoseconds that this thread could have run since it began, and did not; 0 where the system does not
+    tell."""
     try:
         return int(Path("/proc/thread-self/schedstat").read_text().split()[1])
     except (OSError, IndexError, ValueError):
@@ -231,13 +235,15 @@ def waited_for_a_core() -> int:
 
 
 def host_timed(place: torch.device) -> Cpu | Accelerator:
-    """The device at `place`, timed by the steady clock of the host: for what an engine runs, where no timer of the device's can listen."""
+    """The device at `place`, timed by the steady clock of the host: for what an engine runs, where no timer
+    of the device's can listen."""
     return Cpu() if place.type == "cpu" else Accelerator(place)
 
 
 def device_of_this_process() -> Any:
-    """The GPU of this rank where there is one, unless DS_ACCELERATOR says that training runs on the CPU. A launcher that shows each rank
-    its own GPU alone (CUDA_VISIBLE_DEVICES) makes it number 0 of every rank, whatever the rank's number on the host is.
+    """The GPU of this rank where there is one, unless DS_ACCELERATOR says that training runs on the CPU. A
+    launcher that shows each rank its own GPU alone (CUDA_VISIBLE_DEVICES) makes it number 0 of every rank,
+    whatever the rank's number on the host is.
     """
     if os.environ.get("DS_ACCELERATOR") == "cpu" or not torch.cuda.is_available():
         return Cpu()

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a training on a CPU frees, glibc gives back to the system, and the next micro-batch pays for again, page by page.
+"""What a training on a CPU frees, glibc gives back to the system, and the next micro-batch pays for again,
+page by page.
 
     freed_memory.keep()      # of this process, from here on
 
-A plan with more micro-batches in flight frees and takes more at a time: thousands of page faults a step, 2 % of one of 0.7 s.
+A plan with more micro-batches in flight frees and takes more at a time: thousands of page faults a step, 2 %
+of one of 0.7 s.
 """
 
 import ctypes
@@ -20,4 +22,6 @@ def keep() -> bool:
         return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     # Each of them stops glibc from moving the other by itself.
-    return mallopt is not None and bool(mallopt(MMAP_THRESHOLD, LARGEST_MMAP_THRESHOLD) and mallopt(TRIM_THRESHOLD, KEPT))
+    return mallopt is not None and bool(
+        mallopt(MMAP_THRESHOLD, LARGEST_MMAP_THRESHOLD) and mallopt(TRIM_THRESHOLD, KEPT)
+    )

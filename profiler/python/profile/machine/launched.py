@@ -3,8 +3,9 @@
 
     torchrun --nproc-per-node 4 -m ostinato.profile train.py -- --deepspeed_config ds_config.json
 
-All ranks measure the transfers between them, pair by pair, over the backend that they will train with (wire.py). Then the first rank of each device kind profiles the model
-by itself, and the others end. With one kind, rank 0 writes the profile; with several, each kind's goes to a file of its own.
+All ranks measure the transfers between them, pair by pair, over the backend that they will train with
+(wire.py). Then the first rank of each device kind profiles the model by itself, and the others end. With one
+kind, rank 0 writes the profile; with several, each kind's goes to a file of its own.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ class Part:
     profiles: bool  # it is the first rank of its kind
     kinds: list[str]  # of the whole launch, each once, in the order of their first ranks
     ranks: int = 1  # of the launch
-    pairs: list[Any] = field(default_factory=list)  # measure_pairs() of all ranks; empty where they were not measured
+    pairs: list[Any] = field(
+        default_factory=list
+    )  # measure_pairs() of all ranks; empty where they were not measured
 
     def transfers(self) -> list[Any]:
         """TransferCosts of every directed pair."""
@@ -51,11 +54,15 @@ def meet(rank: int, ranks: int, kind: str, device: Any, with_transfers: bool) ->
     with joined(rank, ranks, "env://", device) as wire:
         kinds = everyones(kind)
         pairs = everyones(measure_pairs(wire, rank, all_pairs(ranks)) if with_transfers else [])
-    return Part(kinds.index(kind) == rank, list(dict.fromkeys(kinds)), ranks, [row for rows in pairs for row in rows])
+    return Part(
+        kinds.index(kind) == rank, list(dict.fromkeys(kinds)), ranks, [row for rows in pairs for row in rows]
+    )
 
 
 def file_of_kind(path: Path, kind: str, kinds: list[str]) -> Path:
     """`profile.json`, or `profile.h200.json` where there are several kinds."""
     if len(kinds) < 2:
         return path
-    return path.with_name(f"{path.stem}.{''.join(c if c.isalnum() else '-' for c in kind.lower())}{path.suffix}")
+    return path.with_name(
+        f"{path.stem}.{''.join(c if c.isalnum() else '-' for c in kind.lower())}{path.suffix}"
+    )

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a send and receive between two ranks costs, by size, over the backend that they will train with (wire.py).
+"""What a send and receive between two ranks costs, by size, over the backend that they will train with
+(wire.py).
 
-`measure_transfers(ranks, device)` starts that many processes of this file, which measure one pair after the other. A round trip
-is halved, so both directions of a pair cost the same.
+`measure_transfers(ranks, device)` starts that many processes of this file, which measure one pair after the
+other. A round trip is halved, so both directions of a pair cost the same.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ def all_pairs(ranks: int) -> list[tuple[int, int]]:
 
 
 def measure_pairs(wire: Any, rank: int, pairs: Sequence[tuple[int, int]]) -> list[Any]:
-    """One pair after the other, so that none disturbs another. Returns [first, second, samples, backend] of each pair whose first
-    rank this is."""
+    """One pair after the other, so that none disturbs another. Returns [first, second, samples, backend] of
+    each pair whose first rank this is."""
     measured = []
     for pair in pairs:
         wire.open(rank, pair)
@@ -77,9 +78,11 @@ def given_transfers(latency: int, bandwidth: float) -> list[Any]:
 
 
 @contextmanager
-def processes(ranks: int, folder: Path, device: Any, program: str = PROGRAM, *arguments: str) -> Iterator[list[subprocess.Popen]]:
-    """Each on a device of its own, as far as there are so many of this kind. `program`: a module, which is given its rank, their
-    number and the folder first."""
+def processes(
+    ranks: int, folder: Path, device: Any, program: str = PROGRAM, *arguments: str
+) -> Iterator[list[subprocess.Popen]]:
+    """Each on a device of its own, as far as there are so many of this kind. `program`: a module, which is
+    given its rank, their number and the folder first."""
     started: list[subprocess.Popen] = []
     environment = os.environ | ({"DS_ACCELERATOR": "cpu"} if isinstance(device, Cpu) else {})
     try:
@@ -87,7 +90,12 @@ def processes(ranks: int, folder: Path, device: Any, program: str = PROGRAM, *ar
             command = [sys.executable, "-m", program, str(rank), str(ranks), str(folder), *arguments]
             with (folder / f"{rank}.log").open("w") as log:
                 started.append(
-                    subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment | {"LOCAL_RANK": str(rank)})
+                    subprocess.Popen(
+                        command,
+                        stdout=log,
+                        stderr=subprocess.STDOUT,
+                        env=environment | {"LOCAL_RANK": str(rank)},
+                    )
                 )
         yield started
     finally:
@@ -109,15 +117,17 @@ def wait_for(started: list[subprocess.Popen], folder: Path, what: str = "the tra
 
 
 def measure_transfers(ranks: int = 2, device: Any = None) -> list[Any]:
-    """TransferCosts of every directed pair of `ranks` processes on this machine, or a ProfileError. `device`: that they will train
-    on, the CPU by default."""
+    """TransferCosts of every directed pair of `ranks` processes on this machine, or a ProfileError. `device`:
+    that they will train on, the CPU by default."""
     if ranks < 2:
         raise ProfileError(f"a transfer needs at least 2 ranks, got {ranks}")
     with tempfile.TemporaryDirectory(prefix="ostinato-transfers-") as name:
         folder = Path(name)
         with processes(ranks, folder, device or Cpu()) as started:
             wait_for(started, folder)
-        return fitted([row for rank in range(ranks) for row in json.loads((folder / f"{rank}.json").read_text())])
+        return fitted(
+            [row for rank in range(ranks) for row in json.loads((folder / f"{rank}.json").read_text())]
+        )
 
 
 def main() -> None:

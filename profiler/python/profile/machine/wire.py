@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank's end of the process group whose transfers are measured: its buffers, its clock, and which backend it is.
+"""One rank's end of the process group whose transfers are measured: its buffers, its clock, and which backend
+it is.
 
     with joined(rank, ranks, "env://", device_of_this_process()) as wire:      # every rank of the launch
         wire.backend                                                            # "nccl"
         wire.round_trips(other, size=4096, first=True, count=18)               # ns, one a trip
 
-The backend is the one that training will use between these ranks: NCCL where each of them has a GPU of its own, else gloo; over NCCL in
-groups like those of the executor, one for each direction (ostinato.groups).
-Ranks always meet over gloo, which also carries what they tell each other: a barrier over NCCL would need the communicators
-that are being measured.
+The backend is the one that training will use between these ranks: NCCL where each of them has a GPU of its
+own, else gloo; over NCCL in groups like those of the executor, one for each direction (ostinato.groups).
+Ranks always meet over gloo, which also carries what they tell each other: a barrier over NCCL would need the
+communicators that are being measured.
 
-Over gloo a send returns when its peer has received, so the steady clock of the host tells a round trip. Over NCCL calls only
-enqueue work on the device's stream: all trips are enqueued at once, with an event between each two, so that no trip waits for
-the host of the other rank, as none does where a plan posts its receives early.
+Over gloo a send returns when its peer has received, so the steady clock of the host tells a round trip. Over
+NCCL calls only enqueue work on the device's stream: all trips are enqueued at once, with an event between
+each two, so that no trip waits for the host of the other rank, as none does where a plan posts its receives
+early.
 """
 
 from __future__ import annotations
@@ -57,7 +59,8 @@ def backend_of(seats: Sequence[Seat]) -> str:
 
 
 def exchange(other: int, tensor: torch.Tensor, first: bool, to: Any = None, back: Any = None) -> None:
-    """There and back, in the order that neither rank waits for the other's second call. `to`, `back`: this rank's groups."""
+    """There and back, in the order that neither rank waits for the other's second call. `to`, `back`: this
+    rank's groups."""
     steps = [(dist.send, to), (dist.recv, back)]
     for step, group in steps if first else reversed(steps):
         step(tensor, other, group=group)
@@ -82,7 +85,8 @@ class HostWire:
 
 
 class DeviceWire:
-    """NCCL between buffers of the ranks' devices. The first trip of a pair makes its communicators, for a second or so."""
+    """NCCL between buffers of the ranks' devices. The first trip of a pair makes its communicators, for a
+    second or so."""
 
     backend = "nccl"
     sizes = tuple(KIB << power for power in range(0, 18, 2))  # to 64 MiB: links of devices are quicker

@@ -4,8 +4,9 @@
     rows = measure_sizes(job, settings, [512, 1024], progress)       # SizeCost: size, forward and backward by layer
     worst_between(rows)                                              # 0.04: how far from such a line a measured size lies
 
-A size is the length of a sequence: dimension 1 of the first input. Every input and label that is as long there is cut to the length.
-Costs are kept as measured, so attention's square is seen: the line between two sizes bends at each.
+A size is the length of a sequence: dimension 1 of the first input. Every input and label that is as long
+there is cut to the length. Costs are kept as measured, so attention's square is seen: the line between two
+sizes bends at each.
 """
 
 from __future__ import annotations
@@ -29,10 +30,18 @@ from ostinato.profile.settings import Settings
 
 
 def worst_between(rows: Sequence[Any]) -> float:
-    """The largest share by which a measured size, all layers together, lies off the line through its neighbours; 0 of fewer than three."""
+    """The largest share by which a measured size, all layers together, lies off the line through its
+    neighbours; 0 of fewer than three."""
     points = [(row.size, sum(row.forward) + sum(row.backward)) for row in rows]
     triples = zip(points, points[1:], points[2:], strict=False)
-    return max((abs((a + (b - a) * (at - x) / (y - x)) / time - 1) for (x, a), (at, time), (y, b) in triples if time), default=0.0)
+    return max(
+        (
+            abs((a + (b - a) * (at - x) / (y - x)) / time - 1)
+            for (x, a), (at, time), (y, b) in triples
+            if time
+        ),
+        default=0.0,
+    )
 
 
 def tokens_of(inputs: Any) -> int:
@@ -45,10 +54,14 @@ def cut_to(length: int, inputs: Any, labels: Any) -> tuple[Any, Any]:
     """Of what is as long in dimension 1 as the first input. Raises ProfileError where that is shorter."""
     first = next(tensors(inputs), None)
     if first is None or first.dim() < 2:
-        raise ProfileError("--sizes needs a first input of two or more dimensions, samples and length: this one has fewer")
+        raise ProfileError(
+            "--sizes needs a first input of two or more dimensions, samples and length: this one has fewer"
+        )
     whole = first.shape[1]
     if length > whole:
-        raise ProfileError(f"--sizes: the script's first micro-batch is {whole} long, and cannot be cut to {length}: let it begin with one as long")
+        raise ProfileError(
+            f"--sizes: the script's first micro-batch is {whole} long, and cannot be cut to {length}: let it begin with one as long"
+        )
 
     def cut(value: Any) -> Any:
         if torch.is_tensor(value):
@@ -65,7 +78,9 @@ def measure_sizes(job: Job, settings: Settings, lengths: Sequence[int], progress
     if job.module is not None:
         raise ProfileError("--sizes needs a PipelineModule: its layers are measured one by one")
     if job.device.own_clock:
-        raise ProfileError(f"--sizes measures by the host's clock, and layers on {job.device.place} have one of their own: leave it out")
+        raise ProfileError(
+            f"--sizes measures by the host's clock, and layers on {job.device.place} have one of their own: leave it out"
+        )
     return [_measured(job, settings, length, progress) for length in sorted(set(lengths))]
 
 
@@ -73,9 +88,17 @@ def _measured(job: Job, settings: Settings, length: int, progress: Progress) -> 
     inputs, labels = cut_to(length, job.inputs, job.labels)
     chain = build_chain(replace(job, inputs=inputs, labels=labels), settings)
     with company(chain.layers, job.beside):
-        samples = in_turns(chain.layers, job, split=False, progress=lambda _, done, total: progress(f"size {length}", done, total))
+        samples = in_turns(
+            chain.layers,
+            job,
+            split=False,
+            progress=lambda _, done, total: progress(f"size {length}", done, total),
+        )
     of = {layer.index: one for layer, one in zip(chain.layers, samples, strict=True)}
-    times = [[_median(getattr(of[layer.index], phase)) for _, layer in chain.rows] for phase in ("forward", "backward")]
+    times = [
+        [_median(getattr(of[layer.index], phase)) for _, layer in chain.rows]
+        for phase in ("forward", "backward")
+    ]
     return _profiler.SizeCost(tokens_of(inputs), *times)
 
 

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stages measured as a whole, beside what the profile's rows say they cost.
 
-A stage is some layers in a row. From layer rows: their times and kept bytes added up, and at each layer its workspace above
-what is live by then. From operator rows: self times added up, and the cost of a launch, which is not in any operator's self
-time, for each call. `check_profile()` builds the layers of each stage anew (one stage at a time) and measures them together.
+A stage is some layers in a row. From layer rows: their times and kept bytes added up, and at each layer its
+workspace above what is live by then. From operator rows: self times added up, and the cost of a launch, which
+is not in any operator's self time, for each call. `check_profile()` builds the layers of each stage anew (one
+stage at a time) and measures them together.
 
-A shared machine can be faster or slower by then than when it was profiled. So the stage's layers are measured once more, one
-by one, in turns with the stage, and `drift` says how their time has changed: a prediction is judged against `measured / drift`.
+A shared machine can be faster or slower by then than when it was profiled. So the stage's layers are measured
+once more, one by one, in turns with the stage, and `drift` says how their time has changed: a prediction is
+judged against `measured / drift`.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ class Figures:
     forward: int  # ns
     backward: int
     kept: int  # bytes; its input is another stage's output, and its outputs go when they are sent
-    workspace: int  # peak of forward and backward above what is kept, with the outputs and the gradient of them
+    workspace: (
+        int  # peak of forward and backward above what is kept, with the outputs and the gradient of them
+    )
 
 
 @dataclass
@@ -71,7 +75,9 @@ def predict(rows: Sequence[Any]) -> Figures:
         there = live + row.forward_workspace + of_layers(row.passed, rows[0].index)
         peak = max(peak, there, live - of_layers(row.released, rows[0].index) + row.backward_workspace)
     kept = kept_by(rows)
-    return Figures(sum(r.forward.median for r in rows), sum(r.backward.median for r in rows), kept, peak - kept)
+    return Figures(
+        sum(r.forward.median for r in rows), sum(r.backward.median for r in rows), kept, peak - kept
+    )
 
 
 def measured_row(row: Any) -> int:
@@ -90,7 +96,8 @@ def operators_of(profile: Any, phase: str) -> dict[int, tuple[int, int]]:
 
 
 def launching(profile: Any, phase: str) -> tuple[int, int]:
-    """(ns in which no operator runs but the next one is being launched, calls) of a micro-batch, over all layers."""
+    """(ns in which no operator runs but the next one is being launched, calls) of a micro-batch, over all
+    layers."""
     operators = operators_of(profile, phase)
     rest = calls = 0
     for row in profile.layers:
@@ -113,7 +120,8 @@ def from_operators(profile: Any, rows: Sequence[Any], phase: str) -> int:
 
 
 def measure_stage(stage: Layer, layers: Sequence[Layer], job: Job) -> tuple[Figures, list[Samples]]:
-    """The stage as a whole, and each of its layers by itself: in turns, or by a device's own clock in sessions of their own."""
+    """The stage as a whole, and each of its layers by itself: in turns, or by a device's own clock in
+    sessions of their own."""
     if job.device.own_clock:
         recorder = _profiler.OperatorRecorder(events_per_thread=EVENTS)
         together, *alone = (measure_whole(layer, job, recorder, EVENTS) for layer in [stage, *layers])
@@ -140,7 +148,8 @@ def check_stage(job: Job, chain: Chain, profile: Any, stage: Layer, last: int) -
 
 
 def check_profile(job: Job, profile: Any, stages: int, progress: Progress = no_progress) -> list[Check]:
-    """Measures the job again as that many stages of about equal time. Raises ProfileError as profile_layers() does."""
+    """Measures the job again as that many stages of about equal time. Raises ProfileError as profile_layers()
+    does."""
     if job.module is not None or has_branches(job.layers):
         raise ProfileError("stages are measured as a whole where the model is a chain of layers, not a graph")
     settings, checks = read_settings(job.config, job.optimizer), []

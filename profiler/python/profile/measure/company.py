@@ -4,8 +4,9 @@
     with company(chain.layers, beside=1):
         samples = in_turns(chain.layers, job)
 
-Cores share caches, the way to memory and the power that sets their clock, so a layer takes longer while its neighbours compute:
-1.2 times as long on the two cores of a small virtual machine, where a profile of one rank alone promised steps that no plan reached.
+Cores share caches, the way to memory and the power that sets their clock, so a layer takes longer while its
+neighbours compute: 1.2 times as long on the two cores of a small virtual machine, where a profile of one rank
+alone promised steps that no plan reached.
 """
 
 from __future__ import annotations
@@ -27,19 +28,23 @@ PR_SET_PDEATHSIG = 1
 
 
 def most_beside(ranks: int) -> int:
-    """Processes that compute beside one of `ranks` ranks on this host, as far as each finds cores of its own for its threads."""
+    """Processes that compute beside one of `ranks` ranks on this host, as far as each finds cores of its own
+    for its threads."""
     return max(0, min(ranks, len(os.sched_getaffinity(0)) // torch.get_num_threads()) - 1)
 
 
 @contextmanager
 def company(layers: Sequence[Layer], beside: int) -> Iterator[None]:
-    """While it lasts, copies of this process run forward and backward of `layers` over and over, as busy as `beside` other ranks. Each has
-    some of the layers, as a stage, so that together they hold the gradients of one model. Raises ProfileError at the end where one
-    of them ended early, for then the layers were measured in less company than the profile says.
+    """While it lasts, copies of this process run forward and backward of `layers` over and over, as busy as
+    `beside` other ranks. Each has some of the layers, as a stage, so that together they hold the gradients of
+    one model. Raises ProfileError at the end where one of them ended early, for then the layers were measured
+    in less company than the profile says.
 
     The layers and their inputs are on the CPU.
     """
-    copies = beside * torch.get_num_threads()  # of one thread each: OpenMP's threads are not there after a fork, and would be waited for
+    copies = (
+        beside * torch.get_num_threads()
+    )  # of one thread each: OpenMP's threads are not there after a fork, and would be waited for
     started = [fork([*layers[number::copies]] or [layers[-1]]) for number in range(copies)]
     try:
         yield
@@ -48,7 +53,9 @@ def company(layers: Sequence[Layer], beside: int) -> Iterator[None]:
         for process in started:
             end(process)
     if gone:
-        raise ProfileError(f"{len(gone)} of {counted(copies, 'process')} that computed beside the measured one ended early: use --beside 0")
+        raise ProfileError(
+            f"{len(gone)} of {counted(copies, 'process')} that computed beside the measured one ended early: use --beside 0"
+        )
 
 
 def fork(layers: Sequence[Layer]) -> int:
@@ -67,7 +74,10 @@ def compute(parent: int, layers: Sequence[Layer]) -> NoReturn:
             for layer in layers:
                 run_both_ways(layer)
     except BaseException as error:
-        os.write(2, f"ostinato profile: a process beside the measured one: {type(error).__name__}: {error}\n".encode())
+        os.write(
+            2,
+            f"ostinato profile: a process beside the measured one: {type(error).__name__}: {error}\n".encode(),
+        )
     os._exit(1)
 
 

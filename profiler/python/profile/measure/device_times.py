@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Layers and operators timed by the device itself, in the same runs.
 
-Each layer has a session of the device's timer for itself: its ranges (operator, layer, kind, repeat) are opened by the recorder
-on whichever thread launches the work. A layer's time is the span from its first activity on the device to its last, gaps in which
-the device waits for a launch included; an operator's is what the device worked for it.
+Each layer has a session of the device's timer for itself: its ranges (operator, layer, kind, repeat) are
+opened by the recorder on whichever thread launches the work. A layer's time is the span from its first
+activity on the device to its last, gaps in which the device waits for a launch included; an operator's is
+what the device worked for it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,14 @@ import torch
 from ostinato import _profiler
 from ostinato.errors import Status
 from ostinato.profile.errors import ProfileError
-from ostinato.profile.measure.operators import Operators, count, flops_of, recorded_pass, recording, with_flops
+from ostinato.profile.measure.operators import (
+    Operators,
+    count,
+    flops_of,
+    recorded_pass,
+    recording,
+    with_flops,
+)
 from ostinato.profile.measure.passes import repeat_once
 from ostinato.profile.measure.samples import Sample, Samples, rounds
 from ostinato.profile.model.chain import Chain

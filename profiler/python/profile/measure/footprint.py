@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one layer, or a stage as a whole, holds in memory: measured in a run of its own, as it goes inside of a stage.
+"""What one layer, or a stage as a whole, holds in memory: measured in a run of its own, as it goes inside of
+a stage.
 
-The outputs are let go after the forward, as the layer behind or the transfer does; the gradient that arrives is made by the backward
-of the layer behind, so it is made inside the measurement, and its reader frees it.
+The outputs are let go after the forward, as the layer behind or the transfer does; the gradient that arrives
+is made by the backward of the layer behind, so it is made inside the measurement, and its reader frees it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whole backwards and their halves beside each other.
 
-The halves do all that the whole does, so together they cannot take less. Where they were measured to, noise fell on the whole, and a
-plan with split backwards would gain what is no gain.
+The halves do all that the whole does, so together they cannot take less. Where they were measured to, noise
+fell on the whole, and a plan with split backwards would gain what is no gain.
 
     again = settle(layers, samples, in_turns_again)     # measures those layers again; how many had to be made to add up
 """
@@ -23,7 +23,10 @@ TIMES_AGAIN = 2
 
 def together(samples: Samples) -> list[int]:
     """What the halves took, by repeat."""
-    return [first.time + second.time for first, second in zip(samples.input_half, samples.weight_half, strict=True)]
+    return [
+        first.time + second.time
+        for first, second in zip(samples.input_half, samples.weight_half, strict=True)
+    ]
 
 
 def add_up(samples: Samples) -> bool:
@@ -39,7 +42,10 @@ def micro_batch(samples: Sequence[Samples]) -> int:
 def is_wrong(samples: Samples, whole_batch: int) -> bool:
     if add_up(samples):
         return False
-    return samples.spread("backward").median - _profiler.spread_of(together(samples)).median > MATTERS * whole_batch
+    return (
+        samples.spread("backward").median - _profiler.spread_of(together(samples)).median
+        > MATTERS * whole_batch
+    )
 
 
 def made_to_add_up(samples: Samples) -> Samples:

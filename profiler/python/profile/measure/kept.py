@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which outputs outlive the forward of what reads them.
 
-A layer measured by itself holds its outputs. In a model an output is freed as soon as its readers have run, unless the backward
-of one of them or its own needs it (`nn.Linear` needs its input, `nn.Tanh` its output), or a reader hands the same memory on. What the backward needs is found by letting go of each tensor and looking whether its memory came back.
+A layer measured by itself holds its outputs. In a model an output is freed as soon as its readers have run,
+unless the backward of one of them or its own needs it (`nn.Linear` needs its input, `nn.Tanh` its output), or
+a reader hands the same memory on. What the backward needs is found by letting go of each tensor and looking
+whether its memory came back.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ def storage(tensor: torch.Tensor) -> int:
 
 
 def still_held(values: list[torch.Tensor], device: Any) -> list[bool]:
-    """Empties the list, and tells of each tensor whether its memory stayed when the last one that shows it was let go."""
+    """Empties the list, and tells of each tensor whether its memory stayed when the last one that shows it
+    was let go."""
     places, stayed = [storage(tensor) for tensor in values], {}
     while values:
         place, size, before = storage(values[0]), values[0].untyped_storage().nbytes(), device.live_bytes()
@@ -61,7 +64,10 @@ def held_by(layer: Layer) -> Held:
         kept_inputs = still_held(taken, layer.device)
         del graph
     # An input that is also an output was still held as that input: it is the input's turn that tells.
-    shared = [kept if source is None else kept_inputs[source] for kept, source in zip(kept_outputs, alias, strict=True)]
+    shared = [
+        kept if source is None else kept_inputs[source]
+        for kept, source in zip(kept_outputs, alias, strict=True)
+    ]
     return Held(kept_inputs, shared, alias, [places.index(place) for place in places], sizes)
 
 
@@ -84,7 +90,8 @@ class Memory:
                     self.readers.setdefault((giver, self.held[giver].first[output]), []).append((row, number))
 
     def needed(self, row: int, output: int) -> bool:
-        """Whether an output is in memory once all that read it have run. Those that nobody reads are the model's."""
+        """Whether an output is in memory once all that read it have run. Those that nobody reads are the
+        model's."""
         return self.held[row].outputs[output] or bool(self.users(row, output))
 
     def users(self, row: int, output: int) -> set[int]:
@@ -96,14 +103,20 @@ class Memory:
             held = self.held[reader]
             if held.inputs[number]:
                 found.add(reader)
-            for handed_on in {held.first[given] for given, source in enumerate(held.alias) if source == number}:
+            for handed_on in {
+                held.first[given] for given, source in enumerate(held.alias) if source == number
+            }:
                 found |= self.users(reader, handed_on)
         return found
 
     def owned(self, row: int) -> list[int]:
         """Its outputs that are memory of its own, once each."""
         held = self.held[row]
-        return [output for output, first in enumerate(held.first) if first == output and held.alias[output] is None]
+        return [
+            output
+            for output, first in enumerate(held.first)
+            if first == output and held.alias[output] is None
+        ]
 
     def owner(self, row: int, output: int) -> Place | None:
         """Whose memory an output shows; None: the model's inputs."""
@@ -127,18 +140,27 @@ class Memory:
 
     def passed(self, row: int) -> dict[int, int]:
         """Memory of earlier rows that it reads and that no backward needs."""
-        owners = {self.owner(*source) for source in self.sources[row][: len(self.held[row].inputs)] if source is not None}
+        owners = {
+            self.owner(*source)
+            for source in self.sources[row][: len(self.held[row].inputs)]
+            if source is not None
+        }
         return self.by_row(place for place in owners if place is not None and not self.needed(*place))
 
     def released(self, row: int) -> dict[int, int]:
-        """Memory that its outputs show and that no backward up to its own needs, but a later one, or the model's caller."""
+        """Memory that its outputs show and that no backward up to its own needs, but a later one, or the
+        model's caller."""
         owners = {self.owner(row, output) for output in range(len(self.held[row].first))}
         return self.by_row(place for place in owners if place is not None and self.needed_later(place, row))
 
     def holds_inputs(self, row: int) -> bool:
         """Whether some backward before its own needs memory that its own needs of its inputs."""
         held = self.held[row].inputs
-        needed = [source for source, mine in zip(self.sources[row], held, strict=False) if mine and source is not None]
+        needed = [
+            source
+            for source, mine in zip(self.sources[row], held, strict=False)
+            if mine and source is not None
+        ]
         owners = {self.owner(*source) for source in needed}
         return any(place is not None and self.needed_until(place, row - 1) for place in owners)
 

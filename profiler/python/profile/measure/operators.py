@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Operators of a layer, and whether all of them were seen.
 
-Operators are recorded in runs of their own, so that the recorder's cost is not in the layer's time. In a further run
-operators are both recorded and counted by a TorchDispatchMode, which knows nothing of the recorder: what it saw and the
-recorder did not is lost.
+Operators are recorded in runs of their own, so that the recorder's cost is not in the layer's time. In a
+further run operators are both recorded and counted by a TorchDispatchMode, which knows nothing of the
+recorder: what it saw and the recorder did not is lost.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ WARM_UP = 3  # passes: the first ones touch fresh memory, which can take longer 
 
 
 PHASES = ("forward", "backward")
-UNRECORDED = {"aten::detach"}  # of saved tensors: torch enters it below the point where operators are recorded
+UNRECORDED = {
+    "aten::detach"
+}  # of saved tensors: torch enters it below the point where operators are recorded
 
 
 class LaunchCounter(TorchDispatchMode):
@@ -62,7 +64,8 @@ class Operators:
     def why_incomplete(self) -> str:
         """In words; empty: nothing is missing."""
         reasons = {
-            f"{self.expected - self.seen} of {counted(self.expected, 'operator')} not recorded": self.expected - self.seen,
+            f"{self.expected - self.seen} of {counted(self.expected, 'operator')} not recorded": self.expected
+            - self.seen,
             f"{counted(self.dropped, 'operator')} did not fit into the buffers": self.dropped,
             f"{counted(self.unfinished, 'operator')} did not end": self.unfinished,
             f"{self.out_of_range} backward nodes belong to another layer": self.out_of_range,
@@ -112,7 +115,8 @@ def passes_that_fit(recorder: Any, passes: int) -> int:
 
 
 def flops_of(layer: Layer, recorder: Any) -> dict[tuple[str, str], int]:
-    """By phase and operator, those that have any. A run of its own: torch collects the arguments of every call for it."""
+    """By phase and operator, those that have any. A run of its own: torch collects the arguments of every
+    call for it."""
     record(layer, recorder, 1, flops=True)
     return {(row.phase, row.name): row.flops for row in recorder.rows() if row.flops is not None}
 

@@ -4,9 +4,10 @@
     clock = StepClock.of(config, optimizer, settings, device)
     clock.time(layer.parameters, warm_up=3, repeats=20)      # ns; 0: nothing to train, or no step that can be measured
 
-Optimizers of DeepSpeed's own are not measured: they are compiled when they are first used. Clipping counts where the configuration asks
-for it. Reductions over replicas do not: links say what they take. A step that fails on the copies (of LBFGS, which wants a closure; of
-Muon, on a bias) is not measured either: whether the training can run is DeepSpeed's to say.
+Optimizers of DeepSpeed's own are not measured: they are compiled when they are first used. Clipping counts
+where the configuration asks for it. Reductions over replicas do not: links say what they take. A step that
+fails on the copies (of LBFGS, which wants a closure; of Muon, on a bias) is not measured either: whether the
+training can run is DeepSpeed's to say.
 """
 
 from __future__ import annotations
@@ -27,14 +28,19 @@ SMALL = 1e-3  # a gradient that changes a parameter, and is no denormal number i
 
 
 def kind_of(config: dict, optimizer: Any) -> tuple[type | None, dict]:
-    """The class of the training's optimizer where it is torch's, as DeepSpeed would take it, and its arguments; else None."""
+    """The class of the training's optimizer where it is torch's, as DeepSpeed would take it, and its
+    arguments; else None."""
     kind: Any
     if optimizer is not None:
         kind, options = type(optimizer), dict(getattr(optimizer, "defaults", {}))
     else:
         name, options = configured_optimizer(config)
         kind = _class_of(name, options)
-    if not (isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer) and kind.__module__.startswith("torch.optim")):
+    if not (
+        isinstance(kind, type)
+        and issubclass(kind, torch.optim.Optimizer)
+        and kind.__module__.startswith("torch.optim")
+    ):
         return None, {}
     known = inspect.signature(kind).parameters
     return kind, {name: value for name, value in options.items() if name in known and name != "params"}
@@ -45,7 +51,11 @@ def _class_of(name: str, options: dict) -> Any:
     if name.lower() in ("adam", "adamw"):
         if not options.get("torch_adam"):
             return None
-        return torch.optim.AdamW if name.lower() == "adamw" or options.get("adam_w_mode", True) else torch.optim.Adam
+        return (
+            torch.optim.AdamW
+            if name.lower() == "adamw" or options.get("adam_w_mode", True)
+            else torch.optim.Adam
+        )
     return torch.optim.Adagrad if name.lower() == "adagrad" else getattr(torch.optim, name, None)
 
 
@@ -61,7 +71,9 @@ class StepClock:
     def of(cls, config: dict, optimizer: Any, settings: Settings, device: Any) -> StepClock:
         kind, options = kind_of(config, optimizer)
         clip = config.get("gradient_clipping", 0)  # "auto", in a file that another library completes
-        return cls(kind, options, settings.master, float(clip) if isinstance(clip, int | float) else 0.0, device)
+        return cls(
+            kind, options, settings.master, float(clip) if isinstance(clip, int | float) else 0.0, device
+        )
 
     def time(self, parameters: Sequence[nn.Parameter], warm_up: int, repeats: int) -> int:
         if self.kind is None or not parameters or any(parameter.is_meta for parameter in parameters):
@@ -83,7 +95,9 @@ class StepClock:
     def _step(self, parameters: Sequence[nn.Parameter]) -> Callable[[], None]:
         copies = [nn.Parameter(p.detach().clone()) for p in parameters]
         gradients = [torch.full_like(p, SMALL) for p in copies]
-        held = [nn.Parameter(torch.cat([p.detach().float().flatten() for p in copies]))] if self.flat else copies
+        held = (
+            [nn.Parameter(torch.cat([p.detach().float().flatten() for p in copies]))] if self.flat else copies
+        )
         optimizer = self.kind(held, **self.options)  # type: ignore[misc]  # not None
 
         def step() -> None:

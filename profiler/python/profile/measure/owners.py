@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who holds memory: every block that the allocator hands out has one owner.
 
-That is what was there before (parameters, gradients, what the rank received), the layer whose forward allocated it and left it for
-later, or workspace: freed by the same forward, or allocated by the backward. The log (profiler/memory/memory_log.h) has a fixed
-size; a recording that lost events says so in `dropped`.
+That is what was there before (parameters, gradients, what the rank received), the layer whose forward
+allocated it and left it for later, or workspace: freed by the same forward, or allocated by the backward. The
+log (profiler/memory/memory_log.h) has a fixed size; a recording that lost events says so in `dropped`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ Owned = dict[int, tuple[str, int]]  # by address: the owner of a block, and its 
 
 @dataclass
 class Span:
-    """A layer's forward, or the backward of the whole rank (its name is empty). Nanoseconds of the steady clock."""
+    """A layer's forward, or the backward of the whole rank (its name is empty). Nanoseconds of the steady
+    clock."""
 
     name: str
     start: int
@@ -86,10 +87,14 @@ def owner_of(block: Block, spans: Sequence[Span]) -> str:
 
 
 def attribute(
-    events: Iterable[tuple[int, int, int, int]], spans: Sequence[Span], known: Owned, noted: Iterable[tuple[int, Owned]] = ()
+    events: Iterable[tuple[int, int, int, int]],
+    spans: Sequence[Span],
+    known: Owned,
+    noted: Iterable[tuple[int, Owned]] = (),
 ) -> list[Change]:
-    """`events`: of a MemoryLog. `known`: what was there before it started; what else was there is nobody's of this rank. `noted`:
-    (when, what somebody was seen to own then), in order; a block belongs to the first who was."""
+    """`events`: of a MemoryLog. `known`: what was there before it started; what else was there is nobody's of
+    this rank. `noted`: (when, what somebody was seen to own then), in order; a block belongs to the first who
+    was."""
     live = {address: Block(*held) for address, held in known.items()}
     steps: list[tuple[int, Block, int]] = []
     notes = list(noted)
@@ -122,16 +127,18 @@ def held_in(known: Owned) -> dict[str, int]:
 
 
 class Log:
-    """What the allocator of a device hands out and takes back while the `with` block runs, and the owners of it.
+    """What the allocator of a device hands out and takes back while the `with` block runs, and the owners of
+    it.
 
-        log = Log(device, known)
-        with log:
-            ...                               # spans are timed
-        recording = log.recording(first, last, spans)
+    log = Log(device, known)
+    with log:
+        ...                               # spans are timed
+    recording = log.recording(first, last, spans)
     """
 
     def __init__(self, device: Any, known: Owned, events: Any = None):
-        """`known`: what is there before the block. `events`: a MemoryLog that serves several blocks, one after the other."""
+        """`known`: what is there before the block. `events`: a MemoryLog that serves several blocks, one
+        after the other."""
         self._device, self._known, self._log = device, known, events or _profiler.MemoryLog()
         self._before = self._above = 0
 
@@ -149,8 +156,12 @@ class Log:
             self._log.stop()
         self._above = self._device.peak_bytes() - self._before
 
-    def recording(self, first: int, last: int, spans: list[Span], noted: Iterable[tuple[int, Owned]] = ()) -> Recording:
+    def recording(
+        self, first: int, last: int, spans: list[Span], noted: Iterable[tuple[int, Owned]] = ()
+    ) -> Recording:
         """Of layers [first, last). `spans` and `noted`: as attribute() takes them."""
         held = held_in(self._known)
         changes = attribute(self._log.events, spans, self._known, noted)
-        return Recording(first, last, held, changes, spans, sum(held.values()) + self._above, self._log.dropped)
+        return Recording(
+            first, last, held, changes, spans, sum(held.values()) + self._above, self._log.dropped
+        )

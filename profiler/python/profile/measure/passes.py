@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Forward, backward and split backward of one layer, each with its time and memory.
 
-What is measured (samples.py) is the call alone: inputs are copied, gradients of parameters exist, and gradients of outputs are
-made before the clock starts. Time is the steady clock's (a layer that waits costs its wait); on a device with a clock of its own,
-device_times.py puts its times in place. Memory is what the device's allocator saw.
+What is measured (samples.py) is the call alone: inputs are copied, gradients of parameters exist, and
+gradients of outputs are made before the clock starts. Time is the steady clock's (a layer that waits costs
+its wait); on a device with a clock of its own, device_times.py puts its times in place. Memory is what the
+device's allocator saw.
 """
 
 from __future__ import annotations
@@ -17,7 +18,16 @@ import torch
 
 from ostinato import _profiler
 from ostinato.profile.errors import ProfileError
-from ostinato.profile.measure.samples import NOTHING, Progress, Sample, Samples, measure, no_progress, quiet_collector, rounds
+from ostinato.profile.measure.samples import (
+    NOTHING,
+    Progress,
+    Sample,
+    Samples,
+    measure,
+    no_progress,
+    quiet_collector,
+    rounds,
+)
 from ostinato.profile.model.job import Job
 from ostinato.profile.model.layer import Layer, call, named_in_errors, prepare, roots_of
 from ostinato.profile.model.tensors import tensors
@@ -39,7 +49,8 @@ class Started:
 
 
 def check_shapes(layer: Layer, outputs: Any) -> None:
-    """What is measured stands for every micro-batch, so a layer must give the same shapes for the same inputs."""
+    """What is measured stands for every micro-batch, so a layer must give the same shapes for the same
+    inputs."""
     shapes = [tuple(tensor.shape) for tensor in tensors(outputs)]
     if not layer.shapes:
         layer.shapes = shapes
@@ -76,8 +87,9 @@ def backward(layer: Layer, started: Started, label: str, around: AbstractContext
 def split_backward(
     layer: Layer, started: Started, label: str, passes: Passes = no_passes
 ) -> tuple[Sample, Sample] | None:
-    """Input half and weight half as the executor runs them, or None where it runs them as one. Where there is but one of them, it
-    is the whole backward, and the other takes 0. Which node belongs to which half is found out before the clock starts."""
+    """Input half and weight half as the executor runs them, or None where it runs them as one. Where there is
+    but one of them, it is the whole backward, and the other takes 0. Which node belongs to which half is
+    found out before the clock starts."""
     nothing = Sample(0, 0, 0)
     if not started.outputs:
         return nothing, nothing
@@ -110,11 +122,14 @@ def repeat_once(
 ) -> None:
     """One split and one whole round. `samples` is None while warming up.
 
-    The whole round comes second, on warm caches, as a layer finds them that runs micro-batch after micro-batch.
+    The whole round comes second, on warm caches, as a layer finds them that runs micro-batch after
+    micro-batch.
     """
     with quiet_collector():
         started, _ = forward(layer, f"{layer.name} F {repeat}")
-        if layer.checkpointed or not split:  # a checkpoint recomputes inside the backward, which cannot be split
+        if (
+            layer.checkpointed or not split
+        ):  # a checkpoint recomputes inside the backward, which cannot be split
             halves = None
             backward(layer, started, f"{layer.name} B {repeat}")
         else:
@@ -130,7 +145,9 @@ def repeat_once(
             samples.weight_half.append(halves[1])
 
 
-def in_turns(layers: Sequence[Layer], job: Job, split: bool = True, progress: Progress = no_progress) -> list[Samples]:
+def in_turns(
+    layers: Sequence[Layer], job: Job, split: bool = True, progress: Progress = no_progress
+) -> list[Samples]:
     """Round by round over all layers, so that what disturbs the machine for a while is spread over them."""
     samples = [Samples() for _ in layers]
     for repeat in rounds(job.warm_up, job.repeats):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who holds the memory of a rank while a micro-batch runs: recorded from the allocator, not added up from rows.
+"""Who holds the memory of a rank while a micro-batch runs: recorded from the allocator, not added up from
+rows.
 
     recordings = record_memory(job, profile, ranks=2)     # one a rank, whose layers are built anew, one rank after the other
     recordings[0].peak(), recordings[0].counted_peak      # bytes: what the owners hold at most, and what the allocator counted
@@ -29,7 +30,8 @@ from ostinato.profile.settings import Settings, read_settings
 
 
 def run_forward(steps: Sequence[Step], value: Any, spans: list[Span]) -> Any:
-    """The outputs. Nothing else is held: what no backward needs is freed when the next layer has run, as in training."""
+    """The outputs. Nothing else is held: what no backward needs is freed when the next layer has run, as in
+    training."""
     for step in steps:
         start = _profiler.now()
         value = step(value)
@@ -45,13 +47,15 @@ def run_backward(outputs: list[torch.Tensor], gradients: list[torch.Tensor], spa
 
 
 def ones_for(layer: Layer) -> list[torch.Tensor]:
-    """Gradients of its outputs, as the next rank would send them; runs it once, which also warms the allocator's caches up."""
+    """Gradients of its outputs, as the next rank would send them; runs it once, which also warms the
+    allocator's caches up."""
     repeat_once(layer, -1, None, split=False)
     return [torch.ones_like(tensor) for tensor in roots_of(layer, layer.run(prepare(layer)[1]))]
 
 
 def micro_batch(stage: Stage, layer: Layer, inputs: list[Any], gradients: list[torch.Tensor]) -> list[Span]:
-    """Forwards and the backward; takes the inputs out of their list, so that they are freed when nothing needs them."""
+    """Forwards and the backward; takes the inputs out of their list, so that they are freed when nothing
+    needs them."""
     spans: list[Span] = []
     outputs = roots_of(layer, run_forward(stage.steps, inputs.pop(), spans))
     run_backward(outputs, gradients, spans)
@@ -107,9 +111,12 @@ def builder_of_stages(job: Job, settings: Settings, layers: int) -> Callable[[in
     return build
 
 
-def record_memory(job: Job, profile: Any, ranks: int, progress: Progress = no_progress) -> list[Recording | None]:
-    """Of each of so many ranks, cut as timeline.ranks_of() cuts them; None: its layers do not fit into this machine's memory, or
-    the model is a graph: of layers, which is not recorded, or a module, which is recorded as one rank only."""
+def record_memory(
+    job: Job, profile: Any, ranks: int, progress: Progress = no_progress
+) -> list[Recording | None]:
+    """Of each of so many ranks, cut as timeline.ranks_of() cuts them; None: its layers do not fit into this
+    machine's memory, or the model is a graph: of layers, which is not recorded, or a module, which is
+    recorded as one rank only."""
     cuts, settings = cuts_of(profile, ranks), read_settings(job.config, job.optimizer)
     if len(cuts) > 1 if job.module is not None else has_branches(job.layers):
         return [None] * len(cuts)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What was measured, as the rows of a profile.
 
-    row = layer_cost(samples, footprint, state, input_bytes, output_bytes)     # of one layer, wherever it was measured
-    rows = layer_rows(chain, rows_by_layer, memory, footprints)                # of a model, one a layer of it
+row = layer_cost(samples, footprint, state, input_bytes, output_bytes)     # of one layer, wherever it was
+measured rows = layer_rows(chain, rows_by_layer, memory, footprints)                # of a model, one a layer
+of it
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from ostinato.profile.settings import Settings, StateBytes
 RECEIVE_BUFFERS = 2  # of each size: receives are posted one compute ahead (plugin/executor/itinerary.h)
 
 
-def layer_cost(samples: Samples, memory: Footprint, state: StateBytes, input_bytes: int, output_bytes: int) -> Any:
+def layer_cost(
+    samples: Samples, memory: Footprint, state: StateBytes, input_bytes: int, output_bytes: int
+) -> Any:
     """A LayerCost without index and name. All of its outputs count as kept."""
     cost = _profiler.LayerCost()
     cost.forward = samples.spread("forward")
@@ -36,7 +39,9 @@ def layer_cost(samples: Samples, memory: Footprint, state: StateBytes, input_byt
     cost.parameters, cost.gradients, cost.optimizer_state = state.parameters, state.gradients, state.optimizer
     cost.step_together, cost.step_alone = state.step_together, state.step_alone
     cost.input_bytes, cost.output_bytes = input_bytes, output_bytes
-    between = max((sample.kept for sample in samples.input_half), default=0)  # with the gradients of the inputs, which are sent
+    between = max(
+        (sample.kept for sample in samples.input_half), default=0
+    )  # with the gradients of the inputs, which are sent
     cost.waiting = max(0, between - input_bytes)
     cost.weight_workspace = max((sample.peak for sample in samples.weight_half), default=0)
     return cost
@@ -46,9 +51,11 @@ def layer_inputs(bytes_by_row: dict[int, int]) -> list[Any]:
     return [_profiler.LayerInput(row, size) for row, size in bytes_by_row.items()]
 
 
-def layer_rows(chain: Chain, costs: dict[int, Any], memory: Memory, footprints: dict[int, Footprint]) -> list[Any]:
-    """One row a layer of the model; layers that are the same repeat the measured row, but for what their followers
-    let go of, and what those before them hold. `costs`, `footprints`: by layer.index."""
+def layer_rows(
+    chain: Chain, costs: dict[int, Any], memory: Memory, footprints: dict[int, Footprint]
+) -> list[Any]:
+    """One row a layer of the model; layers that are the same repeat the measured row, but for what their
+    followers let go of, and what those before them hold. `costs`, `footprints`: by layer.index."""
     rows = []
     for index, (name, layer) in enumerate(chain.rows):
         row = copy.copy(costs[layer.index])
@@ -76,8 +83,9 @@ def with_labels(rows: list[Any], job: Job) -> list[Any]:
 
 
 def rank_cost(settings: Settings, read: int = 0, samples: Sequence[Samples] = ()) -> Any:
-    """What each rank holds under the plugin, whichever layers it has: DeepSpeed's buckets, and the executor's buffers. `read`: ns
-    for a batch; `samples`: of all layers, on a CPU. What blocks cost is measured elsewhere (machine/block_time.py)."""
+    """What each rank holds under the plugin, whichever layers it has: DeepSpeed's buckets, and the executor's
+    buffers. `read`: ns for a batch; `samples`: of all layers, on a CPU. What blocks cost is measured
+    elsewhere (machine/block_time.py)."""
     cost = _profiler.RankCost()
     cost.read, cost.computing, cost.average = read, computing(samples), average(samples)
     cost.held, cost.step = settings.bucket_bytes()

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stopwatch of the profiler: one call, its time and its memory; how often it is made; and what comes out of all of them.
+"""The stopwatch of the profiler: one call, its time and its memory; how often it is made; and what comes out
+of all of them.
 
     with counted_memory(device), quiet_collector():
         for repeat in rounds(warm_up=3, repeats=20):
@@ -56,8 +57,8 @@ class Samples:
 def measure(
     device: Any, name: str, function: Callable[[], Any], around: AbstractContextManager = NOTHING
 ) -> tuple[Any, Sample]:
-    """The function's result and cost. `name` is that of the range that NVTX tools show; `around` is entered for the call alone:
-    a range of the device's timer must not hold the host's own time before it."""
+    """The function's result and cost. `name` is that of the range that NVTX tools show; `around` is entered
+    for the call alone: a range of the device's timer must not hold the host's own time before it."""
     device.synchronize()
     before = device.live_bytes()
     device.reset_peak()
@@ -69,18 +70,23 @@ def measure(
 
 
 def computing(samples: Iterable[Samples]) -> int:
-    """Millionths of the time of forwards and backwards in which their thread wanted a core; it waits, sleeps or reads in the rest. 0:
-    nothing was measured."""
+    """Millionths of the time of forwards and backwards in which their thread wanted a core; it waits, sleeps
+    or reads in the rest. 0: nothing was measured."""
     every = [sample for of_layer in samples for sample in (*of_layer.forward, *of_layer.backward)]
     time = sum(sample.time for sample in every)
     return min(10**6, sum(sample.computed for sample in every) * 10**6 // time) if time else 0
 
 
 def average(samples: Iterable[Samples]) -> int:
-    """Millionths of their medians that forwards and backwards take on average; what takes more than twice its median was interrupted, and
-    counts as twice. 0: nothing was measured."""
+    """Millionths of their medians that forwards and backwards take on average; what takes more than twice its
+    median was interrupted, and counts as twice. 0: nothing was measured."""
     means, medians = 0.0, 0.0
-    for of_kind in ([sample.time for sample in kind] for of_layer in samples for kind in (of_layer.forward, of_layer.backward) if kind):
+    for of_kind in (
+        [sample.time for sample in kind]
+        for of_layer in samples
+        for kind in (of_layer.forward, of_layer.backward)
+        if kind
+    ):
         median = statistics.median(of_kind)
         means, medians = means + statistics.fmean(min(time, 2 * median) for time in of_kind), medians + median
     return round(means / medians * 10**6) if medians else 0

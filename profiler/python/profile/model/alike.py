@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Layers that differ in an index only (`layer_idx`), so that one measurement serves them all.
 
-A name that sounds like an index is not believed: two layers are alike where they are of one class, equal in all that Keys compares but
-such numbers, and one forward and backward of each calls the same operators with the same shapes and arguments, in the same order.
+A name that sounds like an index is not believed: two layers are alike where they are of one class, equal in
+all that Keys compares but such numbers, and one forward and backward of each calls the same operators with
+the same shapes and arguments, in the same order.
 """
 
 from __future__ import annotations
@@ -21,7 +22,12 @@ from ostinato.profile.model.layer import Layer, prepare, run_both_ways
 def described(value: Any) -> Any:
     """An argument of an operator: of tensors what their cost depends on."""
     if isinstance(value, torch.Tensor):
-        return tuple(value.shape), torch.Tensor.stride(value) if value.layout == torch.strided else (), value.dtype, value.device
+        return (
+            tuple(value.shape),
+            torch.Tensor.stride(value) if value.layout == torch.strided else (),
+            value.dtype,
+            value.device,
+        )
     if isinstance(value, (list, tuple)):
         return tuple(described(item) for item in value)
     return repr(value)
@@ -35,7 +41,11 @@ class Calls(TorchDispatchMode):
         self.made: list[Any] = []
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        named = tuple((name, described(value)) for name, value in (kwargs or {}).items() if not isinstance(value, torch.Generator))
+        named = tuple(
+            (name, described(value))
+            for name, value in (kwargs or {}).items()
+            if not isinstance(value, torch.Generator)
+        )
         self.made.append((str(function), described(args), named))
         return function(*args, **(kwargs or {}))
 
@@ -59,7 +69,8 @@ class Alike:
         self.calls: dict[int, list[Any] | None] = {}  # by index of the layer
 
     def measured(self, kind: Any, layer: Layer, module: nn.Module) -> Layer | None:
-        """The earlier layer that this one is alike; None where there is none, and the layer stands for those that follow."""
+        """The earlier layer that this one is alike; None where there is none, and the layer stands for those
+        that follow."""
         key, rows = Keys(indices=False).module(module), self.known.setdefault(kind, [])
         for other, _, known in rows:
             if known == key and self._calls(other) is not None and self._calls(other) == calls_of(layer):

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Saved programs as jobs: an archive of torch.export, which has its example inputs with it, and a TorchScript program, which has not.
+"""Saved programs as jobs: an archive of torch.export, which has its example inputs with it, and a TorchScript
+program, which has not.
 
-    profile_layers(load_exported(Path("model.pt2")))
-    profile_layers(load_script(Path("model.pt"), ["8x128:int64:50257"]))
+profile_layers(load_exported(Path("model.pt2")))
+profile_layers(load_script(Path("model.pt"), ["8x128:int64:50257"]))
 """
 
 from __future__ import annotations
@@ -32,16 +33,23 @@ def load_exported(path: Path) -> Job:
         with _only_tensors():
             program = torch.export.load(str(path))
     except Exception as error:
-        raise ProfileError(f"{path} cannot be loaded by torch.export.load() without running pickled code: {error}") from error
+        raise ProfileError(
+            f"{path} cannot be loaded by torch.export.load() without running pickled code: {error}"
+        ) from error
     inputs, named = program.example_inputs or ((), {})
     if not inputs and not named or inputs and named:
-        raise ProfileError(f"{path}: export the program with example inputs that are all positional or all named")
-    return Job(module=program.module(), inputs=named or inputs, name=path.stem, device=device_of_this_process())
+        raise ProfileError(
+            f"{path}: export the program with example inputs that are all positional or all named"
+        )
+    return Job(
+        module=program.module(), inputs=named or inputs, name=path.stem, device=device_of_this_process()
+    )
 
 
 @contextmanager
 def _only_tensors() -> Iterator[None]:
-    """torch.export.load() tries pickles again, with all that they may call, where they hold more than tensors and containers."""
+    """torch.export.load() tries pickles again, with all that they may call, where they hold more than tensors
+    and containers."""
     before = os.environ.get(ONLY_TENSORS)
     os.environ[ONLY_TENSORS] = "1"
     try:
@@ -54,20 +62,32 @@ def _only_tensors() -> Iterator[None]:
 
 
 def load_script(path: Path, inputs: Sequence[str], train: bool = True) -> Job:
-    """A TorchScript program, profiled by its submodules and the operators beside them, on inputs as sample_input() reads them. `train`:
-    it runs as in training (dropout, batch statistics). Raises ProfileError: what the file is instead."""
+    """A TorchScript program, profiled by its submodules and the operators beside them, on inputs as
+    sample_input() reads them. `train`: it runs as in training (dropout, batch statistics). Raises
+    ProfileError: what the file is instead."""
     check_there(path)
     if other := what_else(path):
         raise ProfileError(f"{path} {other}")
     if not inputs:
-        raise ProfileError(f"{path} does not say what it takes: give each input, in order, as --input 8x128:int64:50257", Status.USAGE)
+        raise ProfileError(
+            f"{path} does not say what it takes: give each input, in order, as --input 8x128:int64:50257",
+            Status.USAGE,
+        )
     given = tuple(map(sample_input, inputs))
     try:
         program = torch.jit.load(str(path), map_location="cpu")
     except RuntimeError as error:
-        raise ProfileError(f"{path} cannot be loaded as TorchScript: {str(error).partition(chr(10))[0]}") from error
+        raise ProfileError(
+            f"{path} cannot be loaded as TorchScript: {str(error).partition(chr(10))[0]}"
+        ) from error
     device = device_of_this_process()
-    return Job(module=program.train(train), inputs=given, optimizer_numbers=UNKNOWN_STATES, name=path.stem, device=device)
+    return Job(
+        module=program.train(train),
+        inputs=given,
+        optimizer_numbers=UNKNOWN_STATES,
+        name=path.stem,
+        device=device,
+    )
 
 
 def check_there(path: Path) -> None:
@@ -83,7 +103,11 @@ def what_else(path: Path) -> str:
         return "is no archive of torch's: save torch.jit.script(model)"
     if "constants.pkl" in records:
         return ""
-    if any(part in record for record in records for part in ("archive_format", "serialized_exported_program", "models/")):
+    if any(
+        part in record
+        for record in records
+        for part in ("archive_format", "serialized_exported_program", "models/")
+    ):
         return f"is a torch.export archive: name it {EXPORTED}, and it is profiled on its own inputs"
     if "data.pkl" in records:
         return "is a pickle of torch.save(), which needs its Python classes: save torch.jit.script(model) instead"

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The layers, built one at a time, with the real input of each: a chain, or the graph that ostinato.deepspeed.graph() describes.
+"""The layers, built one at a time, with the real input of each: a chain, or the graph that
+ostinato.deepspeed.graph() describes.
 
-Every layer is run once, without gradients, so that those that read it get its shapes. A layer that is the same as an earlier
-one, on an input of the same shape, is neither built nor run again: it gets that one's output. One that differs in an index only
-(alike.py) is built, run once and let go.
+Every layer is run once, without gradients, so that those that read it get its shapes. A layer that is the
+same as an earlier one, on an input of the same shape, is neither built nor run again: it gets that one's
+output. One that differs in an index only (alike.py) is built, run once and let go.
 """
 
 from __future__ import annotations
@@ -22,7 +23,13 @@ from ostinato.profile.model.chain import Chain, Source
 from ostinato.profile.model.identity import class_key, layer_key, shape_key
 from ostinato.profile.model.job import Job
 from ostinato.profile.model.layer import Layer, run_once
-from ostinato.profile.model.model_digest import Parameter, layer_digest, layer_name, layer_parameters, model_digest
+from ostinato.profile.model.model_digest import (
+    Parameter,
+    layer_digest,
+    layer_name,
+    layer_parameters,
+    model_digest,
+)
 from ostinato.profile.model.tensors import bytes_of, map_tensors, moved, tensors, unusable
 from ostinato.profile.model.wanted import find_wanted
 from ostinato.profile.settings import Settings
@@ -100,7 +107,9 @@ class Branches:
         given = inputs if isinstance(inputs, (tuple, list)) else (inputs,)
         names = layers[0].inputs
         if len(names) != len(given):
-            raise ProfileError(f"graph() names {counted(len(names), 'input')} ({', '.join(names)}), and a batch has {len(given)}")
+            raise ProfileError(
+                f"graph() names {counted(len(names), 'input')} ({', '.join(names)}), and a batch has {len(given)}"
+            )
         self.values: dict[str, Any] = dict(zip(names, given, strict=True))
         self.rows: dict[str, int] = {}  # of values that layers made
         self.reached: dict[str, bool] = {}  # of the same: whether a backward goes on behind it
@@ -110,18 +119,33 @@ class Branches:
     def taken(self, spec: Any) -> tuple[Any, list[bool]]:
         rows = {name: self.rows[name] for name in spec.reads if name in self.rows}
         self.reads.append([(rows[name], 0) if name in rows else None for name in spec.reads])
-        self.after.append({row: bytes_of(self.values[name]) for row, name in sorted((row, name) for name, row in rows.items())})
-        return tuple(self.values[name] for name in spec.reads), [self.reached.get(name, False) for name in spec.reads]
+        self.after.append(
+            {
+                row: bytes_of(self.values[name])
+                for row, name in sorted((row, name) for name, row in rows.items())
+            }
+        )
+        return tuple(self.values[name] for name in spec.reads), [
+            self.reached.get(name, False) for name in spec.reads
+        ]
 
     def give(self, spec: Any, outputs: Any, flows: list[bool]) -> None:
         if not isinstance(outputs, torch.Tensor):
-            raise ProfileError(f'layer "{spec.name}" of graph() must return one tensor, got {type(outputs).__name__}')
-        self.values[spec.name], self.rows[spec.name], self.reached[spec.name] = outputs, len(self.rows), flows[0]
+            raise ProfileError(
+                f'layer "{spec.name}" of graph() must return one tensor, got {type(outputs).__name__}'
+            )
+        self.values[spec.name], self.rows[spec.name], self.reached[spec.name] = (
+            outputs,
+            len(self.rows),
+            flows[0],
+        )
 
     def called(self, run: Callable) -> Callable:
         first: Any
         again: Any
-        first, again = (run.args[0], run.func) if isinstance(run, functools.partial) else (run, run)  # of tied layers
+        first, again = (
+            (run.args[0], run.func) if isinstance(run, functools.partial) else (run, run)
+        )  # of tied layers
         layer = first.called(again.forward_fn)
         return lambda inputs: layer(*inputs)
 
@@ -138,7 +162,9 @@ def trained(module: Any) -> list[nn.Parameter]:
     return [p for p in module.parameters() if p.requires_grad] if isinstance(module, nn.Module) else []
 
 
-def build_layer(index: int, name: str, run: Callable, module: Any, taken: tuple[Any, list[bool]], job: Job) -> Layer:
+def build_layer(
+    index: int, name: str, run: Callable, module: Any, taken: tuple[Any, list[bool]], job: Job
+) -> Layer:
     value, reached = taken
     is_module = isinstance(module, nn.Module)
     parameters = trained(module)

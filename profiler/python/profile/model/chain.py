@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is measured of a model: its distinct layers, and the rows that repeat them, with who reads whose output."""
+"""What is measured of a model: its distinct layers, and the rows that repeat them, with who reads whose
+output."""
 
 from __future__ import annotations
 
@@ -14,7 +15,9 @@ Source = tuple[int, int] | None  # a row and which of its output tensors; None: 
 @dataclass
 class Chain:
     layers: list[Layer] = field(default_factory=list)  # one a distinct layer
-    rows: list[tuple[str, Layer]] = field(default_factory=list)  # one a layer of the model: its name, and what it is
+    rows: list[tuple[str, Layer]] = field(
+        default_factory=list
+    )  # one a layer of the model: its name, and what it is
     digest: str = ""
     digests: list[str] = field(default_factory=list)  # by row; empty: the model is no list of layers
     reads: list[list[Source]] | None = None  # by row and input tensor; None: each row reads the one before it
@@ -25,4 +28,7 @@ class Chain:
         if self.reads is not None:
             return self.reads
         counts = [sum(1 for _ in tensors(layer.inputs)) for _, layer in self.rows]
-        return [[(row - 1, number) if row else None for number in range(count)] for row, count in enumerate(counts)]
+        return [
+            [(row - 1, number) if row else None for number in range(count)]
+            for row, count in enumerate(counts)
+        ]

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What torch.export leaves out of a graph without a word: seen in a run of the module itself, and refused by name.
+"""What torch.export leaves out of a graph without a word: seen in a run of the module itself, and refused by
+name.
 
-It writes down the operators of a forward. What else decides about the backward (a torch.autograd.Function, checkpoints and other hooks
-on saved tensors, inference mode, what a compiler made of a part) is not in them, and the rows would be another model's.
+It writes down the operators of a forward. What else decides about the backward (a torch.autograd.Function,
+checkpoints and other hooks on saved tensors, inference mode, what a compiler made of a part) is not in them,
+and the rows would be another model's.
 """
 
 from __future__ import annotations
@@ -51,7 +53,9 @@ class Watched:
 
     def note(self, what: str) -> None:
         place = next((name for name in reversed(self.inside) if name), "")
-        self.found.append(f'"{place.removeprefix("module.")}" uses {what}' if place else f"the module uses {what}")
+        self.found.append(
+            f'"{place.removeprefix("module.")}" uses {what}' if place else f"the module uses {what}"
+        )
 
     def enter(self, part: nn.Module, _inputs: Any) -> None:
         self.inside.append(self.names.get(id(part), ""))
@@ -64,8 +68,14 @@ class Watched:
         try:
             with (
                 torch.enable_grad(),
-                noted(saved_tensors_hooks, lambda hook: self.note(CHECKPOINTS.get(type(hook).__name__, "hooks on saved tensors"))),
-                noted(torch.inference_mode, lambda _: self.note("torch.inference_mode() (torch.no_grad() is understood)")),
+                noted(
+                    saved_tensors_hooks,
+                    lambda hook: self.note(CHECKPOINTS.get(type(hook).__name__, "hooks on saved tensors")),
+                ),
+                noted(
+                    torch.inference_mode,
+                    lambda _: self.note("torch.inference_mode() (torch.no_grad() is understood)"),
+                ),
             ):
                 return self.module(*inputs, **named)
         finally:
@@ -93,12 +103,24 @@ def check_faithful(module: nn.Module, inputs: tuple, named: dict[str, Any], name
     """Raises ProfileError where the module's graph of operators would not be the module."""
     for place, part in module.named_modules():
         if type(part).__name__ == "OptimizedModule" or getattr(part, "_compiled_call_impl", None) is not None:
-            raise ProfileError(f'"{place.removeprefix("module.")}" of {name} is compiled, which a graph of operators does not show: {ADVICE}')
+            raise ProfileError(
+                f'"{place.removeprefix("module.")}" of {name} is compiled, which a graph of operators does not show: {ADVICE}'
+            )
     watched = Watched(module)
     try:
         outputs = watched.run(inputs, named)
     except Exception as error:
-        raise ProfileError(f"{name} raised {type(error).__name__} in its forward: {first_line(error)}") from error
-    found = [*watched.found, *(f"the backward runs {function}, a torch.autograd.Function" for function in sorted(functions_behind(outputs)))]
+        raise ProfileError(
+            f"{name} raised {type(error).__name__} in its forward: {first_line(error)}"
+        ) from error
+    found = [
+        *watched.found,
+        *(
+            f"the backward runs {function}, a torch.autograd.Function"
+            for function in sorted(functions_behind(outputs))
+        ),
+    ]
     if found:
-        raise ProfileError(f"{name}: {found[0]}, which torch.export leaves out of a graph of operators: {ADVICE}")
+        raise ProfileError(
+            f"{name}: {found[0]}, which torch.export leaves out of a graph of operators: {ADVICE}"
+        )

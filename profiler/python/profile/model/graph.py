@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Any nn.Module as a graph of operators, with its branches, from torch.export.
 
-One row an operator, in the order in which the module calls them; views and tuple elements belong to the operator whose memory
-they show. Parameters and buffers stay with the operators that read them. With a loss function, the loss is part of the graph.
+One row an operator, in the order in which the module calls them; views and tuple elements belong to the
+operator whose memory they show. Parameters and buffers stay with the operators that read them. With a loss
+function, the loss is part of the graph.
 """
 
 from __future__ import annotations
@@ -51,10 +52,14 @@ class Group:
     """One operator and the views of its results."""
 
     nodes: list[Node] = field(default_factory=list)
-    takes: list[Node] = field(default_factory=list)  # values of earlier groups and of the model's inputs, once each
+    takes: list[Node] = field(
+        default_factory=list
+    )  # values of earlier groups and of the model's inputs, once each
     state: list[Node] = field(default_factory=list)  # parameters and buffers
     gives: list[Node] = field(default_factory=list)  # values that later groups or the model's caller read
-    runs: list[tuple[tuple[Mode, ...], list[Node]]] = field(default_factory=list)  # the nodes, by what they run under
+    runs: list[tuple[tuple[Mode, ...], list[Node]]] = field(
+        default_factory=list
+    )  # the nodes, by what they run under
 
 
 @dataclass
@@ -89,14 +94,18 @@ def grouped(calls: Sequence[Node], state: dict[Node, torch.Tensor]) -> list[Grou
         group.state = [node for node in read if node in state]
         group.takes = [node for node in read if node not in state and home.get(node) is not group]
         group.runs = [(modes, list(nodes)) for modes, nodes in groupby(group.nodes, modes_of)]
-        group.gives = [node for node in group.nodes if any(home.get(user) is not group for user in node.users)]
+        group.gives = [
+            node for node in group.nodes if any(home.get(user) is not group for user in node.users)
+        ]
     return groups
 
 
 def lifted_state(exported: Any, flat: Flat) -> dict[Node, torch.Tensor]:
     """Placeholders of parameters, buffers and constants, with their tensors."""
     named = {**exported.state_dict, **exported.constants}
-    wanted = {spec.arg.name: spec.target for spec in exported.graph_signature.input_specs if spec.kind in STATE}
+    wanted = {
+        spec.arg.name: spec.target for spec in exported.graph_signature.input_specs if spec.kind in STATE
+    }
     lifted = {place: named[wanted[node.name]] for node, place in flat.places.items() if node.name in wanted}
     return lifted | flat.constants
 
@@ -114,7 +123,9 @@ def export(module: nn.Module, inputs: tuple, named: dict[str, Any], name: str) -
     flat = Flat(exported.graph_module)
     state = lifted_state(exported, flat)
     calls = [node for node in flat.graph.nodes if node.op == "call_function"]
-    return Exported(grouped(calls, state), state, [place for place in flat.places.values() if place not in state])
+    return Exported(
+        grouped(calls, state), state, [place for place in flat.places.values() if place not in state]
+    )
 
 
 def run_group(group: Group, state: dict[Node, torch.Tensor], values: Sequence[Any]) -> tuple:
@@ -137,7 +148,11 @@ def group_key(group: Group, state: dict[Node, torch.Tensor]) -> Any:
     numbers = {node: number for number, node in enumerate([*group.takes, *group.state, *group.nodes])}
 
     def calls(node: Node) -> Any:
-        return str(node.target), modes_of(node), value_key(map_arg((node.args, node.kwargs), lambda n: f"%{numbers[n]}"))
+        return (
+            str(node.target),
+            modes_of(node),
+            value_key(map_arg((node.args, node.kwargs), lambda n: f"%{numbers[n]}")),
+        )
 
     gives = tuple(numbers[node] for node in group.gives)
     return tuple(map(calls, group.nodes)), gives, tuple(shape_key(state[node]) for node in group.state)
@@ -173,7 +188,9 @@ def arguments(inputs: Any) -> tuple[tuple, dict[str, Any]]:
 def build_groups(exported: Exported, trainable: set[int], device: Any, inputs: Sequence[Any]) -> Chain:
     """A row of each group."""
     builder = StepBuilder(trainable, device, dict(zip(exported.inputs, inputs, strict=True)))
-    last_use: dict[Hashable, int] = {node: index for index, group in enumerate(exported.groups) for node in group.takes}
+    last_use: dict[Hashable, int] = {
+        node: index for index, group in enumerate(exported.groups) for node in group.takes
+    }
     for index, group in enumerate(exported.groups):
         builder.add(step_of(group, exported.state))
         builder.forget([node for node in builder.values if last_use.get(node, -1) <= index])

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When two layers are the same, so that one measurement serves both: same class, configuration, shapes and inputs.
+"""When two layers are the same, so that one measurement serves both: same class, configuration, shapes and
+inputs.
 
 Whatever cannot be compared by value counts as different unless it is the same object.
 """
@@ -24,10 +25,13 @@ class Keys:
     """Makes hashable values that are equal for equal things."""
 
     types: bool = True  # whether the types of tensors belong to it
-    indices: bool = True  # whether whole numbers do that a module keeps under the name of an index (layer_idx)
+    indices: bool = (
+        True  # whether whole numbers do that a module keeps under the name of an index (layer_idx)
+    )
 
     def value(self, value: Any) -> Any:
-        """Of a configuration value. Objects stand for themselves (by identity: keep them alive while keys are compared)."""
+        """Of a configuration value. Objects stand for themselves (by identity: keep them alive while keys are
+        compared)."""
         if isinstance(value, PLAIN):
             return type(value).__name__, value
         if isinstance(value, (list, tuple)):
@@ -51,9 +55,15 @@ class Keys:
         return self.value(value)
 
     def module(self, module: nn.Module) -> Any:
-        counted = [name for name, item in vars(module).items() if name not in SHAPED and self._counts(name, item)]
+        counted = [
+            name for name, item in vars(module).items() if name not in SHAPED and self._counts(name, item)
+        ]
         own = tuple((name, self.value(vars(module)[name])) for name in sorted(counted))
-        held = tuple((name, self.shapes(t)) for kind in ("_parameters", "_buffers") for name, t in getattr(module, kind).items())
+        held = tuple(
+            (name, self.shapes(t))
+            for kind in ("_parameters", "_buffers")
+            for name, t in getattr(module, kind).items()
+        )
         children = tuple((name, self.value(child)) for name, child in module._modules.items())
         return type(module), own, held, children
 
@@ -80,8 +90,8 @@ def layer_key(layer: Any) -> Any:
 
 
 def class_key(layer: Any) -> Any:
-    """Equal for layers that might be alike but for an index: the same class. None: of what no other can be like, a tied layer or
-    a plain callable."""
+    """Equal for layers that might be alike but for an index: the same class. None: of what no other can be
+    like, a tied layer or a plain callable."""
     if hasattr(layer, "forward_fn"):
         return None
     kind = getattr(layer, "typename", type(layer))

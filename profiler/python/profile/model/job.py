@@ -19,22 +19,34 @@ class Job:
 
     layers: Sequence[Any] = ()  # nn.Module, DeepSpeed LayerSpec or TiedLayerSpec, or any callable
     inputs: Any = None  # of the first layer: a tensor, or tuples, lists and dicts of tensors; of a module: its arguments
-    module: nn.Module | None = None  # instead of layers: profiled operator by operator, with its branches; a TorchScript one by submodules
+    module: nn.Module | None = (
+        None  # instead of layers: profiled operator by operator, with its branches; a TorchScript one by submodules
+    )
     labels: Any = None  # second argument of loss_fn
     loss_fn: Callable | None = None  # counts as part of the last layer
     config: dict = field(default_factory=dict)  # DeepSpeed's: optimizer, precision, micro-batch size
     optimizer: Any = None  # one that the script made itself
-    depth: int | None = None  # of a TorchScript module: levels of submodules to look into; None: to where one calls several
-    optimizer_numbers: int | None = None  # fp32 numbers that the optimizer keeps for each parameter; None: as config says, else Adam's
+    depth: int | None = (
+        None  # of a TorchScript module: levels of submodules to look into; None: to where one calls several
+    )
+    optimizer_numbers: int | None = (
+        None  # fp32 numbers that the optimizer keeps for each parameter; None: as config says, else Adam's
+    )
     checkpoint_interval: int = 0  # PipelineModule's activation_checkpoint_interval
     restrictions: Sequence[Restriction] = ()  # of the script's classes
     lengths: Sequence[int] = ()  # of other sequences that layers are measured with, too
-    stages: Sequence[int] = ()  # layers of each stage of DeepSpeed's own partition; empty: the script makes no pipeline
+    stages: Sequence[
+        int
+    ] = ()  # layers of each stage of DeepSpeed's own partition; empty: the script makes no pipeline
     micro_batches: int = 1  # of a step of that
     read: int = 0  # ns that a batch takes to read
-    device: Any = field(default_factory=Cpu)  # Cpu or Cuda of machine/device.py: layers and inputs are moved there
+    device: Any = field(
+        default_factory=Cpu
+    )  # Cpu or Cuda of machine/device.py: layers and inputs are moved there
     ranks: int = 1  # of the world that the script has made
-    beside: int = 0  # processes that compute the same layers while one is measured, on a CPU (measure/company.py)
+    beside: int = (
+        0  # processes that compute the same layers while one is measured, on a CPU (measure/company.py)
+    )
     name: str = "model"
     kind: str = "cpu"  # of the device, as a placement's devices name it
     repeats: int = 20

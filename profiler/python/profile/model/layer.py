@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One layer of a chain or graph, and how it is run: on copies of its inputs, with gradients where the model has them."""
+"""One layer of a chain or graph, and how it is run: on copies of its inputs, with gradients where the model
+has them."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ from ostinato.profile.model.tensors import differentiable, map_tensors, tensors,
 
 @dataclass
 class Layer:
-    """One layer that is measured. `run` takes `inputs` and gives its outputs, or the loss where it is the last."""
+    """One layer that is measured. `run` takes `inputs` and gives its outputs, or the loss where it is the
+    last."""
 
     index: int
     name: str
@@ -28,17 +30,23 @@ class Layer:
     outputs: Any
     parameters: list[nn.Parameter]  # that are trained
     parameter_bytes: int  # frozen parameters and buffers as well
-    reached: list[bool]  # by tensor of the inputs: whether a backward goes on behind it, to something that learns
+    reached: list[
+        bool
+    ]  # by tensor of the inputs: whether a backward goes on behind it, to something that learns
     checkpointed: bool
     device: Any = field(default_factory=Cpu)
     shapes: list[tuple[int, ...]] = field(default_factory=list)  # of the tensors that `run` gives
-    flows: list[bool] = field(default_factory=list)  # by tensor of what `run` gives: whether a backward can start there
-    wanted: list[bool] | None = None  # by tensor of what `run` gives: whether a gradient arrives; None: wherever one can
+    flows: list[bool] = field(
+        default_factory=list
+    )  # by tensor of what `run` gives: whether a backward can start there
+    wanted: list[bool] | None = (
+        None  # by tensor of what `run` gives: whether a gradient arrives; None: wherever one can
+    )
 
 
 def prepare(layer: Layer) -> tuple[list[torch.Tensor], Any]:
-    """Leaves, which get the gradients of the inputs, and copies of them for the layer: it may work in place, which a leaf
-    would refuse."""
+    """Leaves, which get the gradients of the inputs, and copies of them for the layer: it may work in place,
+    which a leaf would refuse."""
     leaves: list[torch.Tensor] = []
     reached = iter(layer.reached)
 
@@ -71,13 +79,17 @@ def named_in_errors(layer: Layer, phase: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise ProfileError(f"layer {layer.name} raised {type(error).__name__} in its {phase}: {error}") from error
+        raise ProfileError(
+            f"layer {layer.name} raised {type(error).__name__} in its {phase}: {error}"
+        ) from error
 
 
 def check_values(layer: Layer, what: str, value: Any) -> None:
     found = unusable(value)
     if found is not None:
-        raise ProfileError(f"layer {layer.name} {what} {found[0]}: {found[1]}, or make one layer of those that hand it on")
+        raise ProfileError(
+            f"layer {layer.name} {what} {found[0]}: {found[1]}, or make one layer of those that hand it on"
+        )
 
 
 def run_once(layer: Layer) -> Any:
@@ -91,7 +103,8 @@ def run_once(layer: Layer) -> Any:
 
 
 def run_both_ways(layer: Layer) -> list[torch.Tensor]:
-    """Forward and backward, not measured. Returns the leaves: those with a gradient got one from the backward."""
+    """Forward and backward, not measured. Returns the leaves: those with a gradient got one from the
+    backward."""
     with torch.enable_grad():
         leaves, inputs = prepare(layer)
         with named_in_errors(layer, "forward"):

@@ -28,7 +28,8 @@ TYPES = {str(dtype).removeprefix("torch."): dtype for dtype in
 
 
 def sample_input(words: str) -> torch.Tensor:
-    """`words`: SHAPE[:TYPE[:BELOW]]; the shape is `scalar`, or sizes with an x between them. Raises ProfileError, status 2."""
+    """`words`: SHAPE[:TYPE[:BELOW]]; the shape is `scalar`, or sizes with an x between them. Raises
+    ProfileError, status 2."""
     shape, *rest = words.split(":")
     if not shape or len(rest) > 2:
         raise _wrong(words, "has no shape, or more than three parts")
@@ -75,7 +76,10 @@ class MadeUpLoss:
         """Raises ProfileError, status 2, where the outputs have no such loss."""
         found = [tensor for tensor in tensors(outputs) if tensor.is_floating_point()]
         if not found:
-            raise ProfileError("no output of the program is floating point, so it has no loss: leave --loss out", Status.USAGE)
+            raise ProfileError(
+                "no output of the program is floating point, so it has no loss: leave --loss out",
+                Status.USAGE,
+            )
         self.labels = self.labels or [self._labels_for(output) for output in found]
         return functools.reduce(operator.add, map(self._term, found, self.labels))
 
@@ -85,9 +89,14 @@ class MadeUpLoss:
         if self.__name__ != "cross-entropy":
             return torch.empty(0)
         if output.dim() == 0 or output.shape[-1] < 2:
-            raise ProfileError("--loss cross-entropy needs an output with the classes, at least two, as its last dimension", Status.USAGE)
+            raise ProfileError(
+                "--loss cross-entropy needs an output with the classes, at least two, as its last dimension",
+                Status.USAGE,
+            )
         seeded = torch.Generator().manual_seed(0)
-        return torch.randint(0, output.shape[-1], (output.numel() // output.shape[-1],), generator=seeded).to(output.device)
+        return torch.randint(0, output.shape[-1], (output.numel() // output.shape[-1],), generator=seeded).to(
+            output.device
+        )
 
     def _term(self, output: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         if self.__name__ == "sum":

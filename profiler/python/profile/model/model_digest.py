@@ -3,9 +3,10 @@
 
     digest = model_digest([("0:Embedding", [("token.weight", (256, 96), "float32")]), ("1:Head", [...])])
 
-The digest covers, in model order, the name of every layer and the name and shape of each of its parameters. Values, types (which
-DeepSpeed casts), what is frozen, buffers and batch sizes are not in it. It is made of the digests of the layers, so that ranks which
-hold some layers each can tell it together, and can say which layers differ.
+The digest covers, in model order, the name of every layer and the name and shape of each of its parameters.
+Values, types (which DeepSpeed casts), what is frozen, buffers and batch sizes are not in it. It is made of
+the digests of the layers, so that ranks which hold some layers each can tell it together, and can say which
+layers differ.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ def layer_digest(name: str, parameters: Iterable[Parameter]) -> str:
 
 
 def layer_name(index: int, layer) -> str:
-    """`3:Block`; `3:text` of a layer that ostinato.deepspeed.graph() named. `layer` is a LayerSpec, a module, or any callable."""
+    """`3:Block`; `3:text` of a layer that ostinato.deepspeed.graph() named. `layer` is a LayerSpec, a module,
+    or any callable."""
     if hasattr(layer, "reads"):
         return f"{index}:{layer.name}"
     if isinstance(layer, functools.partial):
@@ -50,4 +52,6 @@ def layer_parameters(module) -> list[Parameter]:
     """Name, shape and type of the parameters of a built layer; none for a plain callable."""
     if not hasattr(module, "named_parameters"):
         return []
-    return [(name, tuple(p.shape), str(p.dtype).removeprefix("torch.")) for name, p in module.named_parameters()]
+    return [
+        (name, tuple(p.shape), str(p.dtype).removeprefix("torch.")) for name, p in module.named_parameters()
+    ]

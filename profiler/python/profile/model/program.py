@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A TorchScript program as steps: each call of a submodule, and each operator beside them, with what they read of each other.
+"""A TorchScript program as steps: each call of a submodule, and each operator beside them, with what they
+read of each other.
 
     chain = build_program(Job(module=torch.jit.load("model.pt"), inputs=batch), settings)
 
-A module that does nothing but call one other is looked into, until something calls several; Job.depth says how many levels instead.
-What computes sizes or puts tensors into lists and tuples runs once, while the steps are found, and is part of none: the shapes are
-those of the inputs. Operators run as they are written: nothing is fused or recompiled.
+A module that does nothing but call one other is looked into, until something calls several; Job.depth says
+how many levels instead. What computes sizes or puts tensors into lists and tuples runs once, while the steps
+are found, and is part of none: the shapes are those of the inputs. Operators run as they are written: nothing
+is fused or recompiled.
 """
 
 from __future__ import annotations
@@ -29,7 +31,12 @@ from ostinato.profile.model.wanted import find_wanted
 from ostinato.profile.settings import Settings
 
 FORWARD = "forward"
-CONSTANT, ATTRIBUTE, METHOD, FUNCTION = "prim::Constant", "prim::GetAttr", "prim::CallMethod", "prim::CallFunction"
+CONSTANT, ATTRIBUTE, METHOD, FUNCTION = (
+    "prim::Constant",
+    "prim::GetAttr",
+    "prim::CallMethod",
+    "prim::CallFunction",
+)
 
 
 def extended(values: list, more: list) -> list:
@@ -50,12 +57,15 @@ EDITS: dict[str, Callable] = {
 
 
 def edit_of(node: Any) -> Callable | None:
-    """Of a node that reads or changes a container; None: it does not. Raises ProfileError for other changes than those above."""
+    """Of a node that reads or changes a container; None: it does not. Raises ProfileError for other changes
+    than those above."""
     first = next(node.inputs(), None)
     if first is None or first.type().kind() not in CONTAINERS:
         return None
     if node.kind() not in EDITS and "(a!)" in node.schema():
-        raise ProfileError(f"the program changes a list or dictionary by {node.kind()}: do it in a submodule, which is measured as a whole")
+        raise ProfileError(
+            f"the program changes a list or dictionary by {node.kind()}: do it in a submodule, which is measured as a whole"
+        )
     return EDITS.get(node.kind())
 
 
@@ -64,7 +74,11 @@ def computes(node: Any) -> bool:
     if node.kind() in (METHOD, FUNCTION):
         return True
     kinds = (torch._C.TensorType.get(), torch._C.ListType.ofTensors())
-    return edit_of(node) is None and not node.kind().startswith("prim::") and any(value.type().isSubtypeOf(kind) for value in node.outputs() for kind in kinds)
+    return (
+        edit_of(node) is None
+        and not node.kind().startswith("prim::")
+        and any(value.type().isSubtypeOf(kind) for value in node.outputs() for kind in kinds)
+    )
 
 
 def branching(graph: Any) -> str:
@@ -116,17 +130,26 @@ def place_of(value: Any) -> str:
 
 
 def module_key(module: Any, method: str) -> Any:
-    """Equal for modules of one class whose tensors have the same shapes, and whose other attributes, as far as their code reads them,
-    the same values."""
+    """Equal for modules of one class whose tensors have the same shapes, and whose other attributes, as far
+    as their code reads them, the same values."""
     return method, tuple(own_key(part) for part in module.modules())
 
 
 def own_key(module: Any) -> Any:
     methods = [getattr(module, name).graph for name in sorted(module._c._method_names())]
-    names = sorted({node.s("name") for graph in methods for node in graph.findAllNodes(ATTRIBUTE) if module._c.hasattr(node.s("name"))})
+    names = sorted(
+        {
+            node.s("name")
+            for graph in methods
+            for node in graph.findAllNodes(ATTRIBUTE)
+            if module._c.hasattr(node.s("name"))
+        }
+    )
     read = [(name, getattr(module, name)) for name in names]
     plain = tuple((name, shape_key(value)) for name, value in read if not isinstance(value, torch.nn.Module))
-    held = tuple(shape_key(tensor) for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)))
+    held = tuple(
+        shape_key(tensor) for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False))
+    )
     return module._c.qualified_name, module.training, plain, held
 
 
@@ -148,12 +171,16 @@ class Tracer:
         self.depth, self.builder = depth, builder
         self.state = {id(tensor): tensor for tensor in (*program.parameters(), *program.buffers())}
 
-    def visit(self, module: Any, method: str, arguments: Sequence[Any], prefix: str = "", level: int = 0) -> Any:
+    def visit(
+        self, module: Any, method: str, arguments: Sequence[Any], prefix: str = "", level: int = 0
+    ) -> Any:
         """What a method gives. `prefix` names the submodules, "encoder." say."""
         graph = getattr(module, method).graph
         values = list(graph.inputs())
         if len(values) != len(arguments) + 1:
-            raise ProfileError(f"the program takes {counted(len(values) - 1, 'input')}, and {len(arguments)} were given")
+            raise ProfileError(
+                f"the program takes {counted(len(values) - 1, 'input')}, and {len(arguments)} were given"
+            )
         if found := branching(graph):
             raise ProfileError(
                 f"the forward of {prefix.rstrip('.') or 'the program'} branches on values ({found}): put what branches into a submodule "
@@ -179,22 +206,40 @@ class Tracer:
                     "submodule of their own, which is measured as a whole"
                 )
             made = self._made(node, known, prefix)
-            known |= zip((value.unique() for value in node.outputs()), made if node.outputsSize() > 1 else [made], strict=False)
+            known |= zip(
+                (value.unique() for value in node.outputs()),
+                made if node.outputsSize() > 1 else [made],
+                strict=False,
+            )
 
     def _made(self, node: Any, known: dict[int, Any], prefix: str) -> Any:
         edit = edit_of(node)
         try:
-            return self._compute(node, known, prefix) if edit is None else edit(*(value_of(value, known) for value in node.inputs()))
+            return (
+                self._compute(node, known, prefix)
+                if edit is None
+                else edit(*(value_of(value, known) for value in node.inputs()))
+            )
         except ProfileError:
             raise
         except Exception as error:  # of the program, on these inputs
-            raise ProfileError(f"{prefix}{node.kind()} raised {type(error).__name__}: {in_short(error)}") from error
+            raise ProfileError(
+                f"{prefix}{node.kind()} raised {type(error).__name__}: {in_short(error)}"
+            ) from error
 
     def _compute(self, node: Any, known: dict[int, Any], prefix: str) -> Any:
         function, inputs = function_of(node), [known[value.unique()] for value in taken_by(node)]
         if computes(node):
-            name = prefix + str(node.inputsAt(0).type()).rpartition(".")[2] if node.kind() == FUNCTION else node.kind()
-            constants = [value.toIValue() for value in node.inputs() if value.node().kind() == CONSTANT and value.type().kind() != "FunctionType"]
+            name = (
+                prefix + str(node.inputsAt(0).type()).rpartition(".")[2]
+                if node.kind() == FUNCTION
+                else node.kind()
+            )
+            constants = [
+                value.toIValue()
+                for value in node.inputs()
+                if value.node().kind() == CONSTANT and value.type().kind() != "FunctionType"
+            ]
             return self.add(Call(name, (name, shape_key(constants)), function, inputs))
         return function(*inputs)
 
@@ -218,27 +263,46 @@ class Tracer:
         takes = [name for name in read if name not in self.state]
         for name in takes:
             self.builder.values.setdefault(name, read[name])  # made on the way, by no step
-        state = {id(tensor): tensor for tensor in call.state} | {name: self.state[name] for name in read if name in self.state}
+        state = {id(tensor): tensor for tensor in call.state} | {
+            name: self.state[name] for name in read if name in self.state
+        }
 
         def run(values: Sequence[Any]) -> tuple:
             now = dict(zip(takes, values, strict=True))
             with torch.jit.optimized_execution(False):
-                return (call.function(*map_tensors(lambda tensor: now.get(id(tensor), tensor), list(call.inputs))),)
+                return (
+                    call.function(
+                        *map_tensors(lambda tensor: now.get(id(tensor), tensor), list(call.inputs))
+                    ),
+                )
 
         key = (call.key, shape_key(list(call.inputs)))
-        step = Step(call.name, key, run, takes, list(state.values()), lambda outputs: [(id(tensor), tensor) for tensor in tensors(outputs)])
+        step = Step(
+            call.name,
+            key,
+            run,
+            takes,
+            list(state.values()),
+            lambda outputs: [(id(tensor), tensor) for tensor in tensors(outputs)],
+        )
         return self.builder.add(step)[0]
 
 
 def build_program(job: Job, settings: Settings) -> Chain:
-    """Rows of a job whose module is a TorchScript program. Raises ProfileError: what it branches on, or which step raised."""
+    """Rows of a job whose module is a TorchScript program. Raises ProfileError: what it branches on, or which
+    step raised."""
     program: Any = job.module
     if isinstance(job.inputs, dict):
         raise ProfileError("a TorchScript program takes its inputs by position: give them as a tuple")
     if not program._c._has_method(FORWARD):
         raise ProfileError("the program has no method forward")
     program.to(device=job.device.place, dtype=settings.dtype)
-    inputs = moved(map_tensors(torch.Tensor.detach, job.inputs if isinstance(job.inputs, tuple | list) else (job.inputs,)), job.device)
+    inputs = moved(
+        map_tensors(
+            torch.Tensor.detach, job.inputs if isinstance(job.inputs, tuple | list) else (job.inputs,)
+        ),
+        job.device,
+    )
     trainable = {id(parameter) for parameter in program.parameters() if parameter.requires_grad}
     builder = StepBuilder(trainable, job.device, {id(tensor): tensor for tensor in tensors(inputs)})
     tracer = Tracer(program, job.depth, builder)

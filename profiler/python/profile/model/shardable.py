@@ -24,8 +24,8 @@ def why_not(kind: type) -> str:
 
 
 def can_be_cut(layer: Any) -> bool:
-    """Of a LayerSpec before it is built, of a module, or of a callable. A tied layer cannot; a layer without parameters, or one
-    that each rank would run whole, gains nothing."""
+    """Of a LayerSpec before it is built, of a module, or of a callable. A tied layer cannot; a layer without
+    parameters, or one that each rank would run whole, gains nothing."""
     if hasattr(layer, "reads"):  # of ostinato.deepspeed.graph(): the layer itself
         layer = layer.layer
     if hasattr(layer, "tied_weight_attr"):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of a model that is known call by call: operators of a graph, submodules of a saved program, with their branches.
+"""Rows of a model that is known call by call: operators of a graph, submodules of a saved program, with their
+branches.
 
     builder = StepBuilder(trainable, device, {"x": inputs})
     (hidden,) = builder.add(Step("linear", key, run, takes=["x"], state=[weight], gives=lambda made: [("h", made[0])]))
@@ -30,7 +31,9 @@ class Step:
     run: Callable[[Sequence[Any]], tuple]  # of the values that it takes, in their order
     takes: Sequence[Hashable]  # values of earlier steps and of the model's inputs, once each
     state: Sequence[torch.Tensor]  # parameters, buffers and constants that it reads
-    gives: Callable[[tuple], Iterable[tuple[Hashable, Any]]]  # what `run` gave as named values, in the order of tensors()
+    gives: Callable[
+        [tuple], Iterable[tuple[Hashable, Any]]
+    ]  # what `run` gave as named values, in the order of tensors()
 
 
 def shapes_of(values: Any) -> list[torch.Tensor]:
@@ -40,15 +43,21 @@ def shapes_of(values: Any) -> list[torch.Tensor]:
 
 
 class StepBuilder:
-    """Runs the model once, step by step and without gradients, and makes a row of each. `trainable`: id() of parameters; `given`: the
-    model's inputs, by name."""
+    """Runs the model once, step by step and without gradients, and makes a row of each. `trainable`: id() of
+    parameters; `given`: the model's inputs, by name."""
 
     def __init__(self, trainable: set[int], device: Any, given: dict[Hashable, Any]):
         self.trainable, self.device, self.values = trainable, device, dict(given)
-        self.sources: dict[Hashable, tuple[int, int]] = {}  # row, first of its output tensors that this value has
-        self.flows: dict[tuple[int, int], bool] = {}  # of an output tensor: whether a backward goes on behind it
+        self.sources: dict[
+            Hashable, tuple[int, int]
+        ] = {}  # row, first of its output tensors that this value has
+        self.flows: dict[
+            tuple[int, int], bool
+        ] = {}  # of an output tensor: whether a backward goes on behind it
         self.known: dict[Any, Layer] = {}
-        self.memory: dict[tuple[int, int], tuple[int, int]] = {}  # of an output tensor: where its memory is, and bytes
+        self.memory: dict[
+            tuple[int, int], tuple[int, int]
+        ] = {}  # of an output tensor: where its memory is, and bytes
         self.reads: list[list[Source]] = []
         self.after: list[dict[int, int]] = []
         self.chain = Chain(reads=self.reads, after=self.after)
@@ -66,7 +75,18 @@ class StepBuilder:
         key = (step.key, shape_key(taken), tuple(reached), bool(learned))
         outputs = self._run(name, step)
         if key not in self.known:
-            layer = Layer(index, name, step.run, taken, None, learned, bytes_of(list(step.state)), reached, False, self.device)
+            layer = Layer(
+                index,
+                name,
+                step.run,
+                taken,
+                None,
+                learned,
+                bytes_of(list(step.state)),
+                reached,
+                False,
+                self.device,
+            )
             self.known[key] = layer
             run_once(layer)
             layer.outputs = shapes_of(outputs)

@@ -27,7 +27,9 @@ def parts(value: Any) -> tuple[list[Any], Callable[[list[Any]], Any]] | None:
         return list(value), lambda items: kind(*items)
     if kind is torch.Size:
         return None
-    if kind not in (tuple, list, dict) and kind in SUPPORTED_NODES:  # transformers' ModelOutput, OrderedDict, ...
+    if (
+        kind not in (tuple, list, dict) and kind in SUPPORTED_NODES
+    ):  # transformers' ModelOutput, OrderedDict, ...
         items, context = SUPPORTED_NODES[kind].flatten_fn(value)
         return list(items), lambda items: SUPPORTED_NODES[kind].unflatten_fn(items, context)
     if isinstance(value, (tuple, list)):
@@ -98,10 +100,20 @@ def unusable(value: Any) -> tuple[str, str] | None:
     """What a value holds that cannot go from layer to layer, and what would be right; None: nothing."""
     if isinstance(value, torch.Tensor):
         kind = kind_of(value)
-        return (kind, "make it a dense tensor (to_dense(), dequantize(), padding), as what is sent between ranks is") if kind else None
+        return (
+            (
+                kind,
+                "make it a dense tensor (to_dense(), dequantize(), padding), as what is sent between ranks is",
+            )
+            if kind
+            else None
+        )
     split = parts(value)
     if split is None:
         if isinstance(value, PLAIN):
             return None
-        return f"an object of {type(value).__name__}, in which tensors are not seen", "return tensors, or tuples, lists, dicts or dataclasses of them"
+        return (
+            f"an object of {type(value).__name__}, in which tensors are not seen",
+            "return tensors, or tuples, lists, dicts or dataclasses of them",
+        )
     return next(filter(None, map(unusable, split[0])), None)

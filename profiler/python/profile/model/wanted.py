@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which outputs of a layer a gradient arrives at: those that some layer behind it learns from, and no others.
 
-Found by a backward of each layer, the last one first: what reaches its inputs is what arrives at the outputs of those before it.
+Found by a backward of each layer, the last one first: what reaches its inputs is what arrives at the outputs
+of those before it.
 """
 
 from __future__ import annotations
@@ -26,10 +27,16 @@ def find_wanted(chain: Chain) -> None:
         layer = chain.rows[row][1]
         if row < len(chain.rows) - 1:
             here = [(row, n) in arrives or (row, n) not in read for n in range(len(layer.flows))]
-            wanted = here if layer.wanted is None else [a or b for a, b in zip(layer.wanted, here, strict=True)]
+            wanted = (
+                here if layer.wanted is None else [a or b for a, b in zip(layer.wanted, here, strict=True)]
+            )
             if wanted != layer.wanted:
                 layer.wanted = wanted
                 known.pop(id(layer), None)
         if id(layer) not in known:
             known[id(layer)] = reached_inputs(layer)
-        arrives.update(source for source, gets in zip(sources[row], known[id(layer)], strict=False) if gets and source is not None)
+        arrives.update(
+            source
+            for source, gets in zip(sources[row], known[id(layer)], strict=False)
+            if gets and source is not None
+        )

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """DeepSpeed's own engine, up to its first training step.
 
-The script makes DeepSpeed's real PipelineModule and engine, as rank 0 of a world that world.py pretends, and may do with them
-whatever it does before it trains. `train_batch()` (of a model that is no PipelineModule: its first forward) is not run: it hands the
-layers, the loss and one micro-batch to the host, and does not return.
+The script makes DeepSpeed's real PipelineModule and engine, as rank 0 of a world that world.py pretends, and
+may do with them whatever it does before it trains. `train_batch()` (of a model that is no PipelineModule: its
+first forward) is not run: it hands the layers, the loss and one micro-batch to the host, and does not return.
 """
 
 from __future__ import annotations
@@ -49,12 +49,15 @@ class Host(Protocol):
 
 
 def patched(owner: type, name: str, made: dict[tuple[type, str], Any]) -> Callable:
-    """Decorator: the function takes the place of a method, which is its first argument. `made` keeps what was there."""
+    """Decorator: the function takes the place of a method, which is its first argument. `made` keeps what was
+    there."""
 
     def put(function: Callable) -> Callable:
         before = getattr(owner, name)
         made[owner, name] = vars(owner).get(name)
-        stock = inspect.unwrap(before) if name == "__init__" else before  # ours does without the "ostinato" section
+        stock = (
+            inspect.unwrap(before) if name == "__init__" else before
+        )  # ours does without the "ostinato" section
 
         @functools.wraps(stock)
         def method(self: Any, *args: Any, **named: Any) -> Any:
@@ -74,7 +77,9 @@ class Takeover:
         self.reached = False  # a PipelineModule or an engine has been made
         self.states: dict[int, dict[int, Any]] = {}  # by id of a model
         self.types: dict[int, Types] = {}
-        self.modules: dict[int, nn.Module] = {}  # by id of an engine whose model is no PipelineModule: a twin of that
+        self.modules: dict[
+            int, nn.Module
+        ] = {}  # by id of an engine whose model is no PipelineModule: a twin of that
         self.evaluated: Callable[[], Job] | None = None  # the first evaluation's micro-batch
         self.saved: dict[str, str] = {}  # folders of checkpoints, and where they went instead
         self.noted: list[str] = []
@@ -86,13 +91,19 @@ class Takeover:
             from deepspeed.ops import __compatible_ops__ as operators
             from deepspeed.utils import groups
         except ImportError as error:
-            raise ProfileError(f"DeepSpeed is needed to run a training script: {error}", Status.MISSING) from error
+            raise ProfileError(
+                f"DeepSpeed is needed to run a training script: {error}", Status.MISSING
+            ) from error
         made: dict[tuple[Any, str], Any] = {}
         known = dict(vars(groups))  # DeepSpeed's own memory of process groups
         accelerator, compiled = deepspeed.get_accelerator(), operators.get("deepspeed_shm_comm")
-        operators["deepspeed_shm_comm"] = False  # else init_distributed() compiles it, for a minute; one rank needs none
+        operators["deepspeed_shm_comm"] = (
+            False  # else init_distributed() compiles it, for a minute; one rank needs none
+        )
         half = vars(accelerator).get("is_fp16_supported")
-        accelerator.is_fp16_supported = lambda: True  # DeepSpeed refuses to train with it on a CPU; measuring is another thing
+        accelerator.is_fp16_supported = lambda: (
+            True
+        )  # DeepSpeed refuses to train with it on a CPU; measuring is another thing
         self.linear = nn.functional.linear  # ZeRO-3 puts one of its own there
         self._patch_model(made)
         self._patch_engine(made)
@@ -139,7 +150,9 @@ class Takeover:
             self.states[id(model)] = states_of(model)
 
         @patched(DeepSpeedConfig, "__init__", made)
-        def configure(stock: Callable, _made: Any, config: Any, mpu: Any = None, *args: Any, **named: Any) -> None:
+        def configure(
+            stock: Callable, _made: Any, config: Any, mpu: Any = None, *args: Any, **named: Any
+        ) -> None:
             self._need(ranks_of_batches(config, mpu, self.world.size))
             stock(config, mpu, *args, **named)
 
@@ -165,7 +178,11 @@ class Takeover:
             if not isinstance(engine, PipelineEngine):
                 model = signature.bind(engine, *args, **named).arguments["model"]
                 if not isinstance(model, nn.Module):
-                    self.host.fail(ProfileError(f"deepspeed.initialize() was given a {type(model).__name__} as its model: give an nn.Module"))
+                    self.host.fail(
+                        ProfileError(
+                            f"deepspeed.initialize() was given a {type(model).__name__} as its model: give an nn.Module"
+                        )
+                    )
                 self.modules[id(engine)] = self._twin_of(model)
             stock(*args, **named)
 
@@ -185,7 +202,9 @@ class Takeover:
             return stock(parameters, *args, **named)
 
         @patched(PipelineEngine, "train_batch", made)
-        def train_batch(_stock: Callable, engine: Any, data_iter: Any = None, *_args: Any, **_named: Any) -> NoReturn:
+        def train_batch(
+            _stock: Callable, engine: Any, data_iter: Any = None, *_args: Any, **_named: Any
+        ) -> NoReturn:
             if data_iter is not None:
                 engine.set_dataiterator(data_iter)
             engine.module.train()
@@ -219,7 +238,9 @@ class Takeover:
                 place = os.path.abspath(save_dir)
                 if place not in self.saved:
                     self.saved[place] = tempfile.mkdtemp(prefix="ostinato-checkpoint-")
-                    self.note(f"what the engine saves to {save_dir} goes to a temporary folder, and is deleted at the end")
+                    self.note(
+                        f"what the engine saves to {save_dir} goes to a temporary folder, and is deleted at the end"
+                    )
                 return stock(self.saved[place], *args, **named)
 
         @patched(DeepSpeedEngine, "load_checkpoint", made)
@@ -230,15 +251,25 @@ class Takeover:
         try:
             return twin(model, {})
         except Exception as error:  # whatever a module of the script's may have in it
-            self.note(f"the model cannot be copied ({type(error).__name__}: {error}): it is measured as DeepSpeed has left it")
+            self.note(
+                f"the model cannot be copied ({type(error).__name__}: {error}): it is measured as DeepSpeed has left it"
+            )
             return model
 
     def _job_of(self, engine: Any, batch: Any) -> Job:
         model = engine.module
         if batch is None:
-            self.host.fail(ProfileError("train_batch() was called without data_iter, and initialize() without training_data"))
+            self.host.fail(
+                ProfileError(
+                    "train_batch() was called without data_iter, and initialize() without training_data"
+                )
+            )
         if not isinstance(batch, (tuple, list)) or len(batch) < 2:
-            self.host.fail(ProfileError("the data iterator must give (inputs, labels), as DeepSpeed's pipeline engine asks"))
+            self.host.fail(
+                ProfileError(
+                    "the data iterator must give (inputs, labels), as DeepSpeed's pipeline engine asks"
+                )
+            )
         layers, notes = layers_as_left(model, self.states.get(id(model), {}), self.types.get(id(model), {}))
         for line in notes:
             self.note(line)
@@ -254,15 +285,24 @@ class Takeover:
             stages=[end - begin for begin, end in itertools.pairwise(model.partitions())],
             micro_batches=engine.micro_batches,
         )
-        release(engine, [built(model, index) for index in local(model) if layers[index] is model._layer_specs[index]])
+        release(
+            engine,
+            [built(model, index) for index in local(model) if layers[index] is model._layer_specs[index]],
+        )
         return job
 
     def _job_of_module(self, engine: Any, inputs: tuple, named: dict) -> Job:
-        """The first forward of a module that is no PipelineModule. Its loss, if it has none inside, is not known."""
+        """The first forward of a module that is no PipelineModule. Its loss, if it has none inside, is not
+        known."""
         module, nn.functional.linear = self.modules.get(id(engine), engine.module), self.linear
         if inputs and named:
             inputs, named = (), dict(inspect.signature(module.forward).bind(*inputs, **named).arguments)
-        job = Job(module=module, inputs=named or inputs, config=engine._config._param_dict, optimizer=own_optimizer(engine))
+        job = Job(
+            module=module,
+            inputs=named or inputs,
+            config=engine._config._param_dict,
+            optimizer=own_optimizer(engine),
+        )
         release(engine, [])
         return job
 
@@ -287,7 +327,8 @@ def ranks_asked(topology: Any, stages: int | None, size: int) -> int:
 
 
 def ranks_of_batches(config: Any, mpu: Any, size: int) -> int:
-    """With so many data parallel replicas that the configuration's batch sizes agree, where it gives all three."""
+    """With so many data parallel replicas that the configuration's batch sizes agree, where it gives all
+    three."""
     settings = parsed(config)
     keys = "train_batch_size", "gradient_accumulation_steps", "train_micro_batch_size_per_gpu"
     given = [number for key in keys if isinstance(number := settings.get(key), int) and number > 0]
@@ -321,9 +362,16 @@ def own_optimizer(engine: Any) -> Any:
 
 def release(engine: Any, modules: list[nn.Module | None]) -> None:
     """Lets go of the memory that training would need: the layers are built once more to be measured."""
-    for tensor in (tensor for module in modules if module is not None for tensor in (*module.parameters(), *module.buffers())):
+    for tensor in (
+        tensor
+        for module in modules
+        if module is not None
+        for tensor in (*module.parameters(), *module.buffers())
+    ):
         tensor.data, tensor.grad = tensor.data.new_empty(0), None
-    for optimizer in {id(made): made for made in (engine.optimizer, engine.basic_optimizer) if made is not None}.values():
+    for optimizer in {
+        id(made): made for made in (engine.optimizer, engine.basic_optimizer) if made is not None
+    }.values():
         vars(optimizer).clear()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

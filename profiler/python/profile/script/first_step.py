@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs a training script up to its first training step, and takes the model and one micro-batch from it.
 
-The script is run unchanged, in this process, on DeepSpeed's real engine (engine.py), as rank 0 of a world that is only pretended
-(world.py). How many ranks that world has is what the user says, else the launcher; else the first attempt is made with 1, and the script
-is started again where it turns out to want another number.
+The script is run unchanged, in this process, on DeepSpeed's real engine (engine.py), as rank 0 of a world
+that is only pretended (world.py). How many ranks that world has is what the user says, else the launcher;
+else the first attempt is made with 1, and the script is started again where it turns out to want another
+number.
 """
 
 from __future__ import annotations
@@ -43,29 +44,43 @@ class Attempt:
     size: int = 1
     fixed: bool = False  # the user says so
     tried: list[int] = field(default_factory=list)
-    guesses: list[int] | None = None  # sizes left to try, where the script ended before it said how many it needs
+    guesses: list[int] | None = (
+        None  # sizes left to try, where the script ended before it said how many it needs
+    )
     error: str = ""  # of the first attempt, if the sizes after it are guesses
     status: int = Status.BAD_INPUT
 
     def needing(self, size: int) -> Attempt | None:
-        """The next attempt, where the script's model needs so many ranks; None: DeepSpeed shall say what is wrong."""
+        """The next attempt, where the script's model needs so many ranks; None: DeepSpeed shall say what is
+        wrong."""
         if self.fixed or size < 1 or size in (*self.tried, self.size):
             return None
         return Attempt(size, tried=[*self.tried, self.size])
 
     def guessing(self, error: ProfileError, about: str) -> Attempt | None:
-        """The next attempt, where the script ended early and that may be for the number of ranks; `about`: what it says about it."""
-        if self.fixed or (self.guesses is None and (self.size > 1 or self.tried or not ABOUT_RANKS.search(about))):
+        """The next attempt, where the script ended early and that may be for the number of ranks; `about`:
+        what it says about it."""
+        if self.fixed or (
+            self.guesses is None and (self.size > 1 or self.tried or not ABOUT_RANKS.search(about))
+        ):
             return None
         guesses = self.guesses
         if guesses is None:
             lines = "\n".join(line for line in about.splitlines() if ABOUT_RANKS.search(line))
-            told = [int(number) for number in re.findall(r"\b\d+\b", lines) if 1 < int(number) <= LARGEST][::-1]
+            told = [int(number) for number in re.findall(r"\b\d+\b", lines) if 1 < int(number) <= LARGEST][
+                ::-1
+            ]
             guesses = list(dict.fromkeys([*told[:4], *GUESSES]))
         if not guesses:
             return None
         first = self if self.error else Attempt(error=str(error), status=error.status)
-        return Attempt(guesses[0], tried=[*self.tried, self.size], guesses=guesses[1:], error=first.error, status=first.status)
+        return Attempt(
+            guesses[0],
+            tried=[*self.tried, self.size],
+            guesses=guesses[1:],
+            error=first.error,
+            status=first.status,
+        )
 
     def verdict(self, error: ProfileError) -> ProfileError:
         """That of the first attempt, where the others were guesses."""
@@ -79,7 +94,8 @@ def free_port() -> int:
 
 
 def become_rank_0(device: Any, size: int) -> None:
-    """For the script: a launcher's other ranks have ended by now, or profile another kind of device by themselves."""
+    """For the script: a launcher's other ranks have ended by now, or profile another kind of device by
+    themselves."""
     if isinstance(device, Cpu):
         os.environ["DS_ACCELERATOR"] = "cpu"
     os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", None)  # torchrun's store knows nothing of this world
@@ -126,14 +142,25 @@ def own_lines(frames: Sequence[traceback.FrameSummary]) -> str:
     texts = []
     for frame in frames:
         if frame.lineno and not any(part in frame.filename for part in LIBRARIES):
-            texts += [linecache.getline(frame.filename, n) for n in range(max(1, frame.lineno - WINDOW), frame.lineno + 1)]
+            texts += [
+                linecache.getline(frame.filename, n)
+                for n in range(max(1, frame.lineno - WINDOW), frame.lineno + 1)
+            ]
     return "".join(texts[-4 * WINDOW :])
 
 
 class Run:
-    """One attempt. `host.take`, `fail` and `restart` do not return; `again` starts the next attempt and does not return either."""
+    """One attempt. `host.take`, `fail` and `restart` do not return; `again` starts the next attempt and does
+    not return either."""
 
-    def __init__(self, script: Path, attempt: Attempt, take: Callable[[Job], NoReturn], fail: Callable[[ProfileError], NoReturn], again: Callable[[Attempt], NoReturn]):
+    def __init__(
+        self,
+        script: Path,
+        attempt: Attempt,
+        take: Callable[[Job], NoReturn],
+        fail: Callable[[ProfileError], NoReturn],
+        again: Callable[[Attempt], NoReturn],
+    ):
         self.script, self.attempt = script, attempt
         self._take, self._fail, self._again = take, fail, again
         self.device = device_of_this_process()
@@ -141,7 +168,10 @@ class Run:
         self.takeover = Takeover(self.world, self)
 
     def take(self, job: Job) -> NoReturn:
-        job.name, job.device = self.script.stem if self.script.suffix == ".py" else self.script.name.rpartition(".")[2], self.device
+        job.name, job.device = (
+            self.script.stem if self.script.suffix == ".py" else self.script.name.rpartition(".")[2],
+            self.device,
+        )
         job.ranks = self.world.size
         self._take(job)
 
@@ -169,13 +199,20 @@ class Run:
 
     def _status_error(self, code: Any) -> ProfileError:
         if code in (None, 0):
-            return ProfileError(f"{self.script} ended without a training step of DeepSpeed's engine: there is nothing to profile")
+            return ProfileError(
+                f"{self.script} ended without a training step of DeepSpeed's engine: there is nothing to profile"
+            )
         status = code if isinstance(code, int) else Status.BAD_INPUT
         return ProfileError(f"{self.script} ended with {code!r} before its first training step", status)
 
     def run(self, arguments: list[str], module: bool) -> NoReturn:
         become_rank_0(self.device, self.attempt.size)
-        with self.world.pretended(), self.takeover.installed(), caught_exit(self.exited), as_main(self.script, arguments, module):
+        with (
+            self.world.pretended(),
+            self.takeover.installed(),
+            caught_exit(self.exited),
+            as_main(self.script, arguments, module),
+        ):
             try:
                 if module:
                     runpy.run_module(str(self.script), run_name="__main__", alter_sys=True)
@@ -185,8 +222,13 @@ class Run:
             except ProfileError:
                 raise
             except SystemExit as end:
-                error, about = self._status_error(end.code), own_lines(traceback.extract_tb(end.__traceback__))
-                if end.code in (None, 0) or "argparse.py" in str(traceback.extract_tb(end.__traceback__)[-1].filename):
+                error, about = (
+                    self._status_error(end.code),
+                    own_lines(traceback.extract_tb(end.__traceback__)),
+                )
+                if end.code in (None, 0) or "argparse.py" in str(
+                    traceback.extract_tb(end.__traceback__)[-1].filename
+                ):
                     about = ""
             except Exception as raised:
                 error, about = self._error_of(raised)
@@ -195,17 +237,24 @@ class Run:
     def _error_of(self, raised: Exception) -> tuple[ProfileError, str]:
         """What to say of an exception that ended the script, and what that says of the number of ranks."""
         frames = traceback.extract_tb(raised.__traceback__)
-        if isinstance(raised, ImportError) and frames[-1].filename == "<frozen runpy>":  # -m, and no line of the module has run
-            return ProfileError(f"-m {self.script}: {raised} (looked in {os.getcwd()} and where Python looks)"), ""
+        if (
+            isinstance(raised, ImportError) and frames[-1].filename == "<frozen runpy>"
+        ):  # -m, and no line of the module has run
+            return ProfileError(
+                f"-m {self.script}: {raised} (looked in {os.getcwd()} and where Python looks)"
+            ), ""
         traceback.print_exception(raised)  # the script's own, to standard error
-        error = ProfileError(f"{self.script} raised {type(raised).__name__} before its first training step: {raised}")
+        error = ProfileError(
+            f"{self.script} raised {type(raised).__name__} before its first training step: {raised}"
+        )
         if isinstance(raised, (ImportError, SyntaxError, NameError, OSError)):
             return error, ""
         return error, own_lines(frames) + str(raised)
 
 
 class _Ended(BaseException):
-    """Ends the script that capture() runs: not an Exception, so that handlers of the script's own let it through."""
+    """Ends the script that capture() runs: not an Exception, so that handlers of the script's own let it
+    through."""
 
     def __init__(self, result: Any):
         super().__init__()
@@ -222,8 +271,9 @@ def check_script(script: Path, module: bool) -> None:
 
 
 def capture(script: Path, arguments: list[str], size: int | None = None, module: bool = False) -> Job:
-    """Runs the script until its first training step, in this process and with `size` ranks (None: as many as it wants). Meant for
-    scripts that let a BaseException through; the command profiles inside the step instead, and ends the process."""
+    """Runs the script until its first training step, in this process and with `size` ranks (None: as many as
+    it wants). Meant for scripts that let a BaseException through; the command profiles inside the step
+    instead, and ends the process."""
     check_script(script, module)
     result: Any = Attempt(size or 1, fixed=size is not None)
     while isinstance(result, Attempt):

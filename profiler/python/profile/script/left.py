@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The layers as the script has left them: what it changed after PipelineModule() had built them is measured, not the LayerSpec.
+"""The layers as the script has left them: what it changed after PipelineModule() had built them is measured,
+not the LayerSpec.
 
-Rank 0 has only its own layers. A LayerSpec of another rank is taken to be changed as the equal ones of rank 0 are, where those are
-all changed alike; else it is taken as it is written. `layers_as_left()` says so in words.
+Rank 0 has only its own layers. A LayerSpec of another rank is taken to be changed as the equal ones of rank 0
+are, where those are all changed alike; else it is taken as it is written. `layers_as_left()` says so in
+words.
 """
 
 from __future__ import annotations
@@ -43,12 +45,14 @@ def states_of(model: Any) -> dict[int, Any]:
 
 
 def twin(module: nn.Module, types: Types) -> nn.Module:
-    """A copy with parameters of its own in the same memory, as far as DeepSpeed has not cast them: it has none of the hooks that
-    DeepSpeed puts on parameters."""
+    """A copy with parameters of its own in the same memory, as far as DeepSpeed has not cast them: it has
+    none of the hooks that DeepSpeed puts on parameters."""
     memo: dict[int, Any] = {}
     for tensor in (*module.parameters(), *module.buffers()):
         value = tensor.detach().to(types.get(id(tensor), tensor.dtype))
-        memo[id(tensor)] = nn.Parameter(value, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else value
+        memo[id(tensor)] = (
+            nn.Parameter(value, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else value
+        )
     return copy.deepcopy(module, memo)
 
 
@@ -72,10 +76,15 @@ def is_spec(layer: Any) -> bool:
 
 
 def layers_as_left(model: Any, states: dict[int, Any], types: Types) -> tuple[list[Any], list[str]]:
-    """The model's layers, and what is taken for granted about them. `states`: states_of() when the model was made."""
+    """The model's layers, and what is taken for granted about them. `states`: states_of() when the model was
+    made."""
     layers, notes = list(model._layer_specs), []
     now = states_of(model)
-    touched: dict[int, Any] = {index: built(model, index) for index in now if is_spec(layers[index]) and now[index] != states.get(index)}
+    touched: dict[int, Any] = {
+        index: built(model, index)
+        for index in now
+        if is_spec(layers[index]) and now[index] != states.get(index)
+    }
     for index in now:
         try:
             if index in touched:
@@ -85,11 +94,15 @@ def layers_as_left(model: Any, states: dict[int, Any], types: Types) -> tuple[li
                 here: Any = built(model, index)
                 layers[index] = twin(here, types)
         except Exception as error:  # whatever a module of the script's may have in it
-            notes.append(f"layer {index} cannot be copied ({type(error).__name__}: {error}): it is taken as it was written")
+            notes.append(
+                f"layer {index} cannot be copied ({type(error).__name__}: {error}): it is taken as it was written"
+            )
             touched.pop(index, None)
     wired = [index for index in now if hasattr(layers[index], "reads") and now[index] != states.get(index)]
     if wired:
-        notes.append(f"layers {spelled(wired)} of graph() were changed after PipelineModule(): they are measured as they were written")
+        notes.append(
+            f"layers {spelled(wired)} of graph() were changed after PipelineModule(): they are measured as they were written"
+        )
     return layers, notes + _carry_over(model, layers, touched, now)
 
 
@@ -108,9 +121,13 @@ def _carry_over(model: Any, layers: list[Any], touched: dict[int, Any], now: dic
             carried.append(index)
         else:
             open_.append(index)
-    notes = [f"layers {spelled(list(touched))} are measured as the script changed them after PipelineModule()"]
+    notes = [
+        f"layers {spelled(list(touched))} are measured as the script changed them after PipelineModule()"
+    ]
     if carried:
-        notes.append(f"layers {spelled(carried)} are on other ranks: taken to be changed as the equal ones of rank 0")
+        notes.append(
+            f"layers {spelled(carried)} are on other ranks: taken to be changed as the equal ones of rank 0"
+        )
     if open_:
         notes.append(
             f"layers {spelled(open_)} are on other ranks, and rank 0 changes only some of those that are equal: taken as their "

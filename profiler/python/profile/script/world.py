@@ -5,8 +5,8 @@
     with world.pretended():
         torch.distributed.init_process_group("nccl")  # at once, on any machine
 
-Nothing is sent. The others are taken to hold what this rank holds: a sum over 4 ranks is 4 times this rank's, a gathered list has
-this rank's object 4 times, and what another rank would broadcast stays as it is here.
+Nothing is sent. The others are taken to hold what this rank holds: a sum over 4 ranks is 4 times this rank's,
+a gathered list has this rank's object 4 times, and what another rank would broadcast stays as it is here.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ REDUCED = ("all_reduce", "reduce", "all_reduce_coalesced")
 
 
 class World:
-    """`size` may change until the process group is made: the script may name it itself. `asked`: by group, the backend that the
-    script asked for."""
+    """`size` may change until the process group is made: the script may name it itself. `asked`: by group,
+    the backend that the script asked for."""
 
     def __init__(self, size: int):
         self.size = size
@@ -36,7 +36,11 @@ class World:
     @contextmanager
     def pretended(self) -> Iterator[None]:
         """torch.distributed and the launcher's environment as rank 0 of this world finds them."""
-        made = {getattr(dist, name): wrap(self, getattr(dist, name)) for name, wrap in WRAPPERS.items() if hasattr(dist, name)}
+        made = {
+            getattr(dist, name): wrap(self, getattr(dist, name))
+            for name, wrap in WRAPPERS.items()
+            if hasattr(dist, name)
+        }
         made[torch.multiprocessing.spawn] = spawn(self, torch.multiprocessing.spawn)
         replace_everywhere(made)
         try:
@@ -70,7 +74,9 @@ def init_process_group(world: World, original: Callable) -> Callable:
         from torch.testing._internal.distributed.fake_pg import FakeStore
 
         given = signature.bind(*args, **named).arguments
-        world.adopt(given.get("world_size", -1) if given.get("world_size", -1) > 0 else os.environ.get("WORLD_SIZE"))
+        world.adopt(
+            given.get("world_size", -1) if given.get("world_size", -1) > 0 else os.environ.get("WORLD_SIZE")
+        )
         original("fake", store=FakeStore(), rank=0, world_size=world.size)
         world.asked[dist.group.WORLD] = str(given.get("backend") or default_backend())
 
@@ -131,7 +137,8 @@ def repeat(value: torch.Tensor, op: Any, ranks: int) -> None:
 
 
 def from_rank_0_only(_world: World, original: Callable) -> Callable:
-    """broadcast_object_list() and scatter_object_list(): what another rank would send is not there, and the list stays as it is."""
+    """broadcast_object_list() and scatter_object_list(): what another rank would send is not there, and the
+    list stays as it is."""
     signature = inspect.signature(original)
 
     @functools.wraps(original)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A profile as one HTML file that needs nothing from the network: a flame chart of a micro-batch, its memory, its layers."""
+"""A profile as one HTML file that needs nothing from the network: a flame chart of a micro-batch, its memory,
+its layers."""
 
 from __future__ import annotations
 
@@ -29,7 +30,9 @@ def flame(runs: list[LayerRun], total: int) -> Iterator[str]:
     start = 0
     for phase in PHASES:
         time = sum(run.slice.time for run in runs if run.phase == phase)
-        yield bar(Slice(phase, start, time), 0, phase, total, f", {100 * time / total:.0f} % of a micro-batch")
+        yield bar(
+            Slice(phase, start, time), 0, phase, total, f", {100 * time / total:.0f} % of a micro-batch"
+        )
         start += time
     for run in runs:
         yield bar(run.slice, 1, run.phase, total, f" {run.phase}, layer {run.row.index}")
@@ -37,7 +40,13 @@ def flame(runs: list[LayerRun], total: int) -> Iterator[str]:
             yield bar(part, 2, "operator", total, f" in {counted(part.calls, 'call')}")
 
 
-COLOURS = {WORKSPACE: "#9aa4b2", RECEIVED: "#c3a16b", PARAMETERS: "#4b5a70", GRADIENTS: "#6f7f96", OPTIMIZER: "#8797ad"}
+COLOURS = {
+    WORKSPACE: "#9aa4b2",
+    RECEIVED: "#c3a16b",
+    PARAMETERS: "#4b5a70",
+    GRADIENTS: "#6f7f96",
+    OPTIMIZER: "#8797ad",
+}
 OTHER = "#b58ac0"
 LAYERS_IN_LEGEND = 16
 
@@ -85,7 +94,8 @@ def owners_legend(ranks: Sequence[Rank]) -> str:
 
 
 def memory(rank: Rank) -> Iterator[str]:
-    """Stacked: what is always in use at the bottom, then layers in model order, then what they received and workspace."""
+    """Stacked: what is always in use at the bottom, then layers in model order, then what they received and
+    workspace."""
     highest = max(1, rank.peak())
     colours = colours_of(rank.rows)
     for moment in (moment for moment in rank.moments() if moment.time):
@@ -113,7 +123,9 @@ def memory_of_rank(rank: Rank) -> Iterator[str]:
     yield f"<p>Rank {rank.number}, {layers}: at most {size(highest)}B; always in use: {owners}; {source_of(rank)}</p>"
     yield '<div class="memory"><svg viewBox="0 0 1000 100" preserveAspectRatio="none">'
     yield from memory(rank)
-    levels = "".join(f'<span style="bottom:{share}%">{size(highest * share // 100)}B</span>' for share in (0, 50, 100))
+    levels = "".join(
+        f'<span style="bottom:{share}%">{size(highest * share // 100)}B</span>' for share in (0, 50, 100)
+    )
     yield f'</svg><div class="levels">{levels}</div></div>'
 
 
@@ -121,12 +133,26 @@ def layer_rows(profile: Any) -> Iterator[str]:
     columns = ("layer", "forward ms", "backward ms", "kept", "workspace", "parameters", "output")
     yield "<tr>" + "".join(f"<th>{name}</th>" for name in columns) + "</tr>"
     for row in profile.layers:
-        sizes = (row.kept, max(row.forward_workspace, row.backward_workspace), row.parameters, row.output_bytes)
-        cells = (row.name, milliseconds(row.forward), milliseconds(row.backward), *(f"{size(s)}B" for s in sizes))
+        sizes = (
+            row.kept,
+            max(row.forward_workspace, row.backward_workspace),
+            row.parameters,
+            row.output_bytes,
+        )
+        cells = (
+            row.name,
+            milliseconds(row.forward),
+            milliseconds(row.backward),
+            *(f"{size(s)}B" for s in sizes),
+        )
         yield "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>"
 
 
-PHASE_LEGEND = [("var(--forward)", "forward"), ("var(--backward)", "backward"), ("var(--operator)", "operators")]
+PHASE_LEGEND = [
+    ("var(--forward)", "forward"),
+    ("var(--backward)", "backward"),
+    ("var(--operator)", "operators"),
+]
 
 
 def html(profile: Any, ranks: int = 1, recordings: Sequence[Recording | None] = ()) -> str:

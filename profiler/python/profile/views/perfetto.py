@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A profile in Chrome's trace format, for ui.perfetto.dev and chrome://tracing: one micro-batch, rank by rank, and who holds
-the memory of each."""
+"""A profile in Chrome's trace format, for ui.perfetto.dev and chrome://tracing: one micro-batch, rank by
+rank, and who holds the memory of each."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ def add_memory(events: TraceEvents, rank: Rank) -> None:
     moments = rank.moments()
     owners = {owner for moment in moments for owner, _ in moment.held} or {"none"}
     for moment in moments:
-        events.counter(rank.number, "memory", moment.start, dict.fromkeys(sorted(owners), 0) | dict(moment.held))
+        events.counter(
+            rank.number, "memory", moment.start, dict.fromkeys(sorted(owners), 0) | dict(moment.held)
+        )
 
 
 def add_rank(events: TraceEvents, profile: Any, rank: Rank) -> None:
@@ -28,8 +30,18 @@ def add_rank(events: TraceEvents, profile: Any, rank: Rank) -> None:
     for run in rank.runs:
         for track, parts in enumerate(([run.slice], run.operators)):
             for part in parts:
-                about = {"layer": run.row.index} | ({"phase": run.phase, "kept": run.row.kept} if track == 0 else {"calls": part.calls})
-                events.slice(rank.number, track, part.name, start=part.start, time=part.time, category=run.phase, **about)
+                about = {"layer": run.row.index} | (
+                    {"phase": run.phase, "kept": run.row.kept} if track == 0 else {"calls": part.calls}
+                )
+                events.slice(
+                    rank.number,
+                    track,
+                    part.name,
+                    start=part.start,
+                    time=part.time,
+                    category=run.phase,
+                    **about,
+                )
     add_memory(events, rank)
 
 

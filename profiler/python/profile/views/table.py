@@ -53,7 +53,8 @@ def weight_of_layers(profile: Any) -> dict[int, int]:
 
 
 def flops_of_layers(profile: Any) -> dict[int, int]:
-    """Of a forward and a backward of each measured layer, as far as they are known; without those where none are."""
+    """Of a forward and a backward of each measured layer, as far as they are known; without those where none
+    are."""
     flops: dict[int, int] = {}
     for row in profile.operators:
         if row.flops is not None:
@@ -67,7 +68,9 @@ def billions(count: int | None) -> str:
 
 def layer_table(profile: Any) -> Table:
     """One row a measured layer, with how often the model has it."""
-    title = f"{plain(profile.model)} on {plain(profile.device_name)}, a micro-batch of {profile.micro_batch_size}"
+    title = (
+        f"{plain(profile.model)} on {plain(profile.device_name)}, a micro-batch of {profile.micro_batch_size}"
+    )
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("layer", overflow="fold")
     for column in ("n", "fwd ms", "bwd ms", "+-", "kept B", "work B", "params B", "output B"):
@@ -126,9 +129,13 @@ def block_lines(profile: Any) -> list[str]:
     rank = profile.rank
     lines = []
     if rank.forward or rank.backward:
-        lines.append(f"a block takes {rank.forward / 1e3:.0f} us forward and {rank.backward / 1e3:.0f} us backward beside its layers")
+        lines.append(
+            f"a block takes {rank.forward / 1e3:.0f} us forward and {rank.backward / 1e3:.0f} us backward beside its layers"
+        )
     if rank.average and abs(rank.average - 10**6) >= 5000:  # else 1.00 times
-        lines.append(f"on average layers take {rank.average / 1e6:.2f} times their medians, which plans count")
+        lines.append(
+            f"on average layers take {rank.average / 1e6:.2f} times their medians, which plans count"
+        )
     if rank.read:
         lines.append(f"a batch takes {rank.read / 1e3:.0f} us to read")
     if step := sum(row.step_time for row in profile.layers):
@@ -158,7 +165,8 @@ def completeness_line(profile: Any) -> str:
 
 
 def launch_lines(profile: Any) -> list[str]:
-    """Where launching operators takes most of the time, another schedule gains little. No advice where the times are not known."""
+    """Where launching operators takes most of the time, another schedule gains little. No advice where the
+    times are not known."""
     share = launch_share(profile)
     if share <= MOSTLY_LAUNCHING or profile.noise:
         return []
@@ -169,7 +177,8 @@ def launch_lines(profile: Any) -> list[str]:
 
 
 def off(predicted: float, measured: int, drift: float, noise: str = "") -> str:
-    """How far a prediction is from what was measured, the machine's own change taken out. Of times nothing where they are not known."""
+    """How far a prediction is from what was measured, the machine's own change taken out. Of times nothing
+    where they are not known."""
     if noise:
         return "?"
     return f"{100 * (predicted * drift / measured - 1):+.1f} %" if measured else "-"
@@ -204,14 +213,25 @@ def size_lines(profile: Any) -> list[str]:
     if not rows:
         return []
     at_each = ", ".join(f"{row.size}: {(sum(row.forward) + sum(row.backward)) / 1e6:.2f} ms" for row in rows)
-    error = f"; a size between two measured ones lies within {worst_between(rows):.1%} of the line through them" if len(rows) > 2 else ""
+    error = (
+        f"; a size between two measured ones lies within {worst_between(rows):.1%} of the line through them"
+        if len(rows) > 2
+        else ""
+    )
     return [f"Tokens and forward with backward: {at_each}{error}"]
 
 
 def show(profile: Any, console: Console) -> None:
     console.print(layer_table(profile))
     console.print(operator_table(profile))
-    notes = size_lines(profile) + transfer_lines(profile) + block_lines(profile) + unrest_lines(profile) + launch_lines(profile) + timer_lines(profile)
+    notes = (
+        size_lines(profile)
+        + transfer_lines(profile)
+        + block_lines(profile)
+        + unrest_lines(profile)
+        + launch_lines(profile)
+        + timer_lines(profile)
+    )
     for line in (*notes, completeness_line(profile)):
         console.print(line, highlight=False)
 
@@ -230,7 +250,10 @@ def summary(profile: Any, path: str) -> dict[str, Any]:
         "backward": sum(row.backward.median for row in rows),
         "kept": sum(row.kept for row in rows),
         "parameters": sum(row.parameters for row in rows),
-        "flops": sum(times * flops_of_layers(profile).get(index, 0) for index, times in weight_of_layers(profile).items()),
+        "flops": sum(
+            times * flops_of_layers(profile).get(index, 0)
+            for index, times in weight_of_layers(profile).items()
+        ),
         "operators": len(profile.operators),
         "transfers": len(profile.transfers),
         "block_forward": profile.rank.forward,
@@ -239,7 +262,10 @@ def summary(profile: Any, path: str) -> dict[str, Any]:
         "read": profile.rank.read,
         "step_time": sum(row.step_time for row in profile.layers),
         "beside_step_time": profile.rank.step_time,
-        "sizes": [{"size": row.size, "forward": sum(row.forward), "backward": sum(row.backward)} for row in profile.sizes],
+        "sizes": [
+            {"size": row.size, "forward": sum(row.forward), "backward": sum(row.backward)}
+            for row in profile.sizes
+        ],
         "sizes_error": worst_between(profile.sizes),
         "timer": profile.timer,
         "noise": profile.noise,

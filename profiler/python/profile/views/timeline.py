@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """One micro-batch as the profile has it: every layer forwards, then backwards, with what is held and by whom.
 
-Layers stand one after another with their median times, as on one device. Inside a layer its operators stand by falling self
-time, for a profile does not keep their order; what they leave of the layer's time is the launching of operators. Memory is what
-was recorded of each rank (measure/rank_memory.py), put to where the rank's forward and backward stand; without a recording, what the rows say.
+Layers stand one after another with their median times, as on one device. Inside a layer its operators stand
+by falling self time, for a profile does not keep their order; what they leave of the layer's time is the
+launching of operators. Memory is what was recorded of each rank (measure/rank_memory.py), put to where the
+rank's forward and backward stand; without a recording, what the rows say.
 """
 
 from __future__ import annotations
@@ -12,7 +13,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ostinato.profile.measure.owners import BACKWARD, FORWARD, GRADIENTS, OPTIMIZER, PARAMETERS, WORKSPACE, Recording
+from ostinato.profile.measure.owners import (
+    BACKWARD,
+    FORWARD,
+    GRADIENTS,
+    OPTIMIZER,
+    PARAMETERS,
+    WORKSPACE,
+    Recording,
+)
 from ostinato.profile.model.stage import cuts_of
 
 PHASES = (FORWARD, BACKWARD)
@@ -33,7 +42,9 @@ class LayerRun:
     phase: str
     slice: Slice
     operators: list[Slice]
-    held: list[tuple[str, int]]  # bytes kept by each layer when it ends, those that keep something, in model order
+    held: list[
+        tuple[str, int]
+    ]  # bytes kept by each layer when it ends, those that keep something, in model order
     workspace: int  # peak bytes inside it above what was held before and what it keeps
 
 
@@ -116,7 +127,8 @@ def from_rows(rank: Rank) -> Iterator[Moment]:
 
 
 def place_of(rank: Rank, at: int) -> int:
-    """A time of the recording, on the micro-batch's axis: forward and backward are stretched to the times of the rows."""
+    """A time of the recording, on the micro-batch's axis: forward and backward are stretched to the times of
+    the rows."""
     assert rank.recording is not None
     place = 0
     for phase in PHASES:
@@ -129,10 +141,14 @@ def place_of(rank: Rank, at: int) -> int:
 
 
 def not_recorded(rank: Rank) -> dict[str, int]:
-    """What no micro-batch allocates: the optimizer's state, and gradients in another precision than the parameters'."""
+    """What no micro-batch allocates: the optimizer's state, and gradients in another precision than the
+    parameters'."""
     assert rank.recording is not None
     computed, recording = dict(rank.static), rank.recording
-    more = {GRADIENTS: computed.get(GRADIENTS, 0) - recording.held.get(GRADIENTS, 0), OPTIMIZER: computed.get(OPTIMIZER, 0)}
+    more = {
+        GRADIENTS: computed.get(GRADIENTS, 0) - recording.held.get(GRADIENTS, 0),
+        OPTIMIZER: computed.get(OPTIMIZER, 0),
+    }
     return {owner: size for owner, size in more.items() if size > 0}
 
 
@@ -149,8 +165,16 @@ def recorded(rank: Rank) -> Iterator[Moment]:
         return [(owner, size) for owner, size in sizes if size]
 
     starts = [0, *(place_of(rank, change.at) for change in recording.changes)]
-    whens = ["before its forward", *(f"when {c.owner} {'took' if c.bytes > 0 else 'gave back'} {abs(c.bytes)} B" for c in recording.changes)]
-    for held, when, start, end in zip(recording.over_time(), whens, starts, [*starts[1:], rank.total], strict=True):
+    whens = [
+        "before its forward",
+        *(
+            f"when {c.owner} {'took' if c.bytes > 0 else 'gave back'} {abs(c.bytes)} B"
+            for c in recording.changes
+        ),
+    ]
+    for held, when, start, end in zip(
+        recording.over_time(), whens, starts, [*starts[1:], rank.total], strict=True
+    ):
         yield Moment(start, max(0, end - start), by_owner(held), when)
 
 
@@ -181,5 +205,7 @@ def ranks_of(profile: Any, stages: int, recordings: Sequence[Recording | None] =
             if first <= run.row.index < last
         ]
         recording = recordings[number] if recordings else None
-        ranks.append(Rank(number, rows, [(owner, size) for owner, size in static if size], here, total, recording))
+        ranks.append(
+            Rank(number, rows, [(owner, size) for owner, size in static if size], here, total, recording)
+        )
     return ranks
