@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where layers get their modules from: a model in memory, a checkpoint on disk, or a configuration alone.
 
-source = source_of(LlamaConfig(...))                  # weights are drawn as the model draws them, on the rank
-that builds a layer source = source_of("folder/of/a/checkpoint")          # safetensors: of a layer's file,
-its own tensors are read source = source_of(model)                             # copies source.carved(stubs,
-keeps)                           # the model, of which only some modules and parameters are left: carving
+source = source_of(LlamaConfig(...))          # draws weights as the model does, on the rank that builds a layer
+source = source_of("folder/of/a/checkpoint")  # safetensors: reads a layer's own tensors only
+source = source_of(model)                     # copies
+source.carved(stubs, keeps)                   # the model with only some modules and parameters (carving)
 """
 
 import contextlib

@@ -2,9 +2,9 @@
 """From what a step is given to what each micro-batch takes.
 
 micro_batches(tokens, 4, "inputs")                # four equal parts of a tensor along dimension 0
-micro_batches((tokens, labels), 4, "inputs")      # of each tensor in tuples, NamedTuples and dictionaries:
-all of one batch micro_batches([a, b, c, d], 4, "inputs")          # already cut micro_batches((tokens, [mask]
-* 4), 4, "inputs")  # that one is: each micro-batch takes all of the mask
+micro_batches((tokens, labels), 4, "inputs")      # of each tensor in tuples, NamedTuples and dictionaries
+micro_batches([a, b, c, d], 4, "inputs")          # already cut
+micro_batches((tokens, [mask] * 4), 4, "inputs")  # the mask is: each micro-batch takes all of one
 """
 
 from collections.abc import Mapping, Sequence

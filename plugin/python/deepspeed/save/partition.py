@@ -2,9 +2,9 @@
 """How DeepSpeed would cut a model into any number of stages: written beside a checkpoint, for what is done
 with it where the model is not.
 
-note(model, "parameters")           # as soon as a PipelineModule is made: what each of this rank's layers
-weighs facts = facts_of(model)             # all ranks of a pipeline; for ostinato.json parts(facts, 3)
-# [0, 4, 7, 12]; None where the model cuts itself in its own way
+note(model, "parameters")  # as soon as a PipelineModule is made: what each of this rank's layers weighs
+facts = facts_of(model)    # all ranks of a pipeline; for ostinato.json
+parts(facts, 3)            # [0, 4, 7, 12]; None where the model cuts itself in its own way
 """
 
 from typing import Any

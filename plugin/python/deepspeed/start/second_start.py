@@ -2,13 +2,13 @@
 """What the first start hands to the second, and what happens where there can be none.
 
 begin(prepared, records)      # all ranks, in the first start: every process replaces itself (again)
-measured(prepared)            # in the second: what DeepSpeed's 1F1B did in the steps of this engine that were
-checked; None: nothing for_another(prepared)         # in the second: another engine of the process has found
-the plan before(prepared)              # in the second: seconds that steps of DeepSpeed's own engine took in
-the first; []: not known fall_back(prepared, why)      # in the second: the plan is slower, and all ranks
-start once more, without it move(prepared, files, moved)  # under a plan: all ranks start once more, with a
-new one (adapt) moved(prepared)               # in a start after that: what it follows goes_without()
-# in the second, or after it: why it is to run under DeepSpeed's own schedule
+measured(prepared)            # in the second: what 1F1B did in this engine's checked steps; None: nothing
+for_another(prepared)         # in the second: another engine of the process has found the plan
+before(prepared)              # in the second: seconds of DeepSpeed's own steps in the first; []: not known
+fall_back(prepared, why)      # in the second: the plan is slower, and all ranks start once more without it
+move(prepared, files, moved)  # under a plan: all ranks start once more, with a new one (adapt)
+moved(prepared)               # in a start after that: what it follows
+goes_without()                # in the second, or later: why it runs under DeepSpeed's own schedule
 """
 
 import json

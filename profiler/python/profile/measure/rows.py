@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What was measured, as the rows of a profile.
 
-row = layer_cost(samples, footprint, state, input_bytes, output_bytes)     # of one layer, wherever it was
-measured rows = layer_rows(chain, rows_by_layer, memory, footprints)                # of a model, one a layer
-of it
+row = layer_cost(samples, footprint, state, input_bytes, output_bytes)  # one layer, wherever it was measured
+rows = layer_rows(chain, rows_by_layer, memory, footprints)             # one row for each layer of a model
 """
 
 from __future__ import annotations
