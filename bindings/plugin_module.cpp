@@ -44,6 +44,18 @@ py::object numbers_of(const Layers& layers) {
   return py::tuple(numbers);
 }
 
+std::vector<std::pair<std::string, std::string>> model_layers(const Program& program) {
+  std::vector<std::pair<std::string, std::string>> list;
+  for (const std::string& layer : program.model.layers) {
+    const std::size_t space = layer.rfind(' ');
+    if (space == std::string::npos)
+      list.emplace_back("", layer);
+    else
+      list.emplace_back(layer.substr(0, space), layer.substr(space + 1));
+  }
+  return list;
+}
+
 void bind_instruction(py::module_& m) {
   py::class_<Instruction>(m, "Instruction")
       .def_property_readonly("action", [](const Instruction& i) { return to_string(i.action); })
@@ -95,6 +107,18 @@ void bind_program(py::module_& m) {
       .def_readonly("plan_sha256", &Program::plan_sha256)
       .def_readonly("placement_sha256", &Program::placement_sha256)
       .def_readonly("placement_name", &Program::placement_name)
+      .def_property_readonly(
+          "model_sha256", [](const Program& p) { return p.model.sha256; },
+          "Of the profile that the placement was made from; \"\": written by hand.")
+      .def_property_readonly("model_layers", &model_layers,
+                             "(name, digest) of each layer that was profiled; []: not known.")
+      .def_property_readonly(
+          "micro_batch_size", [](const Program& p) { return p.model.micro_batch_size; },
+          "Samples of a micro-batch that was profiled; 0: not known.")
+      .def_readonly("counts_hosts", &Program::counts_hosts,
+                    "The placement says which devices share processors.")
+      .def_readonly("chooses_modes", &Program::chooses_modes,
+                    "The plan takes modes of its placement's choices.")
       .def_property_readonly("ranks", [](const Program& p) { return p.ranks.size(); })
       .def_property_readonly("links", &links,
                              "(source, target) of each pair of ranks between which something travels.")

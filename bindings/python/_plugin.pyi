@@ -43,6 +43,11 @@ class Program:
     plan_sha256: str
     placement_sha256: str
     placement_name: str
+    model_sha256: str
+    model_layers: list[tuple[str, str]]
+    micro_batch_size: int
+    counts_hosts: bool
+    chooses_modes: bool
     ranks: int
     links: list[tuple[int, int]]
     keeps_order: bool

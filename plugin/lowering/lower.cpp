@@ -247,6 +247,8 @@ class Lowering {
     program.makespan = program.predicted = plan_.makespan;
     program.lower_bound = plan_.lower_bound.makespan;
     program.planned_peak = plan_.peak_memory;
+    program.counts_hosts = !placement_.hosts.empty();
+    program.chooses_modes = plan_.modes.has_value();
     return program;
   }
 

@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "search/placement/model_facts.h"
 #include "search/placement/placement.h"
 #include "search/plan/plan.h"
 
@@ -89,6 +90,9 @@ struct Program {
   /// plan without any, 1F1B on the same placement, whatever memory it needs, interleaved for several chunks.
   std::vector<Baseline> baselines;
   std::vector<Bytes> planned_peak;  ///< per device, static memory included
+  ModelFacts model;            ///< that the placement was made for; empty where it was lowered from memory
+  bool counts_hosts = false;   ///< the placement says which devices share processors
+  bool chooses_modes = false;  ///< the plan takes modes of its placement's choices
 };
 
 /// True where every stage adds to its weights' gradients in micro-batch order 0, 1, 2, ..., and one that

@@ -8,6 +8,7 @@ import json
 from contextlib import redirect_stdout
 from dataclasses import replace
 
+import ostinato
 import pytest
 import torch
 import torch.distributed as dist
@@ -301,12 +302,18 @@ def test_placements_whose_steps_cannot_have_their_own_plans(world2, tmp_path):
             assert message.startswith("Unsupported") and words in message, message
 
 
-def test_a_plan_that_chooses_modes_is_refused(plans):
-    program = _plugin.lower(str(plans["halves"]), str(plans["halves"].with_name("placement.toml")))
-    modes = json.dumps({"modes": {"taken": [{"choice": "s0", "mode": "recompute"}]}})
-    refuse(program, stages_of(program), "{}")
+def test_a_plan_that_chooses_modes_is_refused(plans, tmp_path):
+    written = plans["halves"].with_name("placement.toml")
+    program = _plugin.lower(str(plans["halves"]), str(written))
+    refuse(program, stages_of(program))
+    quicker = '[[choices]]\nname = "c"\nmodes = [{ name = "keep" }, { name = "quick", blocks = [{ block = "s0.B", time = 1 }] }]\n'
+    placement = ostinato.Placement.from_text(f"{written.read_text()}\n{quicker}")
+    files = [tmp_path / name for name in ("plan.json", "placement.toml")]
+    ostinato.search(placement, micro_batches=program.micro_batches, choose=True).write(files[0])
+    placement.write(files[1])
+    chosen = _plugin.lower(*map(str, files))
     with pytest.raises(Unsupported, match="chooses modes"):
-        refuse(program, stages_of(program), modes)
+        refuse(chosen, stages_of(chosen))
 
 
 def test_sizes_of_items():

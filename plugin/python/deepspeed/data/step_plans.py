@@ -8,7 +8,6 @@ Ranks that read tell the others what they have seen. The first of them (`planner
 as text (ostinato-plan/1). Every rank checks it, lowers it, and proves the program free of deadlock.
 """
 
-import json
 import statistics
 import time
 from collections.abc import Sequence
@@ -43,10 +42,9 @@ class Planned:
         return asdict(self)
 
 
-def refuse(program, stages: list[plans.Stage], plan: str) -> None:
-    """Raises Unsupported for the first thing that steps of their own plans cannot keep of `program`, whose
-    plan has the text `plan`."""
-    if json.loads(plan).get("modes"):
+def refuse(program, stages: list[plans.Stage]) -> None:
+    """Raises Unsupported for the first thing that steps of their own plans cannot keep of `program`."""
+    if program.chooses_modes:
         raise Unsupported(
             '"sizes" does not work with a plan that chooses modes (--choose): write them into the blocks of the placement'
         )

@@ -7,10 +7,6 @@ adapters that a script puts on are not there yet when the PipelineModule is made
 compared.
 """
 
-import tomllib
-from dataclasses import dataclass
-from pathlib import Path
-
 import torch
 from ostinato.profile.model.model_digest import digest_of_layers, layer_digest, layer_name, layer_parameters
 
@@ -54,43 +50,20 @@ def together(of_ranks: list[dict[int, str]], topology: Topology) -> dict[int, st
     return {index: digest for (which, index), (digest, _) in whole.items() if which == 0}
 
 
-@dataclass(frozen=True)
-class Profiled:
-    """What a placement says of the model that it was made for: the digest of its profile ("": it was written
-    by hand), and of each layer its name and digest ([]: not known).
-    """
-
-    sha256: str = ""
-    layers: tuple[tuple[str, str], ...] = ()
-    shares_cores: bool = False  # the placement says which of its devices do
-    micro_batch_size: int = 0  # samples; 0: not known
-
-
-def read(placement: Path) -> Profiled:
-    """The table [model] of a placement that has been checked. Only that table is parsed: blocks may be many."""
-    text = placement.read_text()
-    shares = "\n[[hosts]]\n" in text
-    _, found, rest = text.partition("\n[model]\n")
-    if not found:
-        return Profiled(shares_cores=shares)
-    table = tomllib.loads(rest.partition("\n[")[0])
-    layers = tuple(entry.rpartition(" ")[::2] for entry in table.get("layers", ()))
-    return Profiled(table.get("sha256", ""), layers, shares, table.get("micro_batch_size", 0))
-
-
-def check(profiled: Profiled, placement: str, digests: dict[int, str], specs: list, made: bool) -> str:
+def check(program, digests: dict[int, str], specs: list, made: bool) -> str:
     """What rank 0 is to say, or "". Raises OstinatoError, the same on every rank, where the plan was made for
     another model.
 
-    `placement`: its name; `digests`: of this model's layers, but for those of which ranks hold parts; `made`:
-    the script has finished the model.
+    `digests`: of this model's layers, but for those of which ranks hold parts; `made`: the script has
+    finished the model.
     """
-    expected, here = profiled.layers, [layer_name(index, spec) for index, spec in enumerate(specs)]
-    if not profiled.sha256:
+    if not program.model_sha256:  # a placement that was written by hand
         return ""
+    placement, expected = program.placement_name, program.model_layers
+    here = [layer_name(index, spec) for index, spec in enumerate(specs)]
     if len(expected) != len(specs):
         whole = [digests.get(index, "") for index in range(len(specs))]
-        return "" if digest_of_layers(whole) == profiled.sha256 or not made else _unknown(placement)
+        return "" if digest_of_layers(whole) == program.model_sha256 or not made else _unknown(placement)
     differing = [
         i
         for i, digest in sorted(digests.items())
@@ -117,12 +90,12 @@ def _unknown(placement: str) -> str:
     return f'placement "{placement}" was made from a profile without digests of layers: whether it is of this model is not known'
 
 
-def size_note(profiled: Profiled, samples: int) -> str:
+def size_note(program, samples: int) -> str:
     """What rank 0 is to say of micro-batches of so many samples, or ""."""
-    if profiled.micro_batch_size in (0, samples):
+    if program.micro_batch_size in (0, samples):
         return ""
     return (
-        f"the plan was made for micro-batches of {profiled.micro_batch_size} samples, and this run has {samples} "
+        f"the plan was made for micro-batches of {program.micro_batch_size} samples, and this run has {samples} "
         "(train_micro_batch_size_per_gpu): its times and memory are not those planned; profile again"
     )
 

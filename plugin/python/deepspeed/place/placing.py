@@ -8,7 +8,6 @@ Whatever a script does to the model afterwards (optimizers, hooks, adapters, ref
 what trains. deepspeed.initialize() checks that configuration and plan fit, and makes the engine (start).
 """
 
-import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -25,7 +24,7 @@ from ..errors import OstinatoError, Unsupported
 from .experts import refuse_experts_apart
 from ..stages.idle import give_idle
 from .rebuild import Rebuilt, rebuild
-from ..section.search import kept_plan, texts_of
+from ..section.search import costs_in, kept_plan, texts_of
 from ..stages.sharding import check_layers, shards_of
 from ..upstream import Model
 
@@ -59,9 +58,6 @@ class Prepared:
     program: "Program | None" = None
     placement: str = ""  # its text, where steps have plans of their own
     measured: str = ""  # the profile that these plans follow; "": none
-    profiled: model_identity.Profiled = field(
-        default_factory=model_identity.Profiled
-    )  # the model that it was made for
     places: list[cores.Place] = field(default_factory=list)  # by rank; known when the ranks have agreed
     error: OstinatoError | None = None
     files: dict[str, str] = field(default_factory=dict)  # of a plan that was searched: their texts, by name
@@ -160,13 +156,13 @@ def _lower(prepared: Prepared, paths: Paths, model: Model) -> None:
     program, section = plans.lower(paths), prepared.section
     assert section is not None and paths.placement is not None and paths.plan is not None
     if section.sizes:
-        step_plans.refuse(program, plans.stages_of(program), paths.plan.read_text())
+        step_plans.refuse(program, plans.stages_of(program))
     plans.check_shape(program, model.topology().get_dim("pipe"), model._layer_specs)
     check_layers(model._layer_specs, plans.stages_of(program))
     if section.sizes:
         prepared.placement = paths.placement.read_text()
-        prepared.measured = json.dumps(json.loads(paths.sizes.read_text())["profile"]) if paths.sizes else ""
-    prepared.program, prepared.profiled = program, model_identity.read(paths.placement)
+        prepared.measured = costs_in(paths.sizes)
+    prepared.program = program
 
 
 def agreed(prepared: Prepared, model: Model, configuration: str = "", made: bool = True) -> None:
@@ -180,12 +176,10 @@ def agreed(prepared: Prepared, model: Model, configuration: str = "", made: bool
     if prepared.program is None:
         return
     digests = model_identity.together([statement.layers for statement in everyone], model.topology())
-    note = model_identity.check(
-        prepared.profiled, prepared.program.placement_name, digests, model._layer_specs, made
-    )
+    note = model_identity.check(prepared.program, digests, model._layer_specs, made)
     # What is searched here counts the sharing, and writes no hosts where layers wait or sleep more than they
     # compute.
-    counted = prepared.profiled.shares_cores or prepared.checked()[0].searches
+    counted = prepared.program.counts_hosts or prepared.checked()[0].searches
     for said in (note, "" if placed_of(model) else cores.note(prepared.places, counted)):
         if said:
             say(said)

@@ -12,7 +12,6 @@ that wait hold no collective.
 import json
 import tempfile
 import zlib
-from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -79,18 +78,18 @@ def _shared(answer: Callable[[], dict[str, str]], section: Section, paths: Paths
     """`answer`: on rank 0, texts of files by their names; {}: there are none."""
     store, key = _get_default_store(), f"ostinato/search/{next(_rounds)}"
     if dist.get_rank() == 0:
-        store.set(key, json.dumps(_or_error(answer)))
+        store.set(key, zlib.compress(json.dumps(_or_error(answer)).encode()))
     else:
         _wait(store, key, section)
-    said = json.loads(store.get(key))
+    said = json.loads(zlib.decompress(store.get(key)))
     if "error" in said:
         raise OstinatoError(said["error"])
     if not said:
         yield None
         return
     with tempfile.TemporaryDirectory(prefix="ostinato-") as folder:
-        for name, packed in said.items():
-            (Path(folder) / name).write_bytes(zlib.decompress(b64decode(packed)))
+        for name, text in said.items():
+            (Path(folder) / name).write_text(text)
         sizes = Path(folder) / SIZES if SIZES in said else None
         yield paths.model_copy(
             update={"plan": Path(folder) / PLAN, "placement": Path(folder) / PLACEMENT, "sizes": sizes}
@@ -106,7 +105,7 @@ def texts_of(paths: Paths) -> dict[str, str]:
 
 def _or_error(answer: Callable[[], dict[str, str]]) -> dict[str, str]:
     try:
-        return _packed(answer())
+        return answer()
     except (OSError, OstinatoError) as error:
         return {"error": str(error)}
 
@@ -150,6 +149,11 @@ def _costs_by_size(section: Section, paths: Paths) -> dict[str, str]:
     return {SIZES: json.dumps({"function": section.sizes, "profile": profile})}
 
 
+def costs_in(sizes: Path | None) -> str:
+    """The profile that plans of steps follow, out of SIZES; "" where there is none."""
+    return json.dumps(json.loads(sizes.read_text())["profile"]) if sizes else ""
+
+
 def _kept_costs(section: Section, kept: Path) -> dict[str, str]:
     """What an earlier run with "auto" has measured beside the plan that it left."""
     if section.sizes is None or not (kept / SIZES).is_file():
@@ -184,10 +188,6 @@ def profile_for(paths: Paths, devices: int) -> Path | None:
     return next(
         (path for path in (paths.output / ADAPTED / BASE, paths.output / PROFILE) if path.is_file()), None
     )
-
-
-def _packed(texts: dict[str, str]) -> dict[str, str]:
-    return {name: b64encode(zlib.compress(text.encode())).decode() for name, text in texts.items()}
 
 
 def _search(search: Search, profile: Path, size: Size) -> Plan:

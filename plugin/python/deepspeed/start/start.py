@@ -178,7 +178,7 @@ def _install(
     assert program is not None
     stages, rebuilt, stock = placed.stages, placed.rebuilt, model.partitions()
     plans.check_micro_batches(program, config.gradient_accumulation_steps)
-    if said := model_identity.size_note(prepared.profiled, config.train_micro_batch_size_per_gpu):
+    if said := model_identity.size_note(program, config.train_micro_batch_size_per_gpu):
         say(said)
     optimizes = bool(kwargs.get("optimizer") or config.optimizer_name)
     groups = given_groups(kwargs.get("optimizer"), kwargs.get("model_parameters"))
@@ -281,12 +281,8 @@ def _take_placed(made: Prepared, placed: Placed) -> None:
     given, there = made.program, placed.prepared.program
     assert there is not None and made.section is not None
     if given is None and not (made.section.searches and made.section.placement):
-        made.program, made.placement, made.measured = (
-            there,
-            placed.prepared.placement,
-            placed.prepared.measured,
-        )
-        made.profiled, made.kept = placed.prepared.profiled, placed.prepared.kept
+        made.program, made.kept = there, placed.prepared.kept
+        made.placement, made.measured = placed.prepared.placement, placed.prepared.measured
     elif given is not None and given.placement_sha256 != there.placement_sha256:
         raise OstinatoError(
             f'the PipelineModule was laid out for placement "{there.placement_name}", and the section of this configuration names a plan on '
