@@ -8,7 +8,8 @@
 
 namespace ostinato {
 
-/// Optional `[model]` of a placement file: the model that the placement was made for, as its profile names it.
+/// Optional `[model]` of a placement file: the model that the placement was made for, as its profile names
+/// it.
 struct ModelFacts {
   std::string sha256;                  ///< of the profile; empty: not known
   std::vector<std::string> layers;     ///< each layer's name, a space, and its digest; empty: not known

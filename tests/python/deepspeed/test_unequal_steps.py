@@ -309,8 +309,8 @@ def test_a_plan_that_chooses_modes_is_refused(plans, tmp_path):
     quicker = '[[choices]]\nname = "c"\nmodes = [{ name = "keep" }, { name = "quick", blocks = [{ block = "s0.B", time = 1 }] }]\n'
     placement = ostinato.Placement.from_text(f"{written.read_text()}\n{quicker}")
     files = [tmp_path / name for name in ("plan.json", "placement.toml")]
-    ostinato.search(placement, micro_batches=program.micro_batches, choose=True).write(files[0])
-    placement.write(files[1])
+    ostinato.search(placement, micro_batches=program.micro_batches, choose=True).save(files[0])
+    placement.save(files[1])
     chosen = _plugin.lower(*map(str, files))
     with pytest.raises(Unsupported, match="chooses modes"):
         refuse(chosen, stages_of(chosen))

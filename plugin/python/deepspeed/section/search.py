@@ -78,7 +78,8 @@ def _shared(answer: Callable[[], dict[str, str]], section: Section, paths: Paths
     """`answer`: on rank 0, texts of files by their names; {}: there are none."""
     store, key = _get_default_store(), f"ostinato/search/{next(_rounds)}"
     if dist.get_rank() == 0:
-        store.set(key, zlib.compress(json.dumps(_or_error(answer)).encode()))
+        packed = zlib.compress(json.dumps(_or_error(answer)).encode())
+        store.set(key, packed)  # type: ignore[arg-type]  # which takes bytes, too
     else:
         _wait(store, key, section)
     said = json.loads(zlib.decompress(store.get(key)))
