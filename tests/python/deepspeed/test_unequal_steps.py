@@ -306,8 +306,8 @@ def test_a_plan_that_chooses_modes_is_refused(plans, tmp_path):
     written = plans["halves"].with_name("placement.toml")
     program = _plugin.lower(str(plans["halves"]), str(written))
     refuse(program, stages_of(program))
-    quicker = '[[choices]]\nname = "c"\nmodes = [{ name = "keep" }, { name = "quick", blocks = [{ block = "s0.B", time = 1 }] }]\n'
-    placement = ostinato.Placement.from_text(f"{written.read_text()}\n{quicker}")
+    faster = '[[choices]]\nname = "c"\nmodes = [{ name = "keep" }, { name = "recompute", blocks = [{ block = "s0.B", time = 1 }] }]\n'
+    placement = ostinato.Placement.from_text(f"{written.read_text()}\n{faster}")
     files = [tmp_path / name for name in ("plan.json", "placement.toml")]
     ostinato.search(placement, micro_batches=program.micro_batches, choose=True).save(files[0])
     placement.save(files[1])
