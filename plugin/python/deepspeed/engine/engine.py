@@ -7,7 +7,6 @@ monitors, checkpoints. The engine's class is changed when it is made; DeepSpeed'
 """
 
 import time
-from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from itertools import chain, count
@@ -17,7 +16,7 @@ import torch.distributed as dist
 from deepspeed.accelerator import get_accelerator
 from deepspeed.runtime.pipe import schedule
 from ostinato.profile.machine import freed_memory
-from ostinato.groups import everyones, link_groups
+from ostinato.groups import link_groups
 from ostinato.ranks.presence import Presence
 from ostinato.ranks.watch import Watch, late_after
 from torch.distributed.distributed_c10d import _get_default_store
@@ -30,6 +29,7 @@ from ..equal.compared import compare_with
 from ..stages.copies import add_losses, watched_buffers
 from ..errors import OstinatoError
 from .evaluation import Forwards
+from .first_step import FirstStep
 from ..tell.outside import Outside
 from .plan_checkpoints import PlanCheckpoints
 from .plan_data import PlanData
@@ -77,7 +77,9 @@ class PlanEngine(PlanData, PlanCheckpoints):
         run.readers = Readers(self, run.stages)
         run.couriers = couriers_of(run.stages, run.shards, self.device)
         run.forwards = Forwards(self, self._make_executor)
-        run.executor = self._training_executor() if run.trains else None
+        if run.trains:
+            run.first_step = FirstStep(run.program, run.stages, run.stock_parts, self.module)
+            run.executor = self._training_executor()
         if run.trains and self.device.type == "cpu":
             freed_memory.keep()
         if run.plans_steps:
@@ -144,7 +146,7 @@ class PlanEngine(PlanData, PlanCheckpoints):
                     ),
                     after_backward=lambda micro_batch, part: self._after_backward(part),
                     may_split=self.module.may_split(stage),
-                    one_by_one=self._one_by_one(stage),
+                    one_by_one=plans.one_by_one(stage, run.stock_parts),
                 )
         return executor
 
@@ -209,7 +211,8 @@ class PlanEngine(PlanData, PlanCheckpoints):
             if run.adapt is not None:
                 run.adapt.begins(self.global_steps)
             self.module.follow()
-            run.hooks = self._look_behind_own_borders()
+            assert run.first_step is not None
+            run.first_step.begin()
             run.readers.begin(data_iter)
             data_iter = run.random_numbers.before_step(data_iter)
         with (
@@ -264,32 +267,16 @@ class PlanEngine(PlanData, PlanCheckpoints):
     def _tell_of_first_step(self) -> None:
         """What nobody knows before it. All ranks must call it."""
         run = self._ostinato
-        for handle in run.hooks:
-            handle.remove()
         for said in run.readers.end():
             print(f"ostinato: rank {self.global_rank}: {said}", flush=True)
-        mine = {
-            layer
-            for stage in run.stages
-            for layer in run.written_again & set(stage.layers)
-            if run.steps or not self._as_in_1f1b(stage, layer)
-        }
-        everyone = zip(*everyones((run.several, run.strided, mine)), strict=True)
-        several, strided, again = (sorted(set[int]().union(*of_ranks)) for of_ranks in everyone)
-        notes = [announce.several(several)] * bool(several and run.keeps_bits)
-        notes += [announce.strided(strided)] * bool(strided and run.keeps_bits)
-        notes += [announce.written_again(again)] * bool(again)
+        assert run.first_step is not None
+        notes = run.first_step.end(run.keeps_bits, planned_in_steps=run.steps is not None)
+        run.first_step = None
         if run.unsaid is not None:
             run.unsaid += notes
             return
         for line in notes:
             announce.say(line)
-
-    def _as_in_1f1b(self, stage: plans.Stage, layer: int) -> bool:
-        run = self._ostinato
-        return plans.as_in_1f1b(
-            run.program, stage, bisect_right(run.stock_parts, layer) - 1, len(run.stock_parts) - 1
-        )
 
     def _tell_what_ran_whole(self) -> None:
         """A layer may checkpoint by itself, which only a backward shows."""

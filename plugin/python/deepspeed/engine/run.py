@@ -12,7 +12,6 @@ import torch.distributed as dist
 from ostinato.nn import Shard
 from ostinato.groups import Links
 from ostinato.ranks.watch import Watch
-from torch.utils.hooks import RemovableHandle
 
 from ..section import plans
 from ..data.batches import Batches
@@ -20,6 +19,7 @@ from ..section.config import Paths, Section
 from ..stages.copies import Copies
 from .adapt import Adapt
 from .evaluation import Forwards
+from .first_step import FirstStep
 from ..tell.gained import Gained
 from ..tell.outside import Outside
 from ..section.plans import Stage
@@ -70,21 +70,9 @@ class Run:
         default_factory=dict
     )  # in a step: by batch, what DeepSpeed's forward pass has noted of its loss
     loading: bool = False  # a batch is being read
-    versions: dict[int, int] = field(
-        default_factory=dict
-    )  # step 1, as a backward begins: by layer, how often its buffers were written to
-    written_again: set[int] = field(
-        default_factory=set
-    )  # layers that a backward runs forward again, and that write to buffers
-    several: set[int] = field(
-        default_factory=set
-    )  # layers after which several tensors with gradients cross a border of one run alone
-    strided: set[int] = field(
-        default_factory=set
-    )  # likewise: layers after which tensors or gradients cross that a border makes contiguous
-    hooks: list[RemovableHandle] = field(default_factory=list)  # of step 1
+    first_step: FirstStep | None = None  # until it is over
     unsaid: list[str] | None = (
-        None  # of what step 1 has shown, until it is measured whether that makes a difference; None: nobody measures
+        None  # what step 1 has shown, which "check" says where it matters; None: say it
     )
     keeps_bits: bool = False  # losses are expected to be those of 1F1B bit for bit
     offered: Any = None  # the iterator that the script gave this rank, which reads no data; until step 1
@@ -106,14 +94,6 @@ class Run:
     @property
     def trains(self) -> bool:
         return plans.trains(self.program)
-
-    def splits(self, stage: Stage) -> bool:
-        """Its backward runs in two halves, which start from all outputs at once."""
-        return any(
-            i.stage == stage.index and i.action == "I"
-            for rank in stage.ranks
-            for i in self.program.instructions(rank)
-        )
 
     @property
     def plans_steps(self) -> bool:

@@ -13,12 +13,10 @@ from deepspeed.runtime.pipe import schedule
 from deepspeed.runtime.utils import register_output_backward_hooks
 from ostinato.nn import ShardedLogits
 from ostinato.profile.model.tensors import map_tensors
-from torch.utils.hooks import RemovableHandle
 
 from ..section import plans
 from .crossings import crossing
 from ..errors import OstinatoError
-from ..stages.buffers import modules_of
 from ..stages.idle import learn_nothing
 from ..section.plans import Stage
 from .run import Run
@@ -69,29 +67,9 @@ def _ask_for_gradient(inputs: Any) -> None:
             tensor.requires_grad_()
 
 
-def _tensors(values: Any) -> list[torch.Tensor]:
-    return [t for t in (values if isinstance(values, tuple) else (values,)) if torch.is_tensor(t)]
-
-
 def _by_itself(loss: torch.Tensor) -> torch.Tensor:
     """It may hold as much memory as the logits that it was reduced from."""
     return loss if loss.untyped_storage().nbytes() <= loss.nbytes else loss.clone()
-
-
-def _gradients(outputs: Any) -> int:
-    """How many tensors a backward starts from."""
-    return sum(t.requires_grad for t in _tensors(outputs)) if isinstance(outputs, tuple) else 1
-
-
-def _strided(values: Any) -> bool:
-    return any(not tensor.is_contiguous() for tensor in _tensors(values))
-
-
-def _look_at_gradients(values: Any, layer: int, noted: set[int]) -> None:
-    """`layer`, which handed on `values`, is noted where a gradient comes back that is not contiguous."""
-    for tensor in _tensors(values):
-        if tensor.requires_grad:
-            tensor.register_hook(lambda gradient: noted.add(layer) if _strided(gradient) else None)
 
 
 class StagePasses(Engine):
@@ -99,37 +77,6 @@ class StagePasses(Engine):
 
     _ostinato: Run
     _steps_here = 0  # training steps of this engine; global_steps counts on from a checkpoint
-
-    def _one_by_one(self, stage: Stage) -> bool:
-        """DeepSpeed runs Tensor.backward() for each output of a rank, one after the other, through all of its
-        layers; a stage that begins and ends where the rank does in its partition keeps that order, in which
-        gradients are added. Recomputing it several times is not possible.
-        """
-        parts = self._ostinato.stock_parts
-        begins = dict(zip(parts[1:-1], parts, strict=False))  # by the layer after a rank's last
-        return begins.get(stage.layers[-1] + 1) == stage.first and not stage.recomputes
-
-    def _look_behind_own_borders(self) -> list[RemovableHandle]:
-        """Hooks on layers behind which DeepSpeed's partition cuts, and this plan does not."""
-        run, functions = self._ostinato, self.module.layers_here()
-        last = {part - 1 for part in run.stock_parts[1:-1]} & {
-            layer for stage in run.stages for layer in stage.layers[:-1]
-        }
-
-        def hook(layer: int):
-            def look(module, inputs, outputs) -> None:
-                if _gradients(outputs) > 1:
-                    run.several.add(layer)
-                if _strided(outputs):
-                    run.strided.add(layer)
-                _look_at_gradients(outputs, layer, run.strided)
-
-            return look
-
-        looked_at = {
-            layer: function for layer in last if isinstance(function := functions.get(layer), torch.nn.Module)
-        }
-        return [module.register_forward_hook(hook(layer)) for layer, module in looked_at.items()]
 
     def _train_forward(self, stage: Stage, micro_batch: int, inputs: tuple | None):
         """What the executor calls: the outputs of a stage, or the scaled loss."""
@@ -157,8 +104,8 @@ class StagePasses(Engine):
             inputs = _taken(stage, self._read(stage, batch, "inputs"), inputs)
         elif inputs is not None:
             inputs = _handed_on(inputs)
-            if self._steps_here <= 1 and stage.first not in run.stock_parts:
-                _look_at_gradients(inputs, stage.first - 1, run.strided)
+            if run.first_step is not None:
+                run.first_step.taken(stage, inputs)
         if (
             torch.is_grad_enabled()
             and self._reentrant_activation_checkpointing()
@@ -186,25 +133,10 @@ class StagePasses(Engine):
         if stage.ends:
             return outputs
         outputs = crossing(stage, outputs, run.stock_parts, self.has_attention_mask or self.has_bool_tensors)
-        if (
-            self._steps_here <= 1
-            and _gradients(outputs) > 1
-            and (run.splits(stage) or not self._one_by_one(stage))
-        ):
-            run.several.add(stage.layers[-1])
-        if (
-            self._steps_here <= 1
-            and stage.layers[-1] + 1 not in run.stock_parts
-            and self._leaves(stage)
-            and _strided(outputs)
-        ):
-            run.strided.add(stage.layers[-1])
+        if run.first_step is not None:
+            run.first_step.handed_on(stage, outputs)
         alone = isinstance(outputs, tuple) and len(outputs) == 1
         return (*outputs, ALONE.to(outputs[0].device)) if alone else outputs
-
-    def _leaves(self, stage: Stage) -> bool:
-        """What the stage makes goes to another rank."""
-        return any(self._ostinato.stages[after].ranks != stage.ranks for after in stage.outputs)
 
     def _read(self, stage: Stage, batch: int, name: str):
         """The "inputs" or "labels" of a batch; the first rank of a sharded stage reads them for the others."""
@@ -251,8 +183,8 @@ class StagePasses(Engine):
         batch = plans.copies_of(run.stages) * micro_batch + stage.copy
         run.random_numbers.before_backward(batch)
         self._running_engine_backward = True
-        if self._steps_here == 1:
-            run.versions = self._versions(stage)
+        if run.first_step is not None:
+            run.first_step.before_backward(stage)
         if part == "I":
             self._start_timers(self.engine_timers.backward_timers)
         else:
@@ -270,21 +202,9 @@ class StagePasses(Engine):
         run = self._ostinato
         self._running_engine_backward = False
         run.random_numbers.after_backward()
-        if self._steps_here == 1 and run.active is not None:
-            run.written_again |= {
-                layer
-                for layer, version in self._versions(run.active).items()
-                if version != run.versions[layer]
-            }
+        if run.first_step is not None and run.active is not None:
+            run.first_step.after_backward(run.active)
         run.active = None
-
-    def _versions(self, stage: Stage) -> dict[int, int]:
-        """How often buffers of its layers have been written to. Where the plan recomputes a stage by itself,
-        they are put back."""
-        if stage.recomputes and not self.module.own_checkpointing[0]:
-            return {}
-        held = self.module.layers_here()
-        return {i: sum(b._version for m in modules_of(held[i]) for b in m.buffers()) for i in stage.layers}
 
     def _backward_prologue(self):
         """DeepSpeed calls it from a hook on the outputs, which of a split backward only the first half

@@ -244,13 +244,22 @@ def trains(program) -> bool:
     return any(stage.has_backward for stage in program.stages)
 
 
-def splits(program) -> bool:
-    """Whether some backward runs in two halves."""
+def splits(program, stage: Stage | None = None) -> bool:
+    """Whether some backward, or some of the stage, runs in two halves, which start from all outputs at once."""
     return any(
-        instruction.action == "W"
-        for rank in range(program.ranks)
-        for instruction in program.instructions(rank)
+        i.action == "W" and (stage is None or i.stage == stage.index)
+        for rank in (range(program.ranks) if stage is None else stage.ranks)
+        for i in program.instructions(rank)
     )
+
+
+def one_by_one(stage: Stage, parts: Sequence[int]) -> bool:
+    """DeepSpeed runs Tensor.backward() for each output of a rank, one after the other, through all of its
+    layers; a stage that begins and ends where the rank does in its partition (`parts`) keeps that order, in
+    which gradients are added. Recomputing it several times is not possible.
+    """
+    begins = dict(zip(parts[1:-1], parts, strict=False))  # by the layer after a rank's last
+    return begins.get(stage.layers[-1] + 1) == stage.first and not stage.recomputes
 
 
 def as_in_1f1b(program, stage: Stage, owner: int, stages: int) -> bool:

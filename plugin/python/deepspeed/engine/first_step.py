@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What only step 1 shows of a model: where its losses may be those of 1F1B up to rounding, and not bit for bit.
+
+    first = FirstStep(program, stages, stock_parts, module)
+    first.begin()                                   # before train_batch(): hooks on layers of this rank
+    first.handed_on(stage, outputs)                 # around the passes of a stage (StagePasses)
+    for line in first.end(planned_in_steps=False):  # all ranks: what rank 0 is to say
+        say(line)
+
+A border between stages rounds in two ways. Behind a layer that hands on several tensors with gradients,
+backwards start from all of them at once, or from one after the other. What arrives is contiguous, tensors and
+gradients alike, and kernels may sum in another order than over strides. So what matters are borders that
+either the plan or DeepSpeed's partition has, and not both.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from ostinato.groups import everyones
+from torch.utils.hooks import RemovableHandle
+
+from ..section import plans
+from ..section.plans import Stage
+from ..stages.buffers import modules_of
+from ..tell import announce
+from ..stages.module import StagedLayers
+
+
+class FirstStep:
+    """Of this rank. `parts`: DeepSpeed's own partition, as PipelineModule has it."""
+
+    def __init__(self, program: Any, stages: Sequence[Stage], parts: list[int], module: StagedLayers):
+        self._program, self._stages, self._parts, self._module = program, stages, parts, module
+        self._hooks: list[RemovableHandle] = []
+        self._several: set[int] = set()  # layers after which several tensors with gradients cross
+        self._strided: set[int] = set()  # layers after which something that is not contiguous crosses
+        self._versions: dict[
+            int, int
+        ] = {}  # as a backward begins: by layer, how often buffers were written to
+        self._written_again: set[int] = set()  # layers that write to buffers when a backward runs them again
+
+    def begin(self) -> None:
+        """Looks at the layers behind which DeepSpeed's partition cuts, and this plan does not."""
+        inside = {layer for stage in self._stages for layer in stage.layers[:-1]}
+        functions = self._module.layers_here()
+        for layer in {part - 1 for part in self._parts[1:-1]} & inside:
+            if isinstance(function := functions.get(layer), torch.nn.Module):
+                self._hooks.append(function.register_forward_hook(self._hook(layer)))
+
+    def _hook(self, layer: int):
+        def look(module, inputs, outputs) -> None:
+            if _gradients(outputs) > 1:
+                self._several.add(layer)
+            if _is_strided(outputs):
+                self._strided.add(layer)
+            self._look_at_gradients(outputs, layer)
+
+        return look
+
+    def taken(self, stage: Stage, inputs: Any) -> None:
+        """What the stage before it made."""
+        if stage.first not in self._parts:
+            self._look_at_gradients(inputs, stage.first - 1)
+
+    def handed_on(self, stage: Stage, outputs: Any) -> None:
+        last = stage.layers[-1]
+        whole = not plans.splits(self._program, stage) and plans.one_by_one(stage, self._parts)
+        if _gradients(outputs) > 1 and not whole:
+            self._several.add(last)
+        leaves = any(self._stages[after].ranks != stage.ranks for after in stage.outputs)
+        if last + 1 not in self._parts and leaves and _is_strided(outputs):
+            self._strided.add(last)
+
+    def _look_at_gradients(self, values: Any, layer: int) -> None:
+        """`layer` handed on `values`."""
+
+        def look(gradient: torch.Tensor) -> None:
+            if _is_strided(gradient):
+                self._strided.add(layer)
+
+        for tensor in _tensors(values):
+            if tensor.requires_grad:
+                tensor.register_hook(look)
+
+    def before_backward(self, stage: Stage) -> None:
+        self._versions = self._versions_of(stage)
+
+    def after_backward(self, stage: Stage) -> None:
+        now = self._versions_of(stage)
+        self._written_again |= {layer for layer in now if now[layer] != self._versions[layer]}
+
+    def _versions_of(self, stage: Stage) -> dict[int, int]:
+        """Of buffers; none where the plan recomputes the stage by itself, and puts them back."""
+        if stage.recomputes and not self._module.own_checkpointing[0]:
+            return {}
+        held = self._module.layers_here()
+        return {i: sum(b._version for m in modules_of(held[i]) for b in m.buffers()) for i in stage.layers}
+
+    def end(self, keeps_bits: bool, planned_in_steps: bool) -> list[str]:
+        """What rank 0 is to say. All ranks must call it. `keeps_bits`: bits are expected to be those of 1F1B
+        but for this."""
+        for handle in self._hooks:
+            handle.remove()
+        again = {
+            layer
+            for stage in self._stages
+            for layer in self._written_again & set(stage.layers)
+            if planned_in_steps or not self._as_in_1f1b(stage, layer)
+        }
+        of_ranks = zip(*everyones((self._several, self._strided, again)), strict=True)
+        several, strided, written = (sorted(set[int]().union(*layers)) for layers in of_ranks)
+        notes = [announce.several(several)] * bool(several and keeps_bits)
+        notes += [announce.strided(strided)] * bool(strided and keeps_bits)
+        return notes + [announce.written_again(written)] * bool(written)
+
+    def _as_in_1f1b(self, stage: Stage, layer: int) -> bool:
+        owner = bisect_right(self._parts, layer) - 1
+        return plans.as_in_1f1b(self._program, stage, owner, len(self._parts) - 1)
+
+
+def _tensors(values: Any) -> list[torch.Tensor]:
+    return [t for t in (values if isinstance(values, tuple) else (values,)) if torch.is_tensor(t)]
+
+
+def _gradients(outputs: Any) -> int:
+    """How many tensors a backward starts from."""
+    return sum(t.requires_grad for t in _tensors(outputs)) if isinstance(outputs, tuple) else 1
+
+
+def _is_strided(values: Any) -> bool:
+    return any(not tensor.is_contiguous() for tensor in _tensors(values))
