@@ -39,7 +39,7 @@ UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 BESIDE = {"F": "forward", "B": "backward"}  # of a profile's "rank": what such a block costs beside its layers
 
 
-class Block(NamedTuple):
+class MeasuredBlock(NamedTuple):
     """Of a device: what runs once a micro-batch."""
 
     device: int
@@ -52,8 +52,8 @@ class Measured:
     """`planned` and `measured`: nanoseconds. `overall`: of the median device, how many times as long as
     planned its blocks took. `devices`: how many times as long as the median's; 1.0 where that is SAME."""
 
-    planned: dict[Block, float]
-    measured: dict[Block, float]
+    planned: dict[MeasuredBlock, float]
+    measured: dict[MeasuredBlock, float]
     overall: float
     devices: dict[int, float]
 
@@ -62,9 +62,9 @@ class Measured:
         return cls.of_rows(row for trace in ranks for row in _rows(trace))
 
     @classmethod
-    def of_rows(cls, rows: Iterable[tuple[Block, float, float]]) -> Measured:
+    def of_rows(cls, rows: Iterable[tuple[MeasuredBlock, float, float]]) -> Measured:
         """(block, planned, measured) of every rank. Of pipelines beside each other the slowest counts."""
-        planned, took = dict[Block, float](), dict[Block, float]()
+        planned, took = dict[MeasuredBlock, float](), dict[MeasuredBlock, float]()
         for block, expected, measured in rows:
             planned[block], took[block] = expected, max(measured, took.get(block, 0.0))
         by_device = groupby(sorted(planned), key=lambda block: block.device)
@@ -97,12 +97,12 @@ class Measured:
             )
 
 
-def _rows(trace: RankTrace) -> Iterator[tuple[Block, float, float]]:
-    steady = {Block(trace.device, row.stage, row.action): row.median for row in trace.blocks}
-    of_last = defaultdict[Block, list[TracedInstruction]](list)
+def _rows(trace: RankTrace) -> Iterator[tuple[MeasuredBlock, float, float]]:
+    steady = {MeasuredBlock(trace.device, row.stage, row.action): row.median for row in trace.blocks}
+    of_last = defaultdict[MeasuredBlock, list[TracedInstruction]](list)
     for i in trace.instructions:
         if i.is_compute:
-            of_last[Block(trace.device, i.stage, i.action)].append(i)
+            of_last[MeasuredBlock(trace.device, i.stage, i.action)].append(i)
     for block, ran in of_last.items():
         yield (
             block,
@@ -111,7 +111,9 @@ def _rows(trace: RankTrace) -> Iterator[tuple[Block, float, float]]:
         )
 
 
-def _ratio(blocks: list[Block], planned: dict[Block, float], took: dict[Block, float]) -> float:
+def _ratio(
+    blocks: list[MeasuredBlock], planned: dict[MeasuredBlock, float], took: dict[MeasuredBlock, float]
+) -> float:
     of_plan = sum(planned[block] for block in blocks)
     return sum(took[block] for block in blocks) / of_plan if of_plan else 1.0
 

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from ostinato.profile import Job, profile_layers
-from ostinato.profile.measure.check import Check, check_profile
+from ostinato.profile.measure.check import StageCheck, check_profile
 
 LAYERS, TOKENS = 12, 128
 TARGETS = {"layers": 5, "operators": 10, "kept": 5, "workspace": 10}  # percent
@@ -44,7 +44,7 @@ def percent(predicted: float, measured: int) -> float:
     return 100 * (predicted / max(1, measured) - 1)
 
 
-def errors(check: Check) -> dict[str, list[float]]:
+def errors(check: StageCheck) -> dict[str, list[float]]:
     rows, whole = check.from_layers, check.measured
     return {
         "layers": [

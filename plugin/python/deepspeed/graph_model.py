@@ -66,7 +66,7 @@ class Wired:
         return state[self.wires.kept.index(self.name)] if isinstance(state, tuple) else state
 
 
-class Node(Wired, nn.Module):
+class GraphLayer(Wired, nn.Module):
     """A layer, or the first of tied ones. `forward_fn(module, *values)`: runs it in another way than its
     forward(), as in TiedLayerSpec.
     """
@@ -96,31 +96,31 @@ class Node(Wired, nn.Module):
     def sharded(self, shard, last: bool = False):
         from ostinato.nn import sharded
 
-        return Node(sharded(self.layer, shard, last), self.name, self.reads, self.wires)
+        return GraphLayer(sharded(self.layer, shard, last), self.name, self.reads, self.wires)
 
 
 class Again(Wired):
-    """A later one of tied layers: a TiedLayerSpec's forward_fn, which gets the Node of the first one, or
+    """A later one of tied layers: a TiedLayerSpec's forward_fn, which gets the GraphLayer of the first one, or
     another rank's like it."""
 
     def __init__(self, name: str, reads: tuple[str, ...], wires: Wires, forward_fn: Callable | None):
         self.forward_fn = forward_fn
         self.wire(name, reads, wires)
 
-    def __call__(self, first: Node, state):
+    def __call__(self, first: GraphLayer, state):
         return self.run(first.called(self.forward_fn), state)
 
 
 class NodeSpec(LayerSpec):
-    """Builds a Node; the names are there before anything is built."""
+    """Builds a GraphLayer; the names are there before anything is built."""
 
     def __init__(self, layer, name: str, reads: tuple[str, ...], wires: Wires):
-        super().__init__(Node, layer, name, reads, wires)
+        super().__init__(GraphLayer, layer, name, reads, wires)
         self.layer, self.name, self.reads = layer, name, reads
 
 
 class TiedNodeSpec(TiedLayerSpec):
-    """The same for a tied layer. Every rank builds the Node of the `first` that is tied (None: this one),
+    """The same for a tied layer. Every rank builds the GraphLayer of the `first` that is tied (None: this one),
     which is what DeepSpeed writes into checkpoints; the others are run through it.
     """
 
@@ -136,7 +136,7 @@ class TiedNodeSpec(TiedLayerSpec):
         plain = LayerSpec(layer.typename, *layer.module_args, **layer.module_kwargs)
         built = first.module_args if first else (plain, name, reads, wires, own)
         again = Again(name, reads, wires, own) if first else None
-        super().__init__(layer.key, Node, *built, forward_fn=again, tied_weight_attr=weights)
+        super().__init__(layer.key, GraphLayer, *built, forward_fn=again, tied_weight_attr=weights)
         self.layer, self.name, self.reads = layer, name, reads
 
 

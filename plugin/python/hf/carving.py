@@ -60,7 +60,7 @@ class Stub(nn.Module):
         return super().__getattr__(name)
 
 
-class Call:
+class StubCall:
     """What stubs return during one forward of a carved model. `dtype`: of hidden states."""
 
     def __init__(self, at: Callable, dtype: torch.dtype):
@@ -70,11 +70,11 @@ class Call:
         return self._at(stub, *args, **kwargs)
 
 
-_calls: list[Call] = []  # of the forwards that run now, the innermost last
+_calls: list[StubCall] = []  # of the forwards that run now, the innermost last
 
 
 @contextlib.contextmanager
-def at_stubs(call: Call) -> Iterator[None]:
+def at_stubs(call: StubCall) -> Iterator[None]:
     _calls.append(call)
     try:
         yield
@@ -82,7 +82,7 @@ def at_stubs(call: Call) -> Iterator[None]:
         _calls.pop()
 
 
-def run(model: nn.Module, call: Call, inputs: dict[str, Any]) -> Any:
+def run(model: nn.Module, call: StubCall, inputs: dict[str, Any]) -> Any:
     """model(**inputs), or what a stub has reached."""
     with at_stubs(call):
         try:

@@ -20,7 +20,7 @@ from torch import nn
 from torch.nn import functional
 
 from . import routers
-from .carving import Call, Reached, Stub, hidden_of, run
+from .carving import StubCall, Reached, Stub, hidden_of, run
 from .errors import Refused
 from .outline import inside
 from .sources import Source
@@ -65,7 +65,7 @@ class Part(nn.Module):
 
     def ran(self, at, values: dict, hidden: torch.Tensor):
         """What a stub reaches in the model's forward, or what the forward returns."""
-        return run(self.model, Call(at, hidden.dtype), {**values, **self.constants})
+        return run(self.model, StubCall(at, hidden.dtype), {**values, **self.constants})
 
     def unpacked(self, state: State) -> tuple[torch.Tensor, tuple[torch.Tensor, ...], dict]:
         """(hidden, what rides along, the model's arguments) of a state between layers."""

@@ -27,9 +27,9 @@ from ostinato.files import why_not_all, why_not_apart, write_text
 from ostinato.profile.errors import ProfileError
 from ostinato.profile.machine.block_time import count_blocks
 from ostinato.profile.machine.device import Cpu, device_of_this_process
-from ostinato.profile.machine.launched import Part, file_of_kind, meet, world
+from ostinato.profile.machine.launched import Role, file_of_kind, meet, world
 from ostinato.profile.machine.transfers import given_transfers, measure_transfers
-from ostinato.profile.measure.check import Check, check_profile
+from ostinato.profile.measure.check import StageCheck, check_profile
 from ostinato.profile.measure.company import most_beside
 from ostinato.profile.measure.rank_memory import Recording, record_memory
 from ostinato.profile.model.archives import EXPORTED, TORCHSCRIPT, load_exported, load_script
@@ -37,7 +37,7 @@ from ostinato.profile.model.job import Job
 from ostinato.profile.model.made_up import MadeUpLoss
 from ostinato.profile.options import arguments_of, split_arguments
 from ostinato.profile.run import profile_layers
-from ostinato.profile.script.first_step import Attempt, Run, check_script
+from ostinato.profile.script.first_step import Attempt, ScriptRun, check_script
 from ostinato.profile.views.page import html
 from ostinato.profile.views.perfetto import perfetto
 from ostinato.profile.views.table import check_table, show, summary
@@ -101,14 +101,14 @@ def ranks_drawn(args: argparse.Namespace) -> int:
 @dataclass
 class Result:
     profile: Any
-    checks: list[Check]
+    checks: list[StageCheck]
     recordings: list[Recording | None]  # one a rank that is drawn; empty: nothing is
 
 
-def my_part(args: argparse.Namespace) -> Part:
+def my_part(args: argparse.Namespace) -> Role:
     rank, ranks = world()
     if ranks < 2:
-        return Part(True, [args.kind])
+        return Role(True, [args.kind])
     return meet(rank, ranks, args.kind, device_of_this_process(), not args.no_transfers)
 
 
@@ -151,7 +151,7 @@ def status_of(profile: Any) -> Status:
     return Status.DONE if profile.completeness.complete else Status.CHECK_FAILED
 
 
-def report(profile: Any, checks: list[Check], files: list[Path], args: argparse.Namespace) -> None:
+def report(profile: Any, checks: list[StageCheck], files: list[Path], args: argparse.Namespace) -> None:
     if args.json:
         told = summary(profile, str(args.output)) | {"check": [asdict(check) for check in checks]}
         sys.stdout.write(json.dumps({"status": status_of(profile)} | told) + "\n")
@@ -206,7 +206,7 @@ class Work:
     """Profiles what the script trains at its first step, from inside that step, and ends the process there: a
     script may catch every exception, and go on."""
 
-    def __init__(self, args: argparse.Namespace, argv: list[str], part: Part):
+    def __init__(self, args: argparse.Namespace, argv: list[str], part: Role):
         self.args, self.argv, self.part = args, argv, part
         self.folder, self.environment, self.output, self.leave = (
             Path.cwd(),
@@ -328,14 +328,14 @@ class Work:
         os.execve(sys.executable, [sys.executable, *command], self.environment | {AGAIN: name})
 
 
-def resumed() -> tuple[Attempt, Part] | None:
+def resumed() -> tuple[Attempt, Role] | None:
     """What the process was that started this one with start_again()."""
     name = os.environ.pop(AGAIN, None)
     if name is None:
         return None
     kept = json.loads(Path(name).read_text())
     os.unlink(name)
-    return Attempt(**kept["attempt"]), Part(**kept["part"])
+    return Attempt(**kept["attempt"]), Role(**kept["part"])
 
 
 def run(args: argparse.Namespace, argv: list[str], script_arguments: list[str]) -> int:
@@ -357,7 +357,9 @@ def run(args: argparse.Namespace, argv: list[str], script_arguments: list[str]) 
     if saved:
         return work.status_of(lambda: work.profile(job_of_program(args)))
     try:
-        Run(args.script, attempt, work.take, work.fail, work.start_again).run(script_arguments, args.module)
+        ScriptRun(args.script, attempt, work.take, work.fail, work.start_again).run(
+            script_arguments, args.module
+        )
     except (ProfileError, KeyboardInterrupt) as error:
         work.fail(error)
 

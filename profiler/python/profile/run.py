@@ -71,7 +71,7 @@ def state_completeness(profile: Any, operators: Operators) -> None:
 
 
 @dataclass
-class Measured:
+class MeasuredChain:
     samples: list[Samples]  # by layer of the chain
     operators: Operators
     steps: dict[int, int]  # ns of the optimizer's step, by layer.index
@@ -89,7 +89,7 @@ def noted(beside: int, adapted: int) -> str:
     return "; ".join([company] * bool(beside) + [halves] * bool(adapted))
 
 
-def measure_chain(job: Job, settings: Settings, chain: Chain, progress: Progress) -> Measured:
+def measure_chain(job: Job, settings: Settings, chain: Chain, progress: Progress) -> MeasuredChain:
     clock = StepClock.of(job.config, job.optimizer, settings, job.device)
     if not job.device.own_clock:
         freed_memory.keep()  # as the engine does under a plan
@@ -97,10 +97,12 @@ def measure_chain(job: Job, settings: Settings, chain: Chain, progress: Progress
             samples = in_turns(chain.layers, job, progress=progress)
             adapted = settle(chain.layers, samples, lambda layers: in_turns(layers, job, progress=progress))
             operators, steps = record_operators(job, chain, progress), measure_steps(job, chain, clock)
-        return Measured(samples, operators, steps, "cpu", noted(job.beside, adapted))
+        return MeasuredChain(samples, operators, steps, "cpu", noted(job.beside, adapted))
     recorder = _profiler.OperatorRecorder(events_per_thread=EVENTS)
     times = measure_on_device(job, chain, recorder, EVENTS, progress)
-    return Measured(times.samples, times.operators, measure_steps(job, chain, clock), times.timer, times.note)
+    return MeasuredChain(
+        times.samples, times.operators, measure_steps(job, chain, clock), times.timer, times.note
+    )
 
 
 def measure_steps(job: Job, chain: Chain, clock: StepClock) -> dict[int, int]:

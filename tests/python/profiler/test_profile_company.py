@@ -18,7 +18,7 @@ from ostinato import _profiler
 from ostinato.profile import ProfileError
 from ostinato.profile.command import Work
 from ostinato.profile.options import parser
-from ostinato.profile.machine.launched import Part
+from ostinato.profile.machine.launched import Role
 from ostinato.profile.measure.company import company, most_beside
 from ostinato.profile.model.job import Job
 from ostinato.profile.run import profile_layers
@@ -134,7 +134,7 @@ def test_as_many_as_have_cores(monkeypatch, threads):
 def work(monkeypatch, *arguments, **environment):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    return Work(parser().parse_args(["train.py", *arguments]), [], Part(True, ["cpu"]))
+    return Work(parser().parse_args(["train.py", *arguments]), [], Role(True, ["cpu"]))
 
 
 def test_the_world_of_the_script_or_of_the_launcher_decides(monkeypatch, threads):

@@ -10,7 +10,7 @@ from torch import nn
 from ostinato import _profiler
 from ostinato.cli import run_cpp
 from ostinato.profile import Job, profile_layers
-from ostinato.profile.measure.check import Check, Figures
+from ostinato.profile.measure.check import StageCheck, Figures
 from ostinato.profile.views.table import (
     block_lines,
     check_table,
@@ -140,7 +140,7 @@ def test_noise_gives_no_advice():
     result.layers = rows
     assert launch_lines(result)
     measured = Figures(1000, 1000, 8, 8)
-    check = Check(0, 4, measured, measured, 1000, 1000, 1.0)
+    check = StageCheck(0, 4, measured, measured, 1000, 1000, 1.0)
     out = io.StringIO()
     Console(file=out, width=120).print(check_table(result, [check]))
     assert "+0.0 %" in out.getvalue() and "?" not in out.getvalue()

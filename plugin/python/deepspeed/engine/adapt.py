@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 import torch.distributed as dist
 from ostinato.errors import Error
 from ostinato.files import write_text
-from ostinato.measured import CHANGED, Block, Measured, replanned, speeds_in
+from ostinato.measured import CHANGED, MeasuredBlock, Measured, replanned, speeds_in
 from ostinato.objects import Placement, Profile
 from ostinato.groups import everyones
 from pydantic import BaseModel
@@ -107,7 +107,7 @@ class Adapt:
 
     def _compare(self, step: int) -> None:
         took = {
-            Block(self._device, *block): statistics.median(of_steps)
+            MeasuredBlock(self._device, *block): statistics.median(of_steps)
             for block, of_steps in self._steady.means.items()
         }
         rows = [(block, self._planned[block[1:]], median) for block, median in took.items()]

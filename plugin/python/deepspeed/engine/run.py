@@ -29,7 +29,7 @@ from ..stages.sharding import Courier
 from ..tell.step_memory import StepMemory
 from ..data.step_plans import StepPlans
 from ..tell.trace import Trace
-from ..save.universal import Part
+from ..save.universal import ParameterPart
 
 if TYPE_CHECKING:
     from ostinato._plugin import Executor, Program
@@ -48,7 +48,7 @@ class Run:
     section: Section
     paths: Paths
     shards: dict[int, Shard]  # this rank's place in sharded stages, by layer
-    parts: list[Part]  # the parameters of which this rank holds a part
+    parts: list[ParameterPart]  # the parameters of which this rank holds a part
     copies: Copies | None = (
         None  # the weights that several ranks hold; None where the plan runs in one direction
     )

@@ -25,13 +25,13 @@ from ostinato import _search
 
 from ..stages.copies import Copies, Holders
 from ..errors import OstinatoError
-from ..graph_model import Node, Wires, stage_wires
+from ..graph_model import GraphLayer, Wires, stage_wires
 from .holdings import Facts, check_transfer, facts_of, receive_tensors, send_tensors
 from ..stages.module import adopt
 from ..section.plans import Stage, copies_of, of_copy
 from ..randomness.random_state import random_state_kept
 from .tied import beside, bound_layers, owners_of, source_of, together_now, unit_of
-from ..save.universal import Part
+from ..save.universal import ParameterPart
 from ..upstream import Model, count_elsewhere
 
 
@@ -47,7 +47,7 @@ class Rebuilt:
     units: list[list[str]] | None
     regrouped: list[str]
     copies: Copies | None
-    parts: list[Part]
+    parts: list[ParameterPart]
     notes: list[str]
 
 
@@ -168,7 +168,7 @@ class _Mover:
         ] = {}  # what this rank has built in DeepSpeed's partition, until it has handed it on
         self.arrived: dict[str, torch.nn.Module] = {}
         self.whole: dict[str, list[Facts]] = {}  # of what is sharded, before it was
-        self.parts: list[Part] = []
+        self.parts: list[ParameterPart] = []
         self.notes: list[str] = []
 
     def move(self) -> None:
@@ -252,15 +252,15 @@ class _Mover:
         last = unit == self.names[-1] and self.model.loss_fn is not None
         return (
             layer.sharded(self.shards[unit], last)
-            if isinstance(layer, Node)
+            if isinstance(layer, GraphLayer)
             else sharded(layer, self.shards[unit], last)
         )
 
-    def _parts_of(self, unit: str) -> list[Part]:
+    def _parts_of(self, unit: str) -> list[ParameterPart]:
         module = self.modules[unit]
         whole, split = {fact.name: fact.shape for fact in self.whole[unit]}, split_of(module)
         named = ((name, p) for name, p in module.named_parameters() if name in split)
-        return [Part(int(unit), p, self.shards[unit], split[name], whole[name]) for name, p in named]
+        return [ParameterPart(int(unit), p, self.shards[unit], split[name], whole[name]) for name, p in named]
 
     def tie(self) -> None:
         """The groups over which the gradients of tied layers are summed, and who reads their weights from

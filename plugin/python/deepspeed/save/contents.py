@@ -34,7 +34,7 @@ PRECISIONS = {
 
 
 @dataclass
-class Layer:
+class SavedLayer:
     index: int
     parameters: int
     bytes: int
@@ -49,7 +49,7 @@ class Contents:
     shares: dict[tuple[int, int], dict] = field(
         default_factory=dict
     )  # by rank and replica: what ZeRO's optimizer has saved there
-    layers: list[Layer] = field(default_factory=list)
+    layers: list[SavedLayer] = field(default_factory=list)
     precisions: set[str] = field(default_factory=set)
     problems: list[str] = field(default_factory=list)
 
@@ -229,7 +229,7 @@ def _read_layers(made: Contents, present: set[str]) -> None:
         made.precisions |= {PRECISIONS[said] for value in weights if (said := str(value.dtype)) in PRECISIONS}
         count = sum(value.numel() for value in weights)
         size = sum((made.folder / name).stat().st_size for name in names if name in present)
-        made.layers.append(Layer(layer, count, size, ranks_of.get(layer, []) if known else []))
+        made.layers.append(SavedLayer(layer, count, size, ranks_of.get(layer, []) if known else []))
 
 
 def _buffers(made: Contents) -> Iterator[str]:

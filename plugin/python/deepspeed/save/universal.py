@@ -26,7 +26,7 @@ ADAM = ("exp_avg", "exp_avg_sq")  # the state that the converter knows, beside t
 
 
 @dataclass(frozen=True)
-class Part:
+class ParameterPart:
     """A parameter of which this rank holds a part. `whole`: the sizes of all parts together."""
 
     layer: int
@@ -36,7 +36,7 @@ class Part:
     whole: tuple[int, ...]
 
 
-def prepare(engine: Engine, parts: list[Part], others_name: Callable[[str], bool]) -> None:
+def prepare(engine: Engine, parts: list[ParameterPart], others_name: Callable[[str], bool]) -> None:
     """Once the engine's optimizer is there. `others_name`: whether another rank names the parameter of that
     name."""
     mappings = getattr(engine.optimizer, "_param_slice_mappings", None)
@@ -50,13 +50,13 @@ def prepare(engine: Engine, parts: list[Part], others_name: Callable[[str], bool
             del of_group[name]
 
 
-def whole_shapes(engine: Engine, parts: list[Part]) -> dict[str, torch.Size]:
+def whole_shapes(engine: Engine, parts: list[ParameterPart]) -> dict[str, torch.Size]:
     """By the parameter's name."""
     return {engine.param_names[part.parameter]: torch.Size(part.whole) for part in parts}
 
 
 @contextmanager
-def wholes_saved(engine: Engine, parts: list[Part]) -> Iterator[None]:
+def wholes_saved(engine: Engine, parts: list[ParameterPart]) -> Iterator[None]:
     """While DeepSpeed writes the optimizer's state. All ranks must enter it."""
     wholes = _put_together(engine, [part for part in parts if hasattr(part.parameter, "_hp_mapping")])
     if not wholes:
@@ -75,7 +75,7 @@ def drop_wholes(engine: Engine) -> None:
         del state[key]
 
 
-def _put_together(engine: Engine, parts: list[Part]) -> dict[str, list[torch.Tensor]]:
+def _put_together(engine: Engine, parts: list[ParameterPart]) -> dict[str, list[torch.Tensor]]:
     """By name: the fp32 weights and the state of ADAM, on the processor of the first rank of the first
     replica; {} elsewhere."""
     wholes: dict[str, list[torch.Tensor]] = {}
@@ -118,7 +118,7 @@ def _with_group(saved: dict, wholes: dict[str, list[torch.Tensor]]) -> dict:
     return saved | lists | {constants.BASE_OPTIMIZER_STATE: base | {"state": state}}
 
 
-def _cutting(part: Part, load: Callable) -> Callable:
+def _cutting(part: ParameterPart, load: Callable) -> Callable:
     """DeepSpeed's loader of one parameter, told how the parameter is cut, as it knows it of tensor
     parallelism."""
     size = part.whole[part.dimension]

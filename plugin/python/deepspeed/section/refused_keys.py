@@ -21,7 +21,7 @@ def _is_on(value) -> bool:
 
 
 @dataclass(frozen=True)
-class Refused:
+class RefusedKey:
     """`key` with dots between sections; `why`: what is wrong, and what would be right."""
 
     key: str
@@ -35,47 +35,47 @@ REMOVED = "DeepSpeed has removed it since 0.19.7, and no plan was tried with it:
 LATER = "it writes after save_checkpoint() has returned, and no plan was tried with it: leave it out"
 
 REFUSED = (
-    Refused(
+    RefusedKey(
         "autotuning",
         "it tries other sizes than the plan has, and ends the run: tune first, then search a plan",
     ),
-    Refused(
+    RefusedKey(
         "compile.deepcompile",
         "compiled graphs reduce gradients at places of their own: engine.compile() alone works",
     ),
-    Refused("compile.passes", "they rewrite what a rank computes and sends: engine.compile() alone works"),
-    Refused(
+    RefusedKey("compile.passes", "they rewrite what a rank computes and sends: engine.compile() alone works"),
+    RefusedKey(
         "tensor_parallel.autotp_size",
         "it cuts layers where the plan has them whole: see ostinato.nn",
         lambda size: size not in (0, 1, None),
     ),
-    Refused("expert_parallel", "it replaces layers after the plan has placed them"),
-    Refused(
+    RefusedKey("expert_parallel", "it replaces layers after the plan has placed them"),
+    RefusedKey(
         f"{ROUTING}.random_ltd", "layers drop tokens by a schedule that does not follow them to another rank"
     ),
-    Refused(
+    RefusedKey(
         f"{SAMPLING}.curriculum_learning",
         "in pipelines DeepSpeed's sampler sends from rank 0 to groups that do not have it: let the loader change lengths, and call "
         "reset_activation_shape()",
     ),
-    Refused(
+    RefusedKey(
         "zero_optimization.zenflow",
         "it updates parts of the weights at times of its own: leave it out",
         lambda value: value is not None,
     ),
-    Refused(
+    RefusedKey(
         "zero_optimization.offload_optimizer.device",
         'DeepSpeed does so under ZeRO-3 alone: use "cpu"',
         lambda device: device == "nvme",
     ),
-    Refused(
+    RefusedKey(
         "checkpoint.use_node_local_storage",
         "DeepSpeed does not save all ranks of a pipeline with it, and loads none: use a folder that all nodes share",
     ),
-    Refused("checkpoint.writer", LATER, lambda value: value is not None),
-    Refused("datastates_ckpt", LATER, lambda value: value is not False),
+    RefusedKey("checkpoint.writer", LATER, lambda value: value is not None),
+    RefusedKey("datastates_ckpt", LATER, lambda value: value is not False),
     *(
-        Refused(key, REMOVED)
+        RefusedKey(key, REMOVED)
         for key in (
             "amp",
             "compression_training",

@@ -50,7 +50,7 @@ from ..equal.checked import Recorder
 from ..errors import OstinatoError, Unsupported
 from ..graph_model import is_graph, layers_read
 from ..data.items import again, making_once, own
-from .layer_costs import REPEATS, WARM_UP, Measured, chosen_of, measure, rows_by_size
+from .layer_costs import REPEATS, WARM_UP, MeasuredLayer, chosen_of, measure, rows_by_size
 from ..place.placing import Prepared
 from ..data.sizes import Seen, agreed, seen_by, size_function
 from ..upstream import Config, Engine, Model
@@ -321,7 +321,7 @@ def _rank_cost(settings, device: Any, rows: list, read: int, samples: list[Sampl
     return cost
 
 
-def _rows(layers: list[Measured], specs: list) -> list[Any]:
+def _rows(layers: list[MeasuredLayer], specs: list) -> list[Any]:
     """As profiles hold them; of a model with branches, with what each layer reads."""
     rows = [layer.row() for layer in layers]
     if is_graph(specs):

@@ -43,7 +43,7 @@ APART = 1.25  # sizes that are measured, from one to the next
 
 
 @dataclass
-class Measured:
+class MeasuredLayer:
     """One layer. Samples and memory are those of the first of the chosen micro-batches."""
 
     index: int  # in the model
@@ -91,7 +91,7 @@ def chosen_of(sizes: Sequence[float]) -> list[int]:
 
 
 def rows_by_size(
-    sizes: Sequence[float], layers: Sequence[Measured]
+    sizes: Sequence[float], layers: Sequence[MeasuredLayer]
 ) -> list[tuple[int, list[int], list[int]]]:
     """(size, forwards, backwards), sizes rising. No time lies below that of a smaller size: so the line
     beyond the last two has no slope that noise made.
@@ -108,7 +108,7 @@ def rows_by_size(
 
 def measure(
     engine: Engine, items: list[Any], count: int, device: Any, settings: Settings, steps: StepClock | None
-) -> list[Measured]:
+) -> list[MeasuredLayer]:
     """`items`: of the `count` micro-batches, or [] on ranks that read none; `device`: of
     ostinato.profile.machine.device. `settings` knows what a parameter costs in gradients and optimizer state,
     `steps` in time. All ranks must call it, for layers may have collectives. Raises ProfileError with the
@@ -132,7 +132,7 @@ def measure(
         step = steps.time(layer.parameters, WARM_UP, REPEATS) if steps else 0
         sent = layer.bytes_taken, layer.bytes_made
         found.append(
-            Measured(
+            MeasuredLayer(
                 layer.index,
                 layer.name,
                 digests[layer.index],

@@ -23,7 +23,7 @@ from ostinato.groups import everyones
 
 
 @dataclass
-class Part:
+class Role:
     """What this process has to do."""
 
     profiles: bool  # it is the first rank of its kind
@@ -48,13 +48,13 @@ def world() -> tuple[int, int]:
     return 0, 1
 
 
-def meet(rank: int, ranks: int, kind: str, device: Any, with_transfers: bool) -> Part:
+def meet(rank: int, ranks: int, kind: str, device: Any, with_transfers: bool) -> Role:
     """Called by every rank of a launch. The process group lasts for this call alone."""
     torch.set_num_threads(1)
     with joined(rank, ranks, "env://", device) as wire:
         kinds = everyones(kind)
         pairs = everyones(measure_pairs(wire, rank, all_pairs(ranks)) if with_transfers else [])
-    return Part(
+    return Role(
         kinds.index(kind) == rank, list(dict.fromkeys(kinds)), ranks, [row for rows in pairs for row in rows]
     )
 

@@ -47,7 +47,7 @@ class Figures:
 
 
 @dataclass
-class Check:
+class StageCheck:
     first: int  # layer
     last: int  # the one after the stage
     measured: Figures
@@ -136,7 +136,7 @@ def time_of(samples: Samples) -> int:
     return samples.spread("forward").median + samples.spread("backward").median
 
 
-def check_stage(job: Job, chain: Chain, profile: Any, stage: Layer, last: int) -> Check:
+def check_stage(job: Job, chain: Chain, profile: Any, stage: Layer, last: int) -> StageCheck:
     rows = profile.layers[stage.index : last]
     layers = list({id(layer): layer for _, layer in chain.rows[stage.index : last]}.values())
     measured, alone = measure_stage(stage, layers, job)
@@ -144,10 +144,10 @@ def check_stage(job: Job, chain: Chain, profile: Any, stage: Layer, last: int) -
     predicted = predict(rows)
     drift = sum(now[measured_row(row)] for row in rows) / max(1, predicted.forward + predicted.backward)
     forward, backward = (from_operators(profile, rows, phase) for phase in ("forward", "backward"))
-    return Check(stage.index, last, measured, predicted, forward, backward, drift)
+    return StageCheck(stage.index, last, measured, predicted, forward, backward, drift)
 
 
-def check_profile(job: Job, profile: Any, stages: int, progress: Progress = no_progress) -> list[Check]:
+def check_profile(job: Job, profile: Any, stages: int, progress: Progress = no_progress) -> list[StageCheck]:
     """Measures the job again as that many stages of about equal time. Raises ProfileError as profile_layers()
     does."""
     if job.module is not None or has_branches(job.layers):

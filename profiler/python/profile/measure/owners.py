@@ -71,14 +71,14 @@ class Recording:
 
 
 @dataclass
-class Block:
+class HeldBlock:
     owner: str  # empty: not known yet
     bytes: int
     allocated: int = 0
     freed: int | None = None  # None: it was still there at the end
 
 
-def owner_of(block: Block, spans: Sequence[Span]) -> str:
+def owner_of(block: HeldBlock, spans: Sequence[Span]) -> str:
     """Of a block that was allocated while a micro-batch ran."""
     for span in spans[:-1]:
         if span.start <= block.allocated <= span.end:
@@ -95,8 +95,8 @@ def attribute(
     """`events`: of a MemoryLog. `known`: what was there before it started; what else was there is nobody's of
     this rank. `noted`: (when, what somebody was seen to own then), in order; a block belongs to the first who
     was."""
-    live = {address: Block(*held) for address, held in known.items()}
-    steps: list[tuple[int, Block, int]] = []
+    live = {address: HeldBlock(*held) for address, held in known.items()}
+    steps: list[tuple[int, HeldBlock, int]] = []
     notes = list(noted)
     for at, address, change, _ in [*events, (END, 0, 0, 0)]:
         while notes and notes[0][0] <= at:
@@ -104,7 +104,7 @@ def attribute(
                 if place in live and not live[place].owner:
                     live[place].owner = owner
         if change > 0:
-            block = live[address] = Block("", change, at)
+            block = live[address] = HeldBlock("", change, at)
             steps.append((at, block, change))
         elif address in live:
             block = live.pop(address)

@@ -24,12 +24,12 @@ from ostinato.profile.model.chain import Chain
 from ostinato.profile.model.graph import arguments
 from ostinato.profile.model.job import Job
 from ostinato.profile.model.layer import Layer, prepare, roots_of
-from ostinato.profile.model.stage import Stage, Step, build_stage, cuts_of, whole_of
+from ostinato.profile.model.stage import BuiltStage, StageLayer, build_stage, cuts_of, whole_of
 from ostinato.profile.model.tensors import bytes_of, moved, tensors
 from ostinato.profile.settings import Settings, read_settings
 
 
-def run_forward(steps: Sequence[Step], value: Any, spans: list[Span]) -> Any:
+def run_forward(steps: Sequence[StageLayer], value: Any, spans: list[Span]) -> Any:
     """The outputs. Nothing else is held: what no backward needs is freed when the next layer has run, as in
     training."""
     for step in steps:
@@ -53,7 +53,9 @@ def ones_for(layer: Layer) -> list[torch.Tensor]:
     return [torch.ones_like(tensor) for tensor in roots_of(layer, layer.run(prepare(layer)[1]))]
 
 
-def micro_batch(stage: Stage, layer: Layer, inputs: list[Any], gradients: list[torch.Tensor]) -> list[Span]:
+def micro_batch(
+    stage: BuiltStage, layer: Layer, inputs: list[Any], gradients: list[torch.Tensor]
+) -> list[Span]:
     """Forwards and the backward; takes the inputs out of their list, so that they are freed when nothing
     needs them."""
     spans: list[Span] = []
@@ -62,7 +64,7 @@ def micro_batch(stage: Stage, layer: Layer, inputs: list[Any], gradients: list[t
     return spans
 
 
-def record_stage(stage: Stage, layer: Layer, events: Any) -> Recording:
+def record_stage(stage: BuiltStage, layer: Layer, events: Any) -> Recording:
     """`layer`: the stage as a whole. `events`: a MemoryLog."""
     gradients = ones_for(layer)
     with quiet_collector():
@@ -81,7 +83,7 @@ def needed(rows: Sequence[Any]) -> int:
     return sum(row.parameters + row.gradients + row.kept for row in rows) + workspace
 
 
-def module_stage(job: Job, settings: Settings, layers: int) -> tuple[Stage, Layer]:
+def module_stage(job: Job, settings: Settings, layers: int) -> tuple[BuiltStage, Layer]:
     """A module that is profiled as a graph: its forward is one step here."""
     assert job.module is not None
     module = job.module.to(device=job.device.place, dtype=settings.dtype)
@@ -96,15 +98,17 @@ def module_stage(job: Job, settings: Settings, layers: int) -> tuple[Stage, Laye
     parameters = [p for p in module.parameters() if p.requires_grad]
     state = [*module.parameters(), *module.buffers()]
     layer = Layer(0, job.name, run, inputs, None, parameters, bytes_of(state), [], False, job.device)
-    return Stage(0, layers, [Step(job.name, run, False)], parameters, state), layer
+    return BuiltStage(0, layers, [StageLayer(job.name, run, False)], parameters, state), layer
 
 
-def builder_of_stages(job: Job, settings: Settings, layers: int) -> Callable[[int, int], tuple[Stage, Layer]]:
+def builder_of_stages(
+    job: Job, settings: Settings, layers: int
+) -> Callable[[int, int], tuple[BuiltStage, Layer]]:
     if job.module is not None:
         return lambda first, last: module_stage(job, settings, layers)
     chain: Chain = build_chain(job, settings)
 
-    def build(first: int, last: int) -> tuple[Stage, Layer]:
+    def build(first: int, last: int) -> tuple[BuiltStage, Layer]:
         stage = build_stage(job, chain, Builder(settings, job.device), first, last)
         return stage, whole_of(job, chain, stage)
 

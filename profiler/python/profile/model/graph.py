@@ -28,7 +28,7 @@ from ostinato.profile.model.identity import shape_key, value_key
 from ostinato.profile.model.inline import Flat, Mode, modes_of, switched
 from ostinato.profile.model.job import Job
 from ostinato.profile.model.model_digest import layer_parameters, model_digest
-from ostinato.profile.model.steps import Step, StepBuilder
+from ostinato.profile.model.steps import GraphStep, StepBuilder
 from ostinato.profile.model.tensors import moved
 from ostinato.profile.model.wanted import find_wanted
 from ostinato.profile.settings import Settings
@@ -167,8 +167,8 @@ def group_name(group: Group) -> str:
     return f"{place} {what}".strip()
 
 
-def step_of(group: Group, state: dict[Node, torch.Tensor]) -> Step:
-    return Step(
+def step_of(group: Group, state: dict[Node, torch.Tensor]) -> GraphStep:
+    return GraphStep(
         name=group_name(group),
         key=group_key(group, state),
         run=lambda values: run_group(group, state, values),

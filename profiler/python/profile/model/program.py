@@ -25,7 +25,7 @@ from ostinato.profile.model.chain import Chain
 from ostinato.profile.model.identity import shape_key
 from ostinato.profile.model.job import Job
 from ostinato.profile.model.model_digest import layer_parameters, model_digest
-from ostinato.profile.model.steps import Step, StepBuilder, in_short
+from ostinato.profile.model.steps import GraphStep, StepBuilder, in_short
 from ostinato.profile.model.tensors import map_tensors, moved, tensors
 from ostinato.profile.model.wanted import find_wanted
 from ostinato.profile.settings import Settings
@@ -277,7 +277,7 @@ class Tracer:
                 )
 
         key = (call.key, shape_key(list(call.inputs)))
-        step = Step(
+        step = GraphStep(
             call.name,
             key,
             run,

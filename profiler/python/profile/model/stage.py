@@ -38,7 +38,7 @@ def cuts_of(profile: Any, stages: int) -> list[tuple[int, int]]:
 
 
 @dataclass
-class Step:
+class StageLayer:
     """A layer of a stage."""
 
     name: str
@@ -50,36 +50,36 @@ class Step:
 
 
 @dataclass
-class Stage:
+class BuiltStage:
     first: int  # layer
     last: int  # the one after it
-    steps: list[Step]
+    steps: list[StageLayer]
     parameters: list[nn.Parameter]  # that are trained
     state: list[torch.Tensor]  # all parameters and buffers
 
 
-def run_all(steps: Sequence[Step], inputs: Any) -> Any:
+def run_all(steps: Sequence[StageLayer], inputs: Any) -> Any:
     for step in steps:
         inputs = step(inputs)
     return inputs
 
 
-def build_stage(job: Job, chain: Chain, builder: Builder, first: int, last: int) -> Stage:
+def build_stage(job: Job, chain: Chain, builder: Builder, first: int, last: int) -> BuiltStage:
     """Layers [first, last), built again."""
-    stage = Stage(first, last, [], [], [])
+    stage = BuiltStage(first, last, [], [], [])
     for index in range(first, last):
         name, known = chain.rows[index]
         run, module = builder.build(name, job.layers[index])
         if index == len(job.layers) - 1 and job.loss_fn is not None:
             run = with_loss(run, job)
-        stage.steps.append(Step(name, run, known.checkpointed))
+        stage.steps.append(StageLayer(name, run, known.checkpointed))
         if isinstance(module, nn.Module):
             stage.parameters += [p for p in module.parameters() if p.requires_grad]
             stage.state += [*module.parameters(), *module.buffers()]
     return stage
 
 
-def whole_of(job: Job, chain: Chain, stage: Stage) -> Layer:
+def whole_of(job: Job, chain: Chain, stage: BuiltStage) -> Layer:
     """The stage as one layer: what measure/passes.py measures."""
     start, end = chain.rows[stage.first][1], chain.rows[stage.last - 1][1]
     name = f"layers {stage.first} to {stage.last - 1}"

@@ -3,7 +3,7 @@
 branches.
 
     builder = StepBuilder(trainable, device, {"x": inputs})
-    (hidden,) = builder.add(Step("linear", key, run, takes=["x"], state=[weight], gives=lambda made: [("h", made[0])]))
+    (hidden,) = builder.add(GraphStep("linear", key, run, takes=["x"], state=[weight], gives=lambda made: [("h", made[0])]))
     builder.chain                 # a row a step; steps that do the same on inputs of the same shapes are one layer
 
 A value is known by a name, which can be any key of a dict: a node of a graph, the id() of a tensor.
@@ -25,7 +25,7 @@ from ostinato.profile.model.tensors import bytes_of, map_tensors, tensors
 
 
 @dataclass
-class Step:
+class GraphStep:
     name: str
     key: Any  # equal for steps that do the same on inputs of the same shapes
     run: Callable[[Sequence[Any]], tuple]  # of the values that it takes, in their order
@@ -62,7 +62,7 @@ class StepBuilder:
         self.after: list[dict[int, int]] = []
         self.chain = Chain(reads=self.reads, after=self.after)
 
-    def add(self, step: Step) -> tuple:
+    def add(self, step: GraphStep) -> tuple:
         """What it gives."""
         index = len(self.chain.rows)
         name = f"{index}:{step.name}"
@@ -101,7 +101,7 @@ class StepBuilder:
         for value in values:
             del self.values[value]
 
-    def _run(self, name: str, step: Step) -> tuple:
+    def _run(self, name: str, step: GraphStep) -> tuple:
         """On the values themselves: what works in place changes what others read."""
         try:
             with torch.no_grad():

@@ -149,7 +149,7 @@ def own_lines(frames: Sequence[traceback.FrameSummary]) -> str:
     return "".join(texts[-4 * WINDOW :])
 
 
-class Run:
+class ScriptRun:
     """One attempt. `host.take`, `fail` and `restart` do not return; `again` starts the next attempt and does
     not return either."""
 
@@ -278,7 +278,7 @@ def capture(script: Path, arguments: list[str], size: int | None = None, module:
     result: Any = Attempt(size or 1, fixed=size is not None)
     while isinstance(result, Attempt):
         try:
-            Run(script, result, _end, _end, _end).run(arguments, module)
+            ScriptRun(script, result, _end, _end, _end).run(arguments, module)
         except _Ended as ended:
             result = ended.result
         finally:

@@ -12,7 +12,7 @@ from typing import Any
 from ostinato.errors import counted
 from ostinato.profile.measure.owners import GRADIENTS, OPTIMIZER, PARAMETERS, RECEIVED, WORKSPACE, Recording
 from ostinato.profile.views.table import milliseconds, size
-from ostinato.profile.views.timeline import PHASES, LayerRun, Rank, Slice, ranks_of, runs_of
+from ostinato.profile.views.timeline import PHASES, LayerRun, RankTimeline, Slice, ranks_of, runs_of
 
 HERE = Path(__file__).parent
 TICKS = 10  # of the axis before anybody zooms, at most
@@ -79,7 +79,7 @@ def legend(entries: Iterable[tuple[str, str]]) -> str:
     return f'<p class="legend">{"".join(swatches)}</p>'
 
 
-def owners_legend(ranks: Sequence[Rank]) -> str:
+def owners_legend(ranks: Sequence[RankTimeline]) -> str:
     """Owners that are drawn: what every rank has, then layers in model order, as many as one can tell apart."""
     seen = {owner for rank in ranks for moment in rank.moments() for owner, kept in moment.held if kept}
     colours = colours_of([row for rank in ranks for row in rank.rows])
@@ -93,7 +93,7 @@ def owners_legend(ranks: Sequence[Rank]) -> str:
     return legend(entries)
 
 
-def memory(rank: Rank) -> Iterator[str]:
+def memory(rank: RankTimeline) -> Iterator[str]:
     """Stacked: what is always in use at the bottom, then layers in model order, then what they received and
     workspace."""
     highest = max(1, rank.peak())
@@ -108,7 +108,7 @@ def memory(rank: Rank) -> Iterator[str]:
             yield f'<rect {box} fill="{colours.get(owner, OTHER)}"><title>{title}</title></rect>'
 
 
-def source_of(rank: Rank) -> str:
+def source_of(rank: RankTimeline) -> str:
     """Where the figures come from."""
     if rank.recording is None:
         return "as the profile's rows say"
@@ -116,7 +116,7 @@ def source_of(rank: Rank) -> str:
     return f"recorded from the allocator in {counted(len(rank.recording.changes), 'change')}{lost}, the optimizer's state computed"
 
 
-def memory_of_rank(rank: Rank) -> Iterator[str]:
+def memory_of_rank(rank: RankTimeline) -> Iterator[str]:
     layers = f"layers {rank.rows[0].index} to {rank.rows[-1].index}"
     owners = ", ".join(f"{owner} {size(held)}B" for owner, held in rank.static) or "nothing"
     highest = rank.peak()

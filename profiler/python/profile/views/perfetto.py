@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from ostinato.profile.measure.owners import Recording
-from ostinato.profile.views.timeline import Rank, ranks_of
+from ostinato.profile.views.timeline import RankTimeline, ranks_of
 from ostinato.trace_events import TraceEvents
 
 TRACKS = ("layers", "operators")
 
 
-def add_memory(events: TraceEvents, rank: Rank) -> None:
+def add_memory(events: TraceEvents, rank: RankTimeline) -> None:
     """By owner, from when each moment starts; what is there when the micro-batch ends, last."""
     moments = rank.moments()
     owners = {owner for moment in moments for owner, _ in moment.held} or {"none"}
@@ -25,7 +25,7 @@ def add_memory(events: TraceEvents, rank: Rank) -> None:
         )
 
 
-def add_rank(events: TraceEvents, profile: Any, rank: Rank) -> None:
+def add_rank(events: TraceEvents, profile: Any, rank: RankTimeline) -> None:
     events.process(rank.number, f"rank {rank.number}: {profile.model} on {profile.device_name}", TRACKS)
     for run in rank.runs:
         for track, parts in enumerate(([run.slice], run.operators)):

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from ostinato.errors import printable
 from ostinato.profile.measure.by_size import worst_between
-from ostinato.profile.measure.check import Check, launch_share
+from ostinato.profile.measure.check import StageCheck, launch_share
 
 TOP_OPERATORS = 8
 MOSTLY_LAUNCHING = 0.5
@@ -184,7 +184,7 @@ def off(predicted: float, measured: int, drift: float, noise: str = "") -> str:
     return f"{100 * (predicted * drift / measured - 1):+.1f} %" if measured else "-"
 
 
-def check_table(profile: Any, checks: Sequence[Check]) -> Table:
+def check_table(profile: Any, checks: Sequence[StageCheck]) -> Table:
     title = "Stages measured as a whole, and how far off the profile's rows are (rows: of layers, ops: of operators)"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("layers", no_wrap=True)

@@ -92,7 +92,7 @@ class Moment:
 
 
 @dataclass
-class Rank:
+class RankTimeline:
     """What one rank runs and holds where the layers are cut into stages of about equal time."""
 
     number: int
@@ -117,7 +117,7 @@ class Rank:
         return max((moment.total() for moment in self.moments()), default=self.held_always())
 
 
-def from_rows(rank: Rank) -> Iterator[Moment]:
+def from_rows(rank: RankTimeline) -> Iterator[Moment]:
     """A layer run at its peak, and what waits until the rank's next one."""
     ends = [run.slice.start for run in rank.runs[1:]] + [rank.total]
     for run, end in zip(rank.runs, ends, strict=True):
@@ -126,7 +126,7 @@ def from_rows(rank: Rank) -> Iterator[Moment]:
         yield Moment(stop, end - stop, [*rank.static, *run.held], f"after the {run.phase} of {run.row.name}")
 
 
-def place_of(rank: Rank, at: int) -> int:
+def place_of(rank: RankTimeline, at: int) -> int:
     """A time of the recording, on the micro-batch's axis: forward and backward are stretched to the times of
     the rows."""
     assert rank.recording is not None
@@ -140,7 +140,7 @@ def place_of(rank: Rank, at: int) -> int:
     return place
 
 
-def not_recorded(rank: Rank) -> dict[str, int]:
+def not_recorded(rank: RankTimeline) -> dict[str, int]:
     """What no micro-batch allocates: the optimizer's state, and gradients in another precision than the
     parameters'."""
     assert rank.recording is not None
@@ -152,7 +152,7 @@ def not_recorded(rank: Rank) -> dict[str, int]:
     return {owner: size for owner, size in more.items() if size > 0}
 
 
-def recorded(rank: Rank) -> Iterator[Moment]:
+def recorded(rank: RankTimeline) -> Iterator[Moment]:
     """One for each change."""
     assert rank.recording is not None
     recording, more = rank.recording, not_recorded(rank)
@@ -191,7 +191,7 @@ def thinned(moments: Iterator[Moment], most: int = MOMENTS) -> Iterator[Moment]:
 STATIC = {PARAMETERS: "parameters", GRADIENTS: "gradients", OPTIMIZER: "optimizer_state"}
 
 
-def ranks_of(profile: Any, stages: int, recordings: Sequence[Recording | None] = ()) -> list[Rank]:
+def ranks_of(profile: Any, stages: int, recordings: Sequence[Recording | None] = ()) -> list[RankTimeline]:
     """One micro-batch through so many ranks, by their profile: times of transfers are left out."""
     runs, ranks = list(runs_of(profile)), []
     total = max(1, sum(run.slice.time for run in runs))
@@ -206,6 +206,8 @@ def ranks_of(profile: Any, stages: int, recordings: Sequence[Recording | None] =
         ]
         recording = recordings[number] if recordings else None
         ranks.append(
-            Rank(number, rows, [(owner, size) for owner, size in static if size], here, total, recording)
+            RankTimeline(
+                number, rows, [(owner, size) for owner, size in static if size], here, total, recording
+            )
         )
     return ranks
