@@ -9,7 +9,7 @@
 // bound says that it cannot be better: first whole families (all as written, each mode wherever there is one
 // of that name, the modes with the least bound of each device, the first choices one way and the others the
 // other way), then one choice changed at a time until nothing gets better. The best set is searched again
-// with all the work, then for less memory. docs/search.md, "Choices".
+// with all the work, then for less memory. docs/search.md, "Options".
 
 #include "search/placement/placement.h"
 #include "search/plan/modes.h"
