@@ -54,7 +54,7 @@ def test_a_size_that_is_none_stops_the_measuring_on_every_rank(world2):
     ("options", "keys", "words"),
     [
         ({"dynamic_shape": False}, {}, "dynamic_shape=True"),
-        ({}, {"placement": "placement.toml"}, 'belongs to "plan"'),
+        ({}, {"placement": "placement.toml"}, 'goes with "plan"'),
         ({}, {"size": 3}, '"size" in the "ostinato" section does not go with "auto"'),
     ],
 )

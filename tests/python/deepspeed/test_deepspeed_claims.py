@@ -84,7 +84,9 @@ def equal(a: dict, b: dict) -> bool:
 @pytest.mark.parametrize("placement", everyday(["stock", "uneven", "wave", "halves"], "halves"))
 def test_nothing_drawn(world2, stock, plans, placement):
     theirs, ours = both(world2, stock, BASE, plans[placement])
-    assert ours["start"][1] == "ostinato: expected: the losses of 1F1B bit for bit" and not ours["first"]
+    assert (
+        ours["start"][1] == "ostinato: expected: the same losses as 1F1B, bit for bit" and not ours["first"]
+    )
     assert equal(theirs, ours) and not ours["later"]
 
 
@@ -218,7 +220,7 @@ def test_layers_that_are_skipped_by_chance(world2, stock, plans):
         world2, stock, replace(BASE, changed=((1, models.Skipping), (5, models.Skipping))), plans["wave"]
     )
     (shown,) = ours["first"]
-    assert "take another number of random numbers than for the first micro-batch" in shown
+    assert "draw more or fewer random numbers than in the first micro-batch" in shown
     assert not equal(theirs, ours)
 
 

@@ -90,8 +90,8 @@ def one_after_the_other(first: Options, second: Options) -> tuple:
 def test_a_second_engine_over_a_placed_model_is_refused(world2, plan):
     alone, ours = Options(), Options(section={"plan": str(plan), "require": False})
     for second, words in [
-        (ours, "has an engine already"),
-        (alone, "the configuration of this engine names no plan"),
+        (ours, "already has an engine"),
+        (alone, "this engine's configuration names no plan"),
     ]:
         for said, _ in world2.run(one_after_the_other, ours, second):
             assert str(said).startswith("OstinatoError") and words in said

@@ -265,7 +265,7 @@ def test_trace_and_announcement(world2, plans, tmp_path):
     assert re.search(
         r'plan [0-9a-f]{12} on placement "wave", 4 micro-batches: expected to take [\d.]+ ms a step', line
     )
-    assert losses == "ostinato: expected: the losses of 1F1B bit for bit"
+    assert losses == "ostinato: expected: the same losses as 1F1B, bit for bit"
     assert "ostinato" not in second
     traces = read_traces(tmp_path / "trace")
     assert [(t.rank, t.device, t.step, len(t.step_seconds)) for t in traces] == [(0, 0, 8, 8), (1, 1, 8, 8)]

@@ -97,7 +97,7 @@ def test_a_folder_that_cannot_be_written_stops_the_run_before_it_trains(world2, 
 @pytest.mark.parametrize(
     ("section", "words"),
     [
-        ({}, ['no "plan"']),
+        ({}, ['needs "plan"']),
         ({"plan": 3}, ['"plan"', "valid string"]),
         ({"plan": "p.json", "timeout_s": 0}, ['"timeout_s"', "greater than 0"]),
         ({"plan": "p.json", "require": "yes"}, ['"require"', "valid boolean"]),
@@ -169,7 +169,9 @@ def test_a_plan_for_another_model_of_as_many_layers(world2, tmp_path, case):
     changed, words = ANOTHER[case]
     text = placement_text(LOOPED, LAYERS) + table_of(changed)
     plan = make_plan(tmp_path, LOOPED, LAYERS, MICRO_BATCHES, text=text)
-    refused(world2, with_section(plan=str(plan)), "was made for another model", words, "profile this model")
+    refused(
+        world2, with_section(plan=str(plan)), "was made for a different model", words, "profile this model"
+    )
 
 
 def said(options):
@@ -181,7 +183,7 @@ def said(options):
 
 def test_a_plan_of_another_micro_batch_size(world2, tmp_path):
     """It runs, but not as planned: rank 0 says so, once."""
-    words = f"made for micro-batches of {models.BATCH + 1} samples, and this run has {models.BATCH} "
+    words = f"made for micro-batches of {models.BATCH + 1} samples, but this run has {models.BATCH} "
     for samples in (models.BATCH, models.BATCH + 1):
         text = f"{placement_text(LOOPED, LAYERS)}{table_of({})}micro_batch_size = {samples}\n"
         plan = make_plan(tmp_path / str(samples), LOOPED, LAYERS, MICRO_BATCHES, text=text)
@@ -285,8 +287,8 @@ def refusal_of_rank_0(section: dict, options: Options) -> str:
 def test_rank_that_does_not_report(world2, plan):
     message, _ = world2.run(refusal_of_rank_0, {"plan": str(plan), "timeout_s": 1.0}, BASE)
     assert (
-        "rank 1 did not report within 1 s: is ostinato installed there," in message
-        and "has it ended: see its log" in message
+        "rank 1 did not report within 1 s: check that ostinato is installed there," in message
+        and "still runs (see its log)" in message
     )
     world2.restart()  # the ranks have now made different numbers of engines
 

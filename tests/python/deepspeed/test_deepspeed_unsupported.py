@@ -57,5 +57,5 @@ def test_dual_pipe_v_brings_its_own_stages():
     class Derived(DualPipeVModule):
         pass
 
-    with pytest.raises(Unsupported, match="DualPipeVModule brings its own stages"):
+    with pytest.raises(Unsupported, match="DualPipeVModule has its own stages"):
         refusals.check_run(Derived(), None)

@@ -175,7 +175,7 @@ def test_a_model_of_another_plan_is_refused(world2, plans):
     for said in world2.run(named_otherwise, replace(BASE, section={"plan": plans["turned"]}), plans["wave"]):
         assert 'was laid out for placement "wave"' in said and 'names a plan on "turned"' in said
     for said in world2.run(named_otherwise, BASE, plans["wave"]):
-        assert "the configuration of this engine names no plan" in said
+        assert "this engine's configuration names no plan" in said
 
 
 def scaled(options: Options) -> dict:
@@ -335,7 +335,7 @@ def test_what_differs_stops_the_run_unless_it_may(world2, plans):
     )
     assert "beyond rounding" in ours[0]["said"] and len(ours[0]["losses"]) == 3
     unchecked = world2.run(checked, replace(options, section={"plan": plans["wave"]}))
-    assert "equal" not in unchecked[0]["said"] and "expected: the losses of 1F1B" in unchecked[0]["said"]
+    assert "equal" not in unchecked[0]["said"] and "expected: the same losses as 1F1B" in unchecked[0]["said"]
 
 
 def measuring(options: Options) -> str:

@@ -89,7 +89,7 @@ def test_in_the_order_of_1f1b_every_bit_is_deepspeeds(world2, stock, plans, layo
     expected = stock(world2, UNEQUAL, unequal_steps)
     got = world2.run(unequal_steps, replace(UNEQUAL, section=section))
     assert numbers_of(got) == numbers_of(expected)
-    assert "each step planned for their sizes" in " ".join(got[0]["said"])
+    assert "each step gets a plan for its sizes" in " ".join(got[0]["said"])
     assert "up to rounding" not in " ".join(got[0]["said"]) and not got[1]["said"]
 
 
@@ -100,7 +100,7 @@ def test_in_orders_of_their_own_steps_are_equal_up_to_rounding_and_say_so(world2
     for theirs, ours in zip(expected, got, strict=True):
         torch.testing.assert_close(ours["losses"], theirs["losses"], rtol=1e-5, atol=1e-6)
         close(ours["weights"], theirs["weights"], 1e-4)
-    assert sum("every step has an order of its own" in line for line in got[0]["said"]) == 1
+    assert sum("each step adds gradients and losses in its own order" in line for line in got[0]["said"]) == 1
     forwards = [[text for text in order if "F" in text] for order in got[0]["orders"]]
     assert any(order != sorted(order) for order in forwards), "no step ran in another order"
     assert len({tuple(order) for order in forwards}) > 1, "all steps ran in one order"
@@ -262,10 +262,10 @@ def test_a_step_that_fits_no_memory_names_its_sizes(world2, tmp_path):
         ),
         ({"read_ahead": True}, 'unknown key "read_ahead" in the "ostinato" section'),
         ({"sizes": None, "keep_order": True}, '"keep_order" in the "ostinato" section needs "sizes"'),
-        ({"sizes": "length"}, '"tokens", or names a function'),
+        ({"sizes": "length"}, '"tokens", or name a function'),
         ({"sizes": "no_such_module:length"}, "No module named"),
         ({"sizes": "math:lengths"}, "has no attribute 'lengths'"),
-        ({"sizes": "math:pi"}, "a float and no function"),
+        ({"sizes": "math:pi"}, "a float, not a function"),
         ({"placement": "nowhere.toml"}, "no such file"),
         ({"size": 0}, '"size" in the "ostinato" section'),
         ({"search": {"objective": "span"}}, '"objective" in "search" does not go with "sizes"'),
@@ -313,7 +313,7 @@ def test_sizes_of_items():
     item = (torch.zeros(2, 7, 3), torch.zeros(2))
     assert tokens(item) == 14 and tokens(((torch.zeros(5),), None)) == 5
     assert seen_by(lambda _: torch.tensor(3), [item]).sizes == (3.0,)
-    assert "no tensor with dimensions" in seen_by(tokens, [(torch.tensor(1.0), None)]).error
+    assert "not a tensor with dimensions" in seen_by(tokens, [(torch.tensor(1.0), None)]).error
     assert size_function("math:sqrt")(4) == 2
     assert agreed([Seen((1.0,)), Seen(), Seen((1.0,))]) == (1.0,)
     with pytest.raises(OstinatoError, match="pipeline rank 1: broken"):
