@@ -159,7 +159,7 @@ def test_a_loader_that_draws(world2, stock, plans, every, is_equal):
     theirs, ours = both(world2, stock, options, plans["wave"])
     assert equal(theirs, ours) == is_equal
     said = " ".join(ours["first"] + ours["later"])
-    assert ("the batch take another number of random numbers" in said) != is_equal
+    assert ("the batch draw more or fewer random numbers" in said) != is_equal
 
 
 def heard_evaluating(options: Options) -> dict:
@@ -255,7 +255,7 @@ def test_several_tensors_at_a_border(world2, stock, plans):
     options = replace(BASE, changed=((5, models.Pair), (6, models.Sum)))
     theirs, ours = both(world2, stock, options, plans["wave"])
     (shown,) = ours["first"]
-    assert "several tensors with gradients cross from layer 5" in shown and "up to rounding" in shown
+    assert "several tensors with gradients pass from layer 5" in shown and "up to rounding" in shown
     assert ours["losses"] == pytest.approx(theirs["losses"], rel=1e-5)
 
 
@@ -265,6 +265,6 @@ def test_several_tensors_behind_a_border_of_1f1b_alone(world2, stock, plans):
     (shown,) = ours["first"]
     assert (
         "bit for bit" in " ".join(ours["start"])
-        and "several tensors with gradients cross from layer 3" in shown
+        and "several tensors with gradients pass from layer 3" in shown
     )
     assert ours["losses"] == pytest.approx(theirs["losses"], rel=1e-5)

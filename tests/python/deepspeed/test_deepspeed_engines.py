@@ -140,5 +140,5 @@ def test_a_script_that_goes_on_after_an_error_is_told(world2, plan, evaluates):
             assert said.startswith(
                 f"OstinatoError: {call}: {'an evaluation' if evaluates else 'step 1'} failed on this rank ("
             ), said
-            assert said.endswith("end the run and resume it from its last checkpoint")
+            assert said.endswith("end the run, and resume it from its last checkpoint")
     world2.restart()  # its transfers are out of step

@@ -256,7 +256,7 @@ def test_a_plan_that_another_run_has_left(world2, tmp_path, micro_batches, layer
     make_plan(tmp_path, Layout("stale", (2, 4), (0, 1, 0)), layers, micro_batches)
     for message in world2.run(refusal, replace(BASE, section={"auto": True, "output": str(tmp_path)})):
         assert words in message and message.endswith(
-            f'"output": delete {tmp_path}, or name another folder'
+            f'"output": delete {tmp_path}, or choose another folder'
         ), message
 
 
