@@ -164,7 +164,7 @@ def test_a_script_that_reads_standard_input(train, plan):
     plain = train("reads_input")
     for section, late in ((AUTO, False), (plan, True)):
         said = refused(train("reads_input", section, late))
-        assert "(the script has read standard input, which it cannot read twice)" in said
+        assert "(the script has read standard input, which cannot be read twice)" in said
         advice = re.search(r"start it again with (OSTINATO_PLAN)=(\S+)", said)
         assert advice, said[-3000:]
         check(train("reads_input", section, late, dict([advice.groups()])), plain)

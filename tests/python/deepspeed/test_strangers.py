@@ -77,7 +77,7 @@ def same(ours: dict, theirs: dict) -> bool:
 )
 def test_what_cannot_cross_is_named(outputs, what):
     with pytest.raises(
-        OstinatoError, match=f"layer 1 hands on {what}, and .* keep layers 1 and 2 in one stage"
+        OstinatoError, match=f"layer 1 returns {what}, but .* keep layers 1 and 2 in one stage"
     ):
         crossing(stage(), outputs, [0, 4, 8])
 
@@ -104,7 +104,7 @@ def test_what_a_border_takes_from_tensors(world2, plans):
     split = world2.run(trained, replace(BASE, section={"plan": plans["wave"], "timeout_s": 2}), [lost])[0][
         lost
     ]
-    assert split["error"].startswith('OstinatoError: layer 1 hands on tensors with the attribute "gate"')
+    assert split["error"].startswith('OstinatoError: layer 1 returns tensors with the attribute "gate"')
 
 
 def nothing(engine):
