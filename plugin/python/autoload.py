@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `import torch` runs (entry point group `torch.backends`), so that a training script need not mention
-ostinato.
+"""`import torch` runs this (entry point group `torch.backends`), so a training script need not mention ostinato.
 
-register() leaves one finder in `sys.meta_path`: when DeepSpeed's pipeline engine is imported, and only then,
-the finder removes itself and lets `ostinato.deepspeed.hook` wrap it. It costs under a millisecond and imports
+register() adds a finder to `sys.meta_path`: when DeepSpeed's pipeline engine is imported, and only then, the
+finder removes itself and lets `ostinato.deepspeed.hook` wrap the engine. It costs under a millisecond and imports
 nothing.
 
-An exception here would break `import torch` for everyone, so there is none: what goes wrong is one line on
-standard error. TORCH_DEVICE_BACKEND_AUTOLOAD=0 keeps torch from calling register(); switched_off() tells.
+An exception here would break every `import torch`, so an error only prints one line to standard error.
+TORCH_DEVICE_BACKEND_AUTOLOAD=0 keeps torch from calling register(), as switched_off() tells.
 """
 
 import importlib
@@ -15,7 +14,7 @@ import os
 import sys
 
 ENGINE = "deepspeed.runtime.pipe.engine"
-HOOK = "ostinato.deepspeed.hook"  # known by its name only, as the entry point knows this module
+HOOK = "ostinato.deepspeed.hook"  # by name only, as the entry point names this module
 ARRIVALS = "ostinato.ranks.arrivals"
 
 _registered = False
@@ -23,7 +22,7 @@ _names_absent = False
 
 
 def switched_off() -> bool:
-    """True where the environment keeps torch from loading ostinato by itself."""
+    """True where the environment keeps torch from loading ostinato."""
     return os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD", "1") == "0"
 
 
@@ -33,7 +32,7 @@ def registered() -> bool:
 
 
 def register() -> None:
-    """Arranges that DeepSpeed's pipeline engine heeds the "ostinato" section. Idempotent; never raises."""
+    """Makes DeepSpeed's pipeline engine obey the "ostinato" section. Idempotent; never raises."""
     global _registered
     _registered = True
     try:
@@ -47,14 +46,14 @@ def register() -> None:
 
 
 def name_absent() -> None:
-    """Where DeepSpeed's pipeline engine is imported, ranks that wait in torch's start say for whom: for
-    scripts that are started with ostinato."""
+    """For scripts that are started with ostinato: once DeepSpeed's pipeline engine is imported, ranks that wait
+    in torch's start say for which ranks."""
     global _names_absent
     _names_absent = True
 
 
 def _wrap(engine) -> None:
-    """The engine's module stays as it was where ostinato cannot be loaded: other runs do not depend on it."""
+    """Leaves the engine's module unchanged where ostinato cannot be loaded, so runs without it still work."""
     try:
         importlib.import_module(HOOK).wrap(engine)
         if _names_absent:
@@ -64,11 +63,14 @@ def _wrap(engine) -> None:
 
 
 def _complain(error: Exception) -> None:
-    print(f"ostinato: not loaded, so no plan will run: {type(error).__name__}: {error}", file=sys.stderr)
+    print(
+        f"ostinato: could not be loaded, so no plan will run: {type(error).__name__}: {error}",
+        file=sys.stderr,
+    )
 
 
 class _EngineFinder:
-    """Finds the engine's module once, as the finders after it would, with a loader that wraps what it loaded."""
+    """Finds the engine's module once, as the finders after it would, with a loader that wraps the module."""
 
     def find_spec(self, name, path=None, target=None):
         if name != ENGINE:
@@ -77,13 +79,13 @@ class _EngineFinder:
         for finder in sys.meta_path:
             spec = finder.find_spec(name, path, target)
             if spec is not None:
-                spec.loader = _WrappingLoader(spec.loader)  # type: ignore[assignment]  # hands on what it is not asked to change
+                spec.loader = _WrappingLoader(spec.loader)  # type: ignore[assignment]  # passes on everything else
                 return spec
         return None
 
 
 class _WrappingLoader:
-    """The loader of the engine's module. Once that has run it takes itself out again."""
+    """The loader of the engine's module. It removes itself once that has run."""
 
     def __init__(self, loader):
         self.loader = loader

@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the blocks of a run took, as costs of layers and speeds of devices, with which `ostinato plan` plans
-again.
+"""Turns a run's block times into costs of layers and speeds of devices, so that `ostinato plan` can plan again.
 
     found = Measured.of(read_traces(Path("out/trace")))
-    found.devices                           # {0: 1.0, 1: 1.5}: device 1 takes 1.5 times as long as the plan says, beside the median device
+    found.devices                           # {0: 1.0, 1: 1.5}: device 1 takes 1.5 times as long as planned, relative to the median device
     profile, devices = replanned(found, placement, profile)     # texts of an ostinato-profile/1 and an ostinato-devices/1
 
-A stage that takes longer than planned has costlier layers or a slower device, and a run cannot tell which.
-Here a device is slower where all of its blocks together stand out from the median device's by more than SAME;
-what remains is charged to the layers. Planned again, every stage of the old plan takes what it took in the
-run.
+A stage that takes longer than planned has more expensive layers or a slower device, and a run cannot tell which.
+Here a device counts as slower if its blocks together differ from the median device's by more than SAME; the rest
+is attributed to the layers. With the new costs, every stage of the old plan takes as long as in the run.
 """
 
 from __future__ import annotations
@@ -26,8 +24,8 @@ from typing import Any, NamedTuple
 from ostinato.errors import Error
 from ostinato.trace import RankTrace, TracedInstruction
 
-SAME = 0.05  # relative; nearer to the median device no device is called slow
-CHANGED = 0.15  # relative; beyond it blocks or a step are said to take another time than planned
+SAME = 0.05  # relative; a device this close to the median is not called slow
+CHANGED = 0.15  # relative; blocks or a step that differ more are reported
 TIMES = {"forward": "F", "backward": "B", "backward_input": "I", "backward_weight": "W"}
 INSTEAD = {
     "forward": (),
@@ -36,11 +34,11 @@ INSTEAD = {
     "backward_weight": ("backward",),
 }
 UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
-BESIDE = {"F": "forward", "B": "backward"}  # of a profile's "rank": what such a block costs beside its layers
+BESIDE = {"F": "forward", "B": "backward"}  # in a profile's "rank": what such a block costs beside its layers
 
 
 class MeasuredBlock(NamedTuple):
-    """Of a device: what runs once a micro-batch."""
+    """What a device runs once per micro-batch."""
 
     device: int
     stage: int
@@ -49,8 +47,8 @@ class MeasuredBlock(NamedTuple):
 
 @dataclass(frozen=True)
 class Measured:
-    """`planned` and `measured`: nanoseconds. `overall`: of the median device, how many times as long as
-    planned its blocks took. `devices`: how many times as long as the median's; 1.0 where that is SAME."""
+    """`planned` and `measured`: nanoseconds. `overall`: how many times as long as planned the median device's
+    blocks took. `devices`: how many times as long as the median's; 1.0 within SAME."""
 
     planned: dict[MeasuredBlock, float]
     measured: dict[MeasuredBlock, float]
@@ -63,7 +61,7 @@ class Measured:
 
     @classmethod
     def of_rows(cls, rows: Iterable[tuple[MeasuredBlock, float, float]]) -> Measured:
-        """(block, planned, measured) of every rank. Of pipelines beside each other the slowest counts."""
+        """From (block, planned, measured) of every rank. Of several pipelines the slowest counts."""
         planned, took = dict[MeasuredBlock, float](), dict[MeasuredBlock, float]()
         for block, expected, measured in rows:
             planned[block], took[block] = expected, max(measured, took.get(block, 0.0))
@@ -79,14 +77,14 @@ class Measured:
         )
 
     def conclusions(self, predicted: float, pipeline: float) -> Iterator[str]:
-        """What the run says of the plan, a line each. Nanoseconds of the pipeline's part of a step:
+        """What the run shows about the plan, one line each. Nanoseconds of the pipeline's part of a step:
         predicted, and measured."""
         if abs(self.overall - 1) > CHANGED:
             yield f"Blocks took {self.overall:.2f} times as long as planned: profile again, or plan with the measured times (--measured)."
         for device, by in sorted(self.devices.items()):
             if by > 1 + CHANGED:
                 yield (
-                    f"Device {device} was {by:.2f} times as slow as planned, relative to the median device: if this lasts, plan with the measured "
+                    f"Device {device} was {by:.2f} times as slow as planned, relative to the median device: if it stays so, plan with the measured "
                     "times (--measured), which moves layers off it."
                 )
         took = max(self.overall * by for by in self.devices.values())
@@ -122,15 +120,15 @@ def replanned(
     found: Measured, placement: dict[str, Any], profile: dict[str, Any], speeds: Sequence[float] = ()
 ) -> tuple[str, str]:
     """Texts of a profile and of a device file. `placement`, `profile`: the files of the plan that ran, as
-    tables; `speeds`: of the devices that it was made for, where they are not alike. Raises Error where these
-    do not tell apart what the devices do."""
+    tables; `speeds`: of the devices that it was made for, where they differ. Raises Error where speeds of
+    devices cannot be derived."""
     if placement.get("hosts"):
         raise Error(
-            "the placement has [[hosts]]: ranks share cores, and what one of them takes tells nothing of its device"
+            "the placement has [[hosts]]: ranks share cores, so a rank's times do not show the speed of its device"
         )
     if not speeds and len({device.get("kind") for device in placement["devices"]}) > 1:
         raise Error(
-            "the placement has devices of several kinds, which have a profile or a speed each: measure each kind again"
+            "the placement has devices of several kinds, each with a profile or a speed: measure each kind again"
         )
     layers = len(profile["layers"])
     ran = {
@@ -159,8 +157,8 @@ def replanned(
 def _by_layer(
     found: Measured, stages: list[dict[str, Any]], action: str, rank: dict[str, int], layers: int
 ) -> list[float]:
-    """By layer, how many times as long it takes as profiled; 0.0: no such block ran. What a block costs
-    beside its layers stays."""
+    """By layer, how many times as long as profiled it takes; 0.0: no such block ran. What a block costs beside
+    its layers does not change."""
     beside = rank.get(BESIDE.get(action, ""), 0)
     of_layers: list[list[float]] = [[] for _ in range(layers)]
     for stage, row in enumerate(stages):
@@ -174,7 +172,7 @@ def _by_layer(
         for begin, end in ranges:
             if end > layers:
                 raise Error(
-                    f'stage "{row["name"]}" has layers up to {end - 1}, and the profile has {layers}: this plan was not made from it'
+                    f'stage "{row["name"]}" has layers up to {end - 1}, but the profile has {layers}: the plan was not made from this profile'
                 )
             for layer in range(begin, end):
                 of_layers[layer] += of_stage
@@ -199,8 +197,7 @@ def _times(times: list[int], factors: list[float]) -> list[int]:
 
 
 def _device_file(found: Measured, memory: list[int], speeds: Sequence[float]) -> str:
-    """Devices that are alike and follow each other are one node; links are those of the profile. `memory`:
-    bytes; 0: without limit."""
+    """Equal devices in a row make one node; links come from the profile. `memory`: bytes; 0: unlimited."""
     text = ['format = "ostinato-devices/1"\nname = "measured"\nmemory_unit = "B"\n']
     now = [(speeds[index] if speeds else 1.0) / found.devices.get(index, 1.0) for index in range(len(memory))]
     described = [(round(speed, 3), size) for speed, size in zip(now, memory, strict=True)]
@@ -216,7 +213,7 @@ def _device_file(found: Measured, memory: list[int], speeds: Sequence[float]) ->
 
 
 def speeds_in(devices: str) -> list[float]:
-    """Of each device in a text that replanned() has made."""
+    """The speed of each device in a text from replanned()."""
     table = tomllib.loads(devices)
     of_kind = {kind["name"]: kind["speed"] for kind in table["kinds"]}
     return [of_kind[node["kind"]] for node in table["nodes"] for _ in range(node["devices"])]

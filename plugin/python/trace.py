@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading what ran: the `ostinato-trace/1` files that the plugin leaves, one a rank, and their Perfetto form.
+"""Reads what ran: the `ostinato-trace/1` files that the plugin writes, one per rank, and their Perfetto form.
 
 ranks = read_traces(Path("out/trace"))
 ranks[0].instructions[0].text, ranks[0].instructions[0].measured    # "0F0", nanoseconds
@@ -28,13 +28,13 @@ Seconds = Annotated[float, Field(ge=0, lt=1e12, allow_inf_nan=False)]
 
 
 class TraceError(Error):
-    """What is wrong with a trace, as a message for its user."""
+    """An error in a trace; `str()` is a message for its user."""
 
 
 class TracedInstruction(BaseModel):
     """One instruction of the last step; times in nanoseconds since the step began, planned and measured.
-    `peer`: of a transfer, the device on its other side, and `peer_stage` the stage there; None for what
-    computes, and in older traces."""
+    `peer`: for a transfer, the device on its other side, and `peer_stage` the stage there; None for computes,
+    and in older traces."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
     text: str
@@ -68,9 +68,9 @@ class TracedInstruction(BaseModel):
 
 
 class StepPlan(BaseModel):
-    """What a step was planned to take where each has a plan of its own. Nanoseconds; `one_f_one_b`: 1F1B in
-    the order in which the data came, 0 where it is not known; `planning`: what this rank spent on it before
-    the step ran; `measured`: from the begin of this rank's part of the pipeline to its end."""
+    """The planned time of a step, where each step gets its own plan. Nanoseconds; `one_f_one_b`: 1F1B in the
+    order in which the data came, 0 where it is not known; `planning`: the time of this rank before the step
+    ran; `measured`: from start to end of this rank's part of the pipeline."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
     plan_sha256: str
@@ -82,8 +82,7 @@ class StepPlan(BaseModel):
 
 
 class SteadyBlock(BaseModel):
-    """What a stage's block took in the last steps: nanoseconds, the median and the quartiles of the steps'
-    means."""
+    """The time of a stage's block in the last steps: nanoseconds, median and quartiles of the steps' means."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
     stage: Count
@@ -96,11 +95,11 @@ class SteadyBlock(BaseModel):
 
 class RankTrace(BaseModel):
     """One rank's file. `step_seconds`: wall clock of every step so far; `makespan`: the plan's, in
-    nanoseconds; `predicted`: what a step was predicted to take where ranks share cores, 0: the makespan;
-    `whole_step`: with the optimizer's, 0: not known; `beside`: what it is compared with (gain).
-    `peak_memory`: the most that was held so far, by the whole process or in the accelerator's allocator
-    (`peak_memory_of`). `step_plans`: of every step, where each has a plan of its own; the others are then of
-    the last one. `blocks`: where all steps have one."""
+    nanoseconds; `predicted`: the predicted time of a step where ranks share cores, 0: the makespan;
+    `whole_step`: including the optimizer, 0: not known; `beside`: what it is compared with (gain).
+    `peak_memory`: the peak so far, of the whole process or of the accelerator's allocator (`peak_memory_of`).
+    `step_plans`: one per step, where each step gets its own plan; other fields are then of the last step.
+    `blocks`: where all steps have the same plan."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
     format: Literal["ostinato-trace/1"]
@@ -142,28 +141,28 @@ def read_traces(folder: Path) -> list[RankTrace]:
     files = trace_files(folder)
     if not files:
         raise TraceError(
-            f'{folder}: no rank-*.json here; a run leaves them where "trace" of its ostinato section points'
+            f'{folder}: no rank-*.json here; a run writes them to the folder "trace" of its ostinato section'
         )
     ranks = [_read(path) for path in files]
     ranks.sort(key=lambda trace: trace.rank)
     for before, after in pairwise(ranks):
         if before.rank == after.rank:
-            raise TraceError(f"{folder}: two files are of rank {after.rank}")
+            raise TraceError(f"{folder}: two files belong to rank {after.rank}")
     for key in ("plan_sha256", "step", "makespan", "predicted", "whole_step", "beside"):
         if len({getattr(trace, key) for trace in ranks}) > 1 and (
             key == "step" or not all(trace.step_plans for trace in ranks)
         ):
-            raise TraceError(f"{folder}: the ranks differ in {key}: files of several runs are mixed here")
+            raise TraceError(f"{folder}: the ranks differ in {key}: this folder mixes files of several runs")
     return ranks
 
 
 def _read(path: Path) -> RankTrace:
-    """Raises TraceError with the file and the place in it."""
+    """Reads a file. Raises TraceError with the file and the place in it."""
     try:
         with open(path, "rb") as file:
             text = file.read(MOST_BYTES + 1)
         if len(text) > MOST_BYTES:
-            raise TraceError(f"{path}: is larger than {MOST_BYTES} bytes")
+            raise TraceError(f"{path}: larger than {MOST_BYTES} bytes")
         return RankTrace.model_validate(json.loads(text.decode()))
     except OSError as error:
         raise TraceError(f"{path}: cannot be read: {error.strerror}") from error
@@ -175,7 +174,7 @@ def _read(path: Path) -> RankTrace:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"])) or "the trace"
         raise TraceError(f"{path}: {place}: {first['msg']}") from error
-    except (RecursionError, ValueError) as error:  # nested too deep; a number of thousands of digits
+    except (RecursionError, ValueError) as error:  # too deeply nested; a number with thousands of digits
         raise TraceError(f"{path}: not a trace: {str(error).splitlines()[0]}") from error
 
 
@@ -184,8 +183,8 @@ MEASURED, PLANNED = 0, 2  # tracks of a rank; transfers have 1, and 3 and more w
 
 
 def perfetto(ranks: list[RankTrace]) -> dict:
-    """Chrome/Perfetto JSON of the last step: a process a rank, with what was planned under what was measured,
-    and arrows from sends to receives. What runs once a micro-batch has one name and one category."""
+    """Chrome/Perfetto JSON of the last step: one process per rank, with measured above planned times, and
+    arrows from sends to receives. What runs once per micro-batch has one name and one category."""
     events = TraceEvents()
     transfers: list[Transfer] = []
     for trace, replica in zip(ranks, replicas(ranks), strict=True):
@@ -216,7 +215,7 @@ def add(
 
 
 def on_tracks(transfers: list[TracedInstruction]) -> list[tuple[int, TracedInstruction]]:
-    """Each with a track on which none overlaps another, as the format asks of slices."""
+    """Each with a track such that none overlap on a track, as the format requires."""
     free: dict[int, int] = {}  # track: when it is free again
     placed = []
     for i in sorted(transfers, key=lambda i: (i.start, i.end)):
@@ -229,7 +228,7 @@ def on_tracks(transfers: list[TracedInstruction]) -> list[tuple[int, TracedInstr
 
 
 def replicas(ranks: list[RankTrace]) -> list[int]:
-    """Which of the pipelines each rank is in: its place among the ranks of its device."""
+    """The pipeline of each rank: its place among the ranks of its device."""
     return [sum(other.device == trace.device for other in ranks[:place]) for place, trace in enumerate(ranks)]
 
 
@@ -250,8 +249,8 @@ class Transfer(NamedTuple):
 
     @property
     def message(self) -> tuple:
-        """The same on both sides, and of no other message: who sends what to whom. In an older trace, which
-        names no peers, only what both sides know."""
+        """Equal on both sides, and different for every other message: which rank sends what to which. In an
+        older trace, which names no peers, only what both sides know."""
         i = self.instruction
         side, _, direction = i.action.partition("_")
         if i.peer is None:
@@ -261,8 +260,8 @@ class Transfer(NamedTuple):
 
 
 def pairs(transfers: list[Transfer]) -> Iterator[tuple[Transfer, Transfer]]:
-    """Sends with their receives. In an older trace, which names no peers, several may be alike: they are
-    paired where they leave one rank or arrive at one, else left out, because nobody knows which is whose."""
+    """Sends with their receives. In an older trace, which names no peers, several may look alike: they are paired
+    if they leave one rank or arrive at one, else left out, because they cannot be told apart."""
     alike: dict[tuple, dict[str, list[Transfer]]] = {}
     for transfer in transfers:
         side = transfer.instruction.action.partition("_")[0]

@@ -13,7 +13,7 @@ def gain(beside: Sequence[Beside], predicted: int) -> str:
     if not beside or not predicted:
         return ""
     (name, time, measured), *more = beside
-    notes = [f"measured: {measured / 1e6:.1f} ms with the optimizer's"] * bool(measured)
+    notes = [f"measured: {measured / 1e6:.1f} ms with the optimizer"] * bool(measured)
     notes += [f"{other}: {takes / 1e6:.1f} ms" for other, takes, _ in more]
     known = f" ({'; '.join(notes)})" if notes else ""
     return f"expected to be {time / predicted:.2f} times as fast as {name}: {time / 1e6:.1f} -> {predicted / 1e6:.1f} ms a step{known}"

@@ -13,11 +13,11 @@ EQUAL, ROUNDING, OTHER, REFUSED, WRONG = "equal", "rounding", "differs", "refuse
 DRAWN, CONTRACT = "draw random numbers", "breaks the contract: a layer writes to more than its buffers"
 OTHERWISE = (
     DRAWN,
-    "random numbers than for the first",
-    "so what is averaged there, and evaluations with it, differ",
+    "random numbers than in the first",
+    "so running averages, and evaluations that use them, differ",
 )
-EXPECTED = "ostinato: expected: the losses of 1F1B "  # rank 0 says it of every plan
-ROUNDED = "the losses of 1F1B up to rounding"  # before step 1, or after it
+EXPECTED = "ostinato: expected: the same losses as 1F1B"  # rank 0 says it of every plan
+ROUNDED = "the same losses as 1F1B up to rounding"  # before step 1, or after it
 ROOM = 1e-3  # of losses under "rounding", relative to the loss; or the step to the next number, where weights are bf16
 ROOM_OF_WEIGHTS = 0.06  # relative to the largest of a tensor, or to 1: Adam's 3 steps of 0.01 up, or down, where a gradient is all rounding
 NEAR = 0.5  # of losses under "differs", relative to the loss

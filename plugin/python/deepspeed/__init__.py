@@ -6,7 +6,7 @@ installed (`import torch` loads `ostinato.autoload`). Where it is not, this impo
 ostinato.run`, does the same:
 
     import ostinato.deepspeed                            # heed the section of the configuration
-    ostinato.deepspeed.enable("out/plan.json")           # or without a section
+    ostinato.deepspeed.enable("out/plan.json")           # or: without a section
     ostinato.deepspeed.enable(profile="profile.json", search={"time_limit": 30})
 """
 
@@ -23,7 +23,7 @@ __all__ = ["OstinatoError", "Unsupported", "enable", "graph"]
 
 
 def graph(layers, inputs):
-    """Layers of a PipelineModule with branches; see ostinato.deepspeed.graph_model, which needs DeepSpeed
+    """Makes the layers of a PipelineModule with branches; see ostinato.deepspeed.graph_model, which needs DeepSpeed
     imported."""
     from .graph_model import graph as make
 
@@ -31,16 +31,15 @@ def graph(layers, inputs):
 
 
 def enable(plan=None, **options) -> ExitStack:
-    """Runs `plan` in the pipeline models and engines made from now on, as a section {"plan": plan, **options}
+    """Runs `plan` in pipeline models and engines made from now on, as a section {"plan": plan, **options}
     would.
 
         ostinato.deepspeed.enable("plan.json")      # for good
         with ostinato.deepspeed.enable("plan.json"):
             ...                                     # for what is made in here
 
-    `options` are the section's other keys; without a plan, `profile` or `auto=True` is one of them. Relative
-    paths are taken from the working directory. Raises OstinatoError for a wrong key or value. Every rank must
-    call it.
+    `options` are the section's other keys; without a plan, give `profile` or `auto=True`. Relative paths start
+    at the working directory. Raises OstinatoError for a wrong key or value. Every rank must call it.
     """
     from .section.config import Section
 
@@ -53,8 +52,8 @@ def enable(plan=None, **options) -> ExitStack:
 
 if autoload.switched_off() and not autoload.registered() and os.environ.get("RANK", "0") == "0":
     print(
-        "ostinato: TORCH_DEVICE_BACKEND_AUTOLOAD=0: scripts that neither import ostinato.deepspeed nor start with "
-        '"python -m ostinato.run" ignore their "ostinato" section',
+        "ostinato: TORCH_DEVICE_BACKEND_AUTOLOAD=0: scripts must import ostinato.deepspeed or start with "
+        '"python -m ostinato.run", else their "ostinato" section is ignored',
         file=sys.stderr,
     )
 autoload.register()

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a block costs beside its layers: the engine's own code, and sending what it made. What a step costs
-beside its blocks: the loss's way to all ranks, and DeepSpeed's own code around the optimizer.
+"""Measures what a block costs beside its layers: the engine's code, and sending its outputs. Also what a step
+costs beside its blocks: sending the loss to all ranks, and DeepSpeed's code around the optimizer.
 
     python -m ostinato.deepspeed.block_time RANK RANKS FOLDER BYTES TOUCHED     # one rank; leaves FOLDER/RANK.json
 
 Every rank trains a chain of layers that hardly compute, under a plan that gives it several stages, with
-messages of BYTES. A block's cost is from its start until what it made has been sent, less what its layer
-takes by itself. Layers read TOUCHED bytes, so that the engine finds the caches as cold as real ones leave
-them: its code takes half as long again then. `ostinato profile` starts it
-(ostinato/profile/machine/block_time.py), for a profile's `rank`.
+messages of BYTES. A block's cost is the time from its start until its outputs are sent, less the time of its
+layer alone. Layers read TOUCHED bytes, so that caches are as cold as real layers leave them: the engine's code
+then takes half as long again. `ostinato profile` starts this (ostinato/profile/machine/block_time.py), for a
+profile's `rank`.
 """
 
 import argparse
@@ -29,13 +29,10 @@ WARM_UP, STEPS = 3, 5
 
 
 class Scaled(nn.Module):
-    """Does next to nothing in a forward and a backward, but for the memory that it reads."""
+    """Does almost nothing in a forward and a backward, except reading memory."""
 
-    memory = torch.empty(0)  # that all of them read
-    spent: dict[str, list[int]] = {
-        "F": [],
-        "B": [],
-    }  # ns that they took for it: of forwards, and of backwards
+    memory = torch.empty(0)  # which all of them read
+    spent: dict[str, list[int]] = {"F": [], "B": []}  # ns of reading it, in forwards and in backwards
 
     def __init__(self):
         super().__init__()
@@ -55,7 +52,7 @@ def _read_memory(kind: str) -> None:
 
 
 def plan_in(folder: Path, ranks: int) -> dict:
-    """The section of a plan that has many borders and no waiting; written once, by rank 0."""
+    """The section of a plan with many transfers and no waiting; rank 0 writes it, once."""
     from ostinato import core
 
     made = core.placement("looped", devices=ranks, chunks=STAGES, layers=ranks * STAGES)
@@ -68,7 +65,7 @@ def plan_in(folder: Path, ranks: int) -> dict:
 
 
 def alone(values: torch.Tensor) -> dict[str, int]:
-    """Nanoseconds of a layer's forward and backward by themselves, without the memory."""
+    """Nanoseconds of a layer's forward and backward alone, without reading memory."""
     layer = Scaled()
     times: dict[str, list[int]] = {"F": [], "B": []}
     for _ in range(MICRO_BATCHES * STEPS):
@@ -86,8 +83,8 @@ def alone(values: torch.Tensor) -> dict[str, int]:
 def costs(
     instructions: list, records: list[tuple[int, int, int]], spent: dict[str, list[int]]
 ) -> Iterator[tuple[Any, int]]:
-    """(block, nanoseconds) of each that sends: to the start of the instruction after it has sent. `spent`: of
-    all blocks, what they took for memory.
+    """(block, nanoseconds) of each block that sends: until the instruction after its transfer starts. `spent`:
+    what all blocks took to read memory.
     """
     took = {kind: iter(times) for kind, times in spent.items()}
     beside = [
@@ -105,8 +102,8 @@ def costs(
 
 
 def measured(folder: Path, ranks: int, size: int) -> dict[str, int]:
-    """Nanoseconds of a forward ("F") and of a backward block ("B"), of the engine's own code around a batch
-    that is read ("read"; 0 where none is), and of a "step": medians over the steps. All ranks must call it.
+    """Nanoseconds of a forward ("F") and of a backward block ("B"), of the engine's code around reading a batch
+    ("read"; 0 where the rank reads none), and of a "step": medians over the steps. All ranks must call it.
     """
     import deepspeed
     import ostinato.deepspeed
@@ -156,7 +153,7 @@ def measured(folder: Path, ranks: int, size: int) -> dict[str, int]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="One rank of the measurement of what a block costs.")
+    parser = argparse.ArgumentParser(description="Measures what a block costs, on one rank.")
     parser.add_argument("rank", type=int)
     parser.add_argument("ranks", type=int)
     parser.add_argument("folder", type=Path)
@@ -166,7 +163,7 @@ def main() -> None:
     Scaled.memory = torch.ones(args.touched // 4)
     os.environ |= {"RANK": str(args.rank), "LOCAL_RANK": str(args.rank), "WORLD_SIZE": str(args.ranks)}
     import deepspeed
-    import ostinato.deepspeed  # noqa: F401  # heeds the section, whether torch has loaded ostinato or not
+    import ostinato.deepspeed  # noqa: F401  # obeys the section, whether torch has loaded ostinato or not
     from deepspeed.ops import __compatible_ops__ as operators
 
     operators["deepspeed_shm_comm"] = False  # else it is compiled, for a minute
@@ -179,7 +176,7 @@ def main() -> None:
     (args.folder / f"{args.rank}.json").write_text(json.dumps(result))
     torch.distributed.barrier()
     sys.stdout.flush()
-    os._exit(0)  # the threads of DeepSpeed's groups may abort a usual end
+    os._exit(0)  # threads of DeepSpeed's groups may abort a normal exit
 
 
 if __name__ == "__main__":

@@ -9,20 +9,20 @@ class OstinatoError(Error, RuntimeError):
 
 
 class Unsupported(OstinatoError):
-    """This DeepSpeed, this build or a feature of this run cannot be combined with a plan.
+    """A plan does not work with this DeepSpeed, this build or a feature of this run.
 
-    With `"require": false` the run then goes on under DeepSpeed's own 1F1B, and says so; every other
-    OstinatoError stops.
+    With `"require": false` the run then goes on under DeepSpeed's own 1F1B, and says so; any other
+    OstinatoError stops it.
     """
 
 
-# A PipelineModule that an engine has, or had.
-ANEW = (
-    "give each engine a new PipelineModule; weights go from one to the other by save_checkpoint() and "
+# For a PipelineModule that already has, or had, an engine.
+NEW_MODULE = (
+    "give each engine a new PipelineModule, and carry weights over with save_checkpoint() and "
     "load_checkpoint(..., load_module_only=True)"
 )
-HAS_ENGINE = f"this PipelineModule has an engine already that runs a plan: {ANEW}"
+HAS_ENGINE = f"this PipelineModule already has an engine that runs a plan: {NEW_MODULE}"
 PLACED = (
-    "the layers of this PipelineModule lie where a plan has them, and the configuration of this engine names no plan: name it in the "
-    '"ostinato" section, or take it from where PipelineModule found it'
+    "PipelineModule placed its layers for a plan, but this engine's configuration names no plan: name it in the "
+    '"ostinato" section, or remove it from where PipelineModule found it'
 )

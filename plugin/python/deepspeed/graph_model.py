@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models with branches as a PipelineModule: layers that say what they read, and what flows between their
-stages.
+"""Models with branches as a PipelineModule: layers that say what they read, and what flows between stages.
 
     layers = graph(
         {
-            "text": (LayerSpec(Embed), "tokens"),               # the layer, then the names of what it reads
+            "text": (LayerSpec(Embed), "tokens"),               # the layer, then the names of its inputs
             "text1": (LayerSpec(Block), "text"),
             "image": (LayerSpec(Patches), "pixels"),
             "both": (LayerSpec(Join), "text1", "image"),        # forward(text1, image)
@@ -13,9 +12,10 @@ stages.
     )
     model = PipelineModule(layers, num_stages=4, loss_fn=loss)
 
-Each layer returns one tensor, the last one what the loss takes. DeepSpeed alone runs the layers one after the
-other and hands what is still needed on from each to the next, in a tuple. Under a plan whose stages are not a
-chain (K: branches that meet, skip edges) a stage gets what the stages that feed it make, and nothing else.
+Each layer returns one tensor, and the last layer's goes to the loss. DeepSpeed alone runs the layers one after
+the other, and passes values that are still needed from each to the next, in a tuple. Under a plan with stages
+that are not a chain (K: branches that meet, skip edges) a stage gets just the outputs of the stages that feed
+it.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,14 +31,14 @@ from .errors import OstinatoError
 
 @dataclass(frozen=True)
 class Wires:
-    """What a layer is given, and what it hands on, by name and in order."""
+    """The values that a layer gets, and those that it passes on, by name and in order."""
 
     given: tuple[str, ...]
     kept: tuple[str, ...]
 
 
 class Wired:
-    """What a layer reads of the values that come to it, and what it hands on of them with its own."""
+    """Picks a layer's inputs from the values that it gets, and passes values on together with its output."""
 
     name: str
     reads: tuple[str, ...]
@@ -54,7 +54,7 @@ class Wired:
         return kept if len(kept) > 1 else kept[0]
 
     def taken(self, state) -> tuple:
-        """Of what comes to the layer, what it reads."""
+        """The values in `state` that the layer reads."""
         values = self._values(state)
         return tuple(values[name] for name in self.reads)
 
@@ -62,13 +62,13 @@ class Wired:
         return dict(zip(self.wires.given, state if isinstance(state, tuple) else (state,), strict=True))
 
     def made(self, state):
-        """Of what leaves it, its own output."""
+        """The layer's own output in `state`."""
         return state[self.wires.kept.index(self.name)] if isinstance(state, tuple) else state
 
 
 class GraphLayer(Wired, nn.Module):
-    """A layer, or the first of tied ones. `forward_fn(module, *values)`: runs it in another way than its
-    forward(), as in TiedLayerSpec.
+    """A layer, or the first of tied ones. `forward_fn(module, *values)`: runs in place of its forward(), as in
+    TiedLayerSpec.
     """
 
     def __init__(
@@ -83,12 +83,12 @@ class GraphLayer(Wired, nn.Module):
         return self.run(self.called(self.forward_fn), state)
 
     def called(self, forward_fn: Callable | None) -> Callable:
-        """The layer as a function of what it reads."""
+        """The layer as a function of its inputs."""
         return self.layer if forward_fn is None else partial(forward_fn, self.layer)
 
     @property
     def split(self) -> dict[str, int]:
-        """ostinato.nn: how the tensors of a part are cut."""
+        """For ostinato.nn: how the tensors of a part are cut."""
         from ostinato.nn.layers import split_of
 
         return {f"layer.{name}": dimension for name, dimension in split_of(self.layer).items()}
@@ -100,8 +100,8 @@ class GraphLayer(Wired, nn.Module):
 
 
 class Again(Wired):
-    """A later one of tied layers: a TiedLayerSpec's forward_fn, which gets the GraphLayer of the first one, or
-    another rank's like it."""
+    """A later one of tied layers: a TiedLayerSpec's forward_fn, which gets the GraphLayer of the first, or a copy of
+    it on another rank."""
 
     def __init__(self, name: str, reads: tuple[str, ...], wires: Wires, forward_fn: Callable | None):
         self.forward_fn = forward_fn
@@ -112,7 +112,7 @@ class Again(Wired):
 
 
 class NodeSpec(LayerSpec):
-    """Builds a GraphLayer; the names are there before anything is built."""
+    """Builds a GraphLayer; its names are known before."""
 
     def __init__(self, layer, name: str, reads: tuple[str, ...], wires: Wires):
         super().__init__(GraphLayer, layer, name, reads, wires)
@@ -120,8 +120,8 @@ class NodeSpec(LayerSpec):
 
 
 class TiedNodeSpec(TiedLayerSpec):
-    """The same for a tied layer. Every rank builds the GraphLayer of the `first` that is tied (None: this one),
-    which is what DeepSpeed writes into checkpoints; the others are run through it.
+    """The same for a tied layer. Every rank builds the GraphLayer of the `first` tied layer (None: this one), which
+    DeepSpeed writes into checkpoints; later ones run through it.
     """
 
     def __init__(
@@ -141,21 +141,21 @@ class TiedNodeSpec(TiedLayerSpec):
 
 
 def wired(function) -> Wired | None:
-    """What a function of a PipelineModule knows of its values; None where its layer is not of a graph."""
+    """The Wired behind a function of a PipelineModule; None where its layer is not from graph()."""
     return next((f for f in (function, getattr(function, "func", None)) if isinstance(f, Wired)), None)
 
 
 def graph(layers: Mapping[str, tuple], inputs: tuple[str, ...]) -> list[LayerSpec]:
-    """Layers for a PipelineModule, in the order of `layers`. Raises OstinatoError for a name that is not
-    there yet, or twice, and for a layer whose output nobody reads.
+    """Layers for a PipelineModule, in the order of `layers`. Raises OstinatoError for a name that is used before
+    it is defined, or defined twice, and for a layer whose output no layer reads.
     """
     known = list(inputs)
     for name, (_, *reads) in layers.items():
         if name in known:
-            raise OstinatoError(f'graph(): the name "{name}" is taken by an input')
+            raise OstinatoError(f'graph(): "{name}" is already the name of an input')
         if unknown := [r for r in reads if r not in known]:
             raise OstinatoError(
-                f'graph(): layer "{name}" reads "{unknown[0]}", which no input or earlier layer is called'
+                f'graph(): layer "{name}" reads "{unknown[0]}", which is neither an input nor an earlier layer'
             )
         if not reads:
             raise OstinatoError(f'graph(): layer "{name}" reads nothing')
@@ -165,7 +165,7 @@ def graph(layers: Mapping[str, tuple], inputs: tuple[str, ...]) -> list[LayerSpe
     )
     for name, wire in zip(layers, wires, strict=True):
         if name not in wire.kept:
-            raise OstinatoError(f'graph(): nobody reads layer "{name}"')
+            raise OstinatoError(f'graph(): no layer reads layer "{name}"')
     specs: list[Any] = []
     first: dict[str, TiedNodeSpec] = {}
     for (name, (layer, *reads)), wire in zip(layers.items(), wires, strict=True):
@@ -181,8 +181,7 @@ def graph(layers: Mapping[str, tuple], inputs: tuple[str, ...]) -> list[LayerSpe
 def wires_of(
     reads: list[tuple[str, ...]], names: list[str], given: tuple[str, ...], results: tuple[str, ...]
 ) -> list[Wires]:
-    """For layers that run one after the other on what is `given`, and whose `results` are needed after them.
-    O(layers^2)."""
+    """For layers that run one after the other on `given`, with `results` needed after them. O(layers^2)."""
     wires, live = [], given
     for index, name in enumerate(names):
         needed = {r for later in reads[index + 1 :] for r in later} | set(results)
@@ -198,21 +197,21 @@ def is_graph(specs: list) -> bool:
 
 
 def layers_read(specs: list[LayerSpec]) -> list[list[int]]:
-    """By layer, the layers whose outputs it reads, rising."""
+    """By layer, the layers whose outputs it reads, ascending."""
     index = {spec.name: i for i, spec in enumerate(specs)}
     return [sorted({index[name] for name in spec.reads if name in index}) for spec in specs]
 
 
 @dataclass(frozen=True)
 class StageWires:
-    """What flows through one stage. `takes`: elements of the batch's inputs that its layers read."""
+    """The values in one stage. `takes`: elements of the batch's inputs that its layers read."""
 
     takes: tuple[int, ...]
     layers: list[Wires]
 
 
 def stage_wires(specs: list[LayerSpec], stages: list) -> dict[int, StageWires]:
-    """By index, where the stages are not a chain. A stage hands the same values to all that it feeds."""
+    """By stage index, where the stages are not a chain. A stage sends the same values to all that it feeds."""
     inputs = specs[0].inputs
     made = {stage.index: [specs[i].name for i in stage.layers] for stage in stages}
     results = {}
@@ -233,7 +232,7 @@ def stage_wires(specs: list[LayerSpec], stages: list) -> dict[int, StageWires]:
 
 
 def feeds(specs: list[LayerSpec], stages: list) -> dict[int, set[int]]:
-    """By stage, the stages whose layers its own layers read."""
+    """By stage, the stages that its layers read from."""
     maker = {specs[i].name: stage.index for stage in stages for i in stage.layers}
     return {
         stage.index: {maker[r] for i in stage.layers for r in specs[i].reads if r in maker} - {stage.index}

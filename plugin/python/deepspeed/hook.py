@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wraps DeepSpeed's PipelineModule and engines so that they heed the "ostinato" section. Imports little but
-the standard library: a run without the section pays for a dictionary look-up when its model and its engine
-are made, and is otherwise as if ostinato were not there, but for optimizer state of other layers than its
-ranks hold (checkpoint), which it does not load.
+"""Wraps DeepSpeed's PipelineModule and engines so that they obey the "ostinato" section. Imports little but the
+standard library: a run without the section pays for a dictionary look-up when its model and its engine are made.
+Otherwise it runs as without ostinato, except that it refuses optimizer state of layers that its ranks do not
+hold (checkpoint).
 
-When a PipelineModule is made, the section is known by enable(), by the environment variable, or by
---deepspeed_config in the arguments: its layers are then made where the plan has them (placing). When the
-engine is made, by its configuration.
+When a PipelineModule is made, the section is known from enable(), from the environment variable, or from
+--deepspeed_config in the arguments: then the layers are built where the plan places them (placing). When the
+engine is made, it is known from the configuration.
 """
 
 import functools
@@ -24,8 +24,8 @@ from .section import LEFT, VARIABLE
 SECTION = "ostinato"
 OFF = "ostinato_off"  # keeps a section without using it
 
-_enabled: dict | None = None  # what enable() was given
-_loaded: tuple[dict, str] | None = None  # the configuration last read from a file, and that file
+_enabled: dict | None = None  # the argument of enable()
+_loaded: tuple[dict, str] | None = None  # the last configuration read from a file, and the file
 
 
 def enable(section: dict) -> None:
@@ -39,14 +39,14 @@ def enable(section: dict) -> None:
 
 
 def disable() -> None:
-    """Takes enable() back, for engines made from now on."""
+    """Undoes enable(), for engines made from now on."""
     global _enabled
     _enabled = None
 
 
 def section_of(configuration: dict) -> dict | None:
-    """The section of a DeepSpeed configuration, or None. Raises OstinatoError for a key that only looks like
-    it, for the section at another place, and for null: whoever wrote these wants a plan to run.
+    """The section of a DeepSpeed configuration, or None. Raises OstinatoError for a misspelt key, for the
+    section in the wrong place, and for null: whoever wrote these wants a plan to run.
     """
     for key, value in configuration.items():
         if key not in (SECTION, OFF):
@@ -55,20 +55,20 @@ def section_of(configuration: dict) -> dict | None:
         return _enabled or _of_environment()[0]
     if _enabled is not None:
         raise OstinatoError(
-            f'a plan is given twice: by ostinato.deepspeed.enable() and by the "{SECTION}" section'
+            f'a plan is given twice, by ostinato.deepspeed.enable() and by the "{SECTION}" section: keep one'
         )
     if configuration[SECTION] is None:
         raise OstinatoError(
-            f'"{SECTION}" is null: give it a "plan", or leave the key out, or call it "{OFF}", to train without one'
+            f'"{SECTION}" is null: give it a "plan"; to train without one, remove the key or rename it "{OFF}"'
         )
     return configuration[SECTION]
 
 
-Known = tuple[dict | None, str | None]  # a section, and the file that it is from
+Known = tuple[dict | None, str | None]  # a section, and the file that it came from
 
 
 def known_section() -> Known:
-    """What is known when a PipelineModule is made, before any configuration is read."""
+    """The section, as far as it is known when a PipelineModule is made, before any configuration is read."""
     if _enabled is not None:
         return _enabled, None
     if (left := _of_first()) is not None:
@@ -78,7 +78,7 @@ def known_section() -> Known:
 
 
 def _of_first() -> dict | None:
-    """In a second start: the section of the first one, its paths as written."""
+    """In a second start: the section of the first, with paths as written."""
     from ostinato.ranks.again import left_by_first
 
     folder = left_by_first()
@@ -95,7 +95,7 @@ def _of_environment() -> Known:
         return _section_in(given, VARIABLE), None
     if not os.path.isfile(given):
         raise OstinatoError(
-            f"{VARIABLE}={given}: no such file; it names a plan.json, or a ds_config.json with the section, or is the section as JSON"
+            f"{VARIABLE}={given}: no such file; give a plan.json, a ds_config.json with the section, or the section as JSON"
         )
     with open(given) as file:
         made = _section_in(file.read(), given)
@@ -105,7 +105,7 @@ def _of_environment() -> Known:
 
 
 def _of_arguments(arguments: list[str]) -> Known:
-    """--deepspeed_config FILE, as DeepSpeed's own parser names it, or what it holds as base64 (gpt-neox)."""
+    """--deepspeed_config FILE, as DeepSpeed's own parser names it, or the file's content as base64 (gpt-neox)."""
     for at, argument in enumerate(arguments):
         name, equals, value = argument.partition("=")
         if name.lstrip("-").replace("-", "_") == "deepspeed_config" and name.startswith("--"):
@@ -114,7 +114,7 @@ def _of_arguments(arguments: list[str]) -> Known:
 
 
 def _of_configuration(given: str) -> Known:
-    """{} and what is no configuration: DeepSpeed says what it thinks of it."""
+    """(None, None) for what is not a configuration: DeepSpeed reports that itself."""
     try:
         if os.path.isfile(given):
             with open(given) as file:
@@ -133,15 +133,15 @@ def _section_in(text: str, where: str) -> dict | None:
 
 
 def _refuse_strays(key, value, inside: tuple[str, ...]) -> None:
-    """What looks like the section's name, at any depth."""
+    """Refuses a key that looks like the section's name, at any depth."""
     where = "".join(f' in "{name}"' for name in reversed(inside))
     if inside and key == SECTION:
         raise OstinatoError(
-            f'the DeepSpeed configuration has the "{SECTION}" section{where}: it belongs to the top level'
+            f'the DeepSpeed configuration has the "{SECTION}" section{where}: move it to the top level'
         )
     if _resembles(str(key).lower()):
         raise OstinatoError(
-            f'the DeepSpeed configuration has a key "{key}"{where}: did you mean "{SECTION}"? ("{OFF}" keeps a section without using it)'
+            f'the DeepSpeed configuration has the key "{key}"{where}: did you mean "{SECTION}"? (to keep a section unused, call it "{OFF}")'
         )
     for entry in value if isinstance(value, list | tuple) else [value]:
         for name, below in entry.items() if isinstance(entry, dict) else ():
@@ -149,13 +149,13 @@ def _refuse_strays(key, value, inside: tuple[str, ...]) -> None:
 
 
 def _resembles(key: str) -> bool:
-    """ "ostinato.plan" and "ostinato_config" do, and near misspellings."""
+    """True for "ostinato.plan", "ostinato_config" and near misspellings."""
     return SECTION in key or SequenceMatcher(None, key, SECTION).ratio() > 0.8
 
 
 def wrap(module) -> None:
-    """Wraps the engines that `module` (deepspeed.runtime.pipe.engine) holds. Idempotent."""
-    from ostinato.ranks import again  # which notes where the process was started
+    """Wraps the engines in `module` (deepspeed.runtime.pipe.engine). Idempotent."""
+    from ostinato.ranks import again  # notes where the process was started
 
     if again.left_by_first() is not None:
         from ostinato.ranks import arrivals
@@ -206,7 +206,7 @@ def _module_init(original):
 
 
 def _spoken(read):
-    """What `read` returns; its errors are said as the last word of the process."""
+    """Calls `read`; the process prints its errors last."""
     try:
         return read()
     except OstinatoError:
@@ -215,16 +215,16 @@ def _spoken(read):
 
 
 def _refuse_placed(model) -> None:
-    """DeepSpeed alone would run the layers of a placement in the order of the ranks, and hang or give other
-    numbers."""
+    """DeepSpeed alone would run the layers of a placement in the order of the ranks, and hang or compute
+    something else."""
     if not getattr(model, "placed_in_order", True):
         _speak_last()
         raise OstinatoError(PLACED)
 
 
 def _checked_load(original):
-    """DeepSpeed alone would meet sealed optimizer state when it has loaded the weights: here ranks say before
-    that whose state it is."""
+    """DeepSpeed alone would find sealed optimizer state only after loading the weights: this checks before
+    that which placement the state belongs to."""
 
     @functools.wraps(original)
     def load(
@@ -247,7 +247,7 @@ def _checked_load(original):
             load_module_only,
             *args,
         )
-        if "_ostinato" not in vars(engine):  # those see to it themselves
+        if "_ostinato" not in vars(engine):  # engines with a plan check it themselves
             from .save import checkpoint
 
             if checkpoint.reads_optimizer(engine, load_optimizer_states, load_module_only):
@@ -266,7 +266,7 @@ def _plain_init(original, pipeline):
         if not isinstance(engine, pipeline) and _section_given(kwargs) is not None:
             _speak_last()
             raise OstinatoError(
-                f'the "{SECTION}" section needs a deepspeed.pipe.PipelineModule; this model is none'
+                f'the "{SECTION}" section needs a deepspeed.pipe.PipelineModule, which this model is not'
             )
         return original(engine, *args, **kwargs)
 
@@ -285,14 +285,14 @@ def _speak_last() -> None:
 
 
 def _file_of(kwargs: dict) -> str | None:
-    """The file that the configuration came from, where DeepSpeed read it from one."""
+    """The file that the configuration came from, if DeepSpeed read it from a file."""
     if _loaded is not None and _loaded[0] is kwargs.get("config"):
         return _loaded[1]
     return None
 
 
 def _remember_files() -> None:
-    """deepspeed.initialize() hands the engine a dictionary only; relative paths in it are meant from its
+    """deepspeed.initialize() passes the engine only a dictionary, but relative paths in it start at the
     file."""
     from deepspeed.runtime.tensor_parallel import init_utils
 

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ostinato uses of DeepSpeed's pipeline engine and model, which have no types: for readers, and for
-mypy.
+"""Types for what ostinato uses of DeepSpeed's pipeline engine and model, for readers and for mypy.
 
     def _norms(engine: Engine) -> ...
-    class PlanEngine(Engine): ...           # what is mixed in before PipelineEngine; of `object` when it runs
+    class PlanEngine(Engine): ...           # a mix-in before PipelineEngine; derives from `object` at run time
 
-Names with an underscore are private; docs/private-symbols.toml lists them, and a test finds each that
+Names with an underscore are private; docs/private-symbols.toml lists them, and a test fails for each that
 DeepSpeed no longer has.
 """
 
@@ -192,5 +191,5 @@ else:
 
 
 def count_elsewhere(parameter: torch.Tensor, elsewhere: bool) -> None:
-    """Says for DeepSpeed's norms whether another pipeline rank counts the parameter."""
+    """Tells DeepSpeed's norms whether another pipeline rank counts the parameter."""
     parameter.ds_pipe_replicated = elsewhere  # type: ignore[attr-defined]  # DeepSpeed's mark

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models of Hugging Face's transformers as layers of DeepSpeed's PipelineModule, with the model's own
-numbers.
+"""Models of Hugging Face's transformers as layers of DeepSpeed's PipelineModule, which compute the same values as
+the model itself.
 
     import ostinato.hf as hf
 
     config = AutoConfig.from_pretrained("folder")                        # or a model, or the folder of a checkpoint
     model = PipelineModule(hf.layers("folder", inputs=("input_ids", "attention_mask")), num_stages=4, loss_fn=hf.loss("folder"))
     engine, *_ = deepspeed.initialize(model=model, config="ds_config.json", model_parameters=model.parameters())
-    engine.train_batch(batches)                                          # of ((input_ids, attention_mask), labels)
-    hf.save(engine, "trained")                                           # which from_pretrained() reads
+    engine.train_batch(batches)                                          # each ((input_ids, attention_mask), labels)
+    hf.save(engine, "trained")                                           # for from_pretrained()
 
-Nothing is imported until a function is called: transformers and DeepSpeed need not be there.
+It imports nothing until a function is called: transformers and DeepSpeed may be missing.
 """
 
 from .errors import Refused
@@ -19,16 +19,15 @@ __all__ = ["Refused", "layers", "loss", "save"]
 
 
 def layers(source, inputs=None, *, change=None, kind=None, dtype=None, untried=False) -> list:
-    """LayerSpecs of a model: a transformers model in memory, also within peft's PeftModel, a configuration,
-    or the folder of a checkpoint.
+    """LayerSpecs of a model: a transformers model in memory (also within peft's PeftModel), a configuration, or
+    the folder of a checkpoint.
 
-    `inputs`: what a batch holds beside labels, in order, by the names of the model's forward:
-    `("input_ids",)` unless you say otherwise (`("pixel_values",)` of a model of pictures). Integers and
-    booleans, pictures apart. `change`: is given what a layer has of the model when that layer is built, and
-    may freeze parts or put adapters in, in place; the rest of the model is not there. `kind`: the class,
-    where a configuration does not name it. `dtype`: of the weights, unless as the checkpoint has them.
-    `untried`: for models that were not compared with their own losses. Raises Refused for what would train to
-    other numbers.
+    `inputs`: what a batch holds besides labels, in order, by the names of the model's forward; default
+    `("input_ids",)`, or `("pixel_values",)` for an image model. All but images must be integers or booleans.
+    `change`: called with a layer's part of the model when the layer is built, and may freeze parts or add
+    adapters in place; the rest of the model is not there. `kind`: the class, if a configuration does not name
+    it. `dtype`: of the weights; default as in the checkpoint. `untried`: also take models that were not compared
+    with their own losses. Raises Refused for models that would train differently.
     """
     from .make import make_layers
 
@@ -36,7 +35,7 @@ def layers(source, inputs=None, *, change=None, kind=None, dtype=None, untried=F
 
 
 def loss(source, kind=None):
-    """The loss of the same model, for PipelineModule's `loss_fn`: losses.Loss. No weights are read."""
+    """The loss of the same model, for PipelineModule's `loss_fn`: losses.Loss. Reads no weights."""
     from .make import make_loss
 
     return make_loss(source, kind)
@@ -46,10 +45,10 @@ def save(engine, folder, learned=False) -> None:
     """Writes the weights of an engine, or of its PipelineModule, as a checkpoint that from_pretrained()
     reads.
 
-    Every rank must call it and write to the same folder. `learned`: only what learns (adapters), by the
-    model's own names, into learned.safetensors; of a PeftModel as its save_pretrained(). Raises Refused, on
-    every rank, where the layers hold other tensors than the model has and `learned` is not asked for. A
-    tokenizer is not the model's: save it beside.
+    Every rank must call it and write to the same folder. `learned`: only trainable parameters (adapters), by the
+    model's own names, to learned.safetensors; for a PeftModel like its save_pretrained(). Raises Refused, on
+    every rank, where the layers hold tensors that the model does not have, without `learned`. Save the tokenizer
+    separately.
     """
     from .saving import save_learned, save_model
 

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A transformers model of which only some modules are left, whose own forward still runs.
+"""Cuts a transformers model down to some of its modules, such that its own forward still runs.
 
     carve(model, {"model.embed_tokens": Stub("before"), "model.layers.0": Stub("block", 0), ...})
     with at_stubs(call):                     # a Stub asks `call` what to return
         model(input_ids=...)
 
-So masks, positions, rotary tables and whatever else a model's forward makes for its blocks is made by the
-model's own code, in each layer of the pipeline that needs it. What a stub stands for is never computed, and
-its weights are not there.
+So the model's own code makes masks, positions, rotary tables and anything else that its forward makes for its
+blocks, in each layer of the pipeline that needs it. Modules behind stubs are never computed, and their weights are
+not there.
 """
 
 import contextlib
@@ -22,23 +22,22 @@ PLAIN = (bool, int, float, str, type(None))
 
 
 class Reached(Exception):
-    """What was asked for has been computed; the rest of the forward is not run."""
+    """Raised when the wanted value has been computed, so that the rest of the forward does not run."""
 
     def __init__(self, value: Any):
         self.value = value
 
 
 class Stub(nn.Module):
-    """Stands in a model's tree where a module was. `role`: "before", "block", "head" or "after"; `index`: of
-    a block."""
+    """Replaces a module in a model's tree. `role`: "before", "block", "head" or "after"; `index`: of a block."""
 
     def __init__(self, role: str, index: int = 0):
         super().__init__()
         self.role, self.index = role, index
-        self.tensors: tuple[str, ...] = ()  # of the module that was here
+        self.tensors: tuple[str, ...] = ()  # names of the replaced module's parameters
 
     def in_place_of(self, module: nn.Module) -> "Stub":
-        """Answers as the module did to whom asks for plain attributes, or for the type of its weights."""
+        """Takes over the module's plain attributes, and the names of its weights, for code that asks for them."""
         taken = {
             name: value
             for name, value in vars(module).items()
@@ -47,7 +46,7 @@ class Stub(nn.Module):
         vars(self).update(taken)
         self.tensors = tuple(name for name, p in module._parameters.items() if p is not None)
         for name, child in module.named_children():
-            if self.role in ("before", "inner"):  # ViT asks for the type of its embeddings' weights
+            if self.role in ("before", "inner"):  # ViT asks for the dtype of its embeddings' weights
                 self.add_module(name, Stub("inner").in_place_of(child))
         return self
 
@@ -70,7 +69,7 @@ class StubCall:
         return self._at(stub, *args, **kwargs)
 
 
-_calls: list[StubCall] = []  # of the forwards that run now, the innermost last
+_calls: list[StubCall] = []  # of the forwards in progress, the innermost last
 
 
 @contextlib.contextmanager
@@ -83,7 +82,7 @@ def at_stubs(call: StubCall) -> Iterator[None]:
 
 
 def run(model: nn.Module, call: StubCall, inputs: dict[str, Any]) -> Any:
-    """model(**inputs), or what a stub has reached."""
+    """model(**inputs), or the value that a stub has reached."""
     with at_stubs(call):
         try:
             return model(**inputs)
@@ -92,7 +91,7 @@ def run(model: nn.Module, call: StubCall, inputs: dict[str, Any]) -> Any:
 
 
 def hidden_of(args: tuple, kwargs: dict) -> tuple[torch.Tensor, tuple, dict]:
-    """The hidden state that a model gives a block, and the rest of what it gives it."""
+    """The hidden state that a model passes to a block, and the rest of the arguments."""
     if args:
         return args[0], args[1:], kwargs
     return (
@@ -103,7 +102,7 @@ def hidden_of(args: tuple, kwargs: dict) -> tuple[torch.Tensor, tuple, dict]:
 
 
 def carve(model: nn.Module, stubs: dict[str, Stub]) -> None:
-    """Puts the stubs into the model. One whose place is within another stub's is left out."""
+    """Puts the stubs into the model, except for stubs within another stub's place."""
     for name in sorted(stubs, key=lambda name: name.count(".")):
         above, _, last = name.rpartition(".")
         parent = _submodule(model, above)
@@ -112,7 +111,7 @@ def carve(model: nn.Module, stubs: dict[str, Stub]) -> None:
 
 
 def drop(model: nn.Module, keeps: Callable[[str], bool]) -> None:
-    """Sets the parameters that `keeps` refuses to None."""
+    """Sets parameters that `keeps` does not want to None."""
     for where, module in model.named_modules():
         for name in (
             n
@@ -133,7 +132,7 @@ def _submodule(model: nn.Module, name: str) -> nn.Module | None:
 def shallow(
     module: nn.Module, name: str = "", leave: Callable[[str], bool] = lambda name: False
 ) -> nn.Module:
-    """Other modules with the same tensors, attributes and hooks; those that `leave` names are the same
+    """Copies the modules but not their tensors, attributes and hooks; modules that `leave` names stay the same
     objects."""
     made = copy.copy(module)
     for table in ("_parameters", "_buffers", "_modules"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loss that a transformers model computes when it is given labels, as a `loss_fn` of PipelineModule."""
+"""The loss that a transformers model computes from labels, as a `loss_fn` for PipelineModule."""
 
 import copy
 from typing import Any
@@ -11,12 +11,12 @@ from .routers import RouterLoss, wanted
 
 
 class Loss:
-    """loss(logits, labels): as `model(..., labels=labels).loss`. Causal models shift the labels themselves,
-    -100 is left out.
+    """loss(logits, labels): the same as `model(..., labels=labels).loss`. Causal models shift the labels
+    themselves, and -100 is ignored.
 
     Labels may be (labels, count): the sum over the labels is then divided by `count`, as the model does with
-    `num_items_in_batch`. Give the step's number of labels divided by its micro-batches, because DeepSpeed
-    takes the mean over these.
+    `num_items_in_batch`. Pass the step's number of labels divided by its number of micro-batches, because
+    DeepSpeed takes the mean over these.
     """
 
     def __init__(self, kind: type, config):
@@ -32,7 +32,7 @@ class Loss:
         self._routers = RouterLoss(kind, self.config) if wanted(self.config) else None
 
     def __call__(self, outputs: torch.Tensor | tuple[torch.Tensor, ...], labels) -> torch.Tensor:
-        """`outputs`: logits, and with `output_router_logits` what the routers made behind them."""
+        """`outputs`: logits; with `output_router_logits` followed by the routers' outputs."""
         logits, *beside = outputs if isinstance(outputs, tuple) else (outputs,)
         loss = self._of_words(logits, labels)
         return loss if self._routers is None else loss + self._routers(beside)

@@ -38,7 +38,7 @@ def make_layers(given, inputs, change, kind, dtype, untried: bool) -> list:
 
 
 def _frozen(kind, source: Source, inputs: tuple[str, ...]) -> bool:
-    """Whether the tied weight learns: where `change` may say so, one is built to see it."""
+    """Whether the tied weight is frozen: if `change` may freeze it, builds one to see."""
     import torch
 
     if source.change is None and not source.in_memory:
@@ -53,14 +53,14 @@ def make_loss(given, kind) -> Loss:
 
 
 def _say(source: Source, inputs: tuple[str, ...]) -> None:
-    """What differs from a plain call of the model."""
+    """Says what differs from a plain call of the model."""
     if (
         "position_ids" in inputs
         and getattr(source.config, "use_cache", False)
         and os.environ.get("RANK", "0") == "0"
     ):
         print(
-            f"ostinato: {source}: positions that restart within a row keep their sequences apart, as under use_cache=False, with which a "
-            "pipeline trains",
+            f"ostinato: {source}: positions that restart within a row separate sequences, as with use_cache=False, which a "
+            "pipeline trains with",
             file=sys.stderr,
         )

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the parts of a transformers model are: what runs before its blocks, the blocks, what runs after them.
+"""Where the parts of a transformers model are: modules before its blocks, the blocks, modules after them.
 
     outline = outline_of(model)              # LlamaForCausalLM, also on the device "meta"
     outline.blocks, outline.count            # "model.layers", 32
     outline.before, outline.after            # ("model.embed_tokens",), ("model.norm", "lm_head")
 
-A model says it itself in `config.base_model_pp_plan`; for those that do not, PLANS does. Raises Refused where
-a parameter is in no part.
+A model says so in `config.base_model_pp_plan`; for models without it, PLANS does. Raises Refused if a parameter is
+in no part.
 """
 
 from dataclasses import dataclass
@@ -37,8 +37,8 @@ HUNG = (
 @dataclass(frozen=True)
 class Outline:
     """Names of modules. `words` and `head`: the embedding and the linear layer that share a weight ("": none
-    do); `bias`: the name under which the head's bias is saved ("": it has none); `shared`: all names of what
-    both share, and of that bias.
+    do); `bias`: the name under which the head's bias is saved ("": it has none); `shared`: all names of the
+    shared weight, and of that bias.
     """
 
     before: tuple[str, ...]
@@ -52,7 +52,7 @@ class Outline:
 
 
 def inside(name: str, module: str) -> bool:
-    """Whether a parameter or module is in `module`, or is it."""
+    """Whether a parameter or module is in `module`, or is `module` itself."""
     return name == module or name.startswith(module + ".")
 
 
@@ -69,7 +69,7 @@ def _plan(model) -> tuple[tuple[str, ...], str, tuple[str, ...]]:
     base, config = model.base_model_prefix, model.config
     if not hasattr(model, base):
         raise Refused(
-            f"{type(model).__name__} has no head: take one of its classes with a loss, such as {_with_head(model)}"
+            f"{type(model).__name__} has no head: use a class with a loss, such as {_with_head(model)}"
         )
     inner = getattr(model, base)
     if plan := config.base_model_pp_plan:
@@ -77,7 +77,7 @@ def _plan(model) -> tuple[tuple[str, ...], str, tuple[str, ...]]:
         lists = [name for name in names if isinstance(getattr(inner, name), nn.ModuleList)]
         if len(lists) != 1:
             raise Refused(
-                f"the pipeline plan of {config.model_type} names {counted(len(lists), 'list')} of blocks ({', '.join(names)}): one can be cut"
+                f"the pipeline plan of {config.model_type} names {counted(len(lists), 'list')} of blocks ({', '.join(names)}), but only one can be cut"
             )
         at = names.index(lists[0])
         before, blocks, after = tuple(names[:at]), lists[0], tuple(names[at + 1 :])
@@ -85,7 +85,7 @@ def _plan(model) -> tuple[tuple[str, ...], str, tuple[str, ...]]:
         before, blocks, after = PLANS[config.model_type]
     else:
         raise Refused(
-            f"{config.model_type} has no pipeline plan (base_model_pp_plan), and ostinato.hf has none for it: write its layers by hand"
+            f"{config.model_type} has no pipeline plan (base_model_pp_plan), nor does ostinato.hf have one for it: write its layers by hand"
         )
     return (
         tuple(f"{base}.{name}" for name in before),
@@ -101,7 +101,7 @@ def _with_head(model) -> str:
 
 
 def _check_complete(model, outline: Outline) -> None:
-    """Every parameter, and whatever draws random numbers, is before the blocks, in them, or after them."""
+    """Checks that every parameter, and every dropout, is before the blocks, in them, or after them."""
     parts = (*outline.before, outline.blocks, *outline.after)
     drawing = {
         name for name, module in model.named_modules() if isinstance(module, nn.modules.dropout._DropoutNd)
@@ -118,7 +118,7 @@ def _check_complete(model, outline: Outline) -> None:
 
 
 def check_untouched(model, outline: Outline) -> None:
-    """What a script has hung on modules around the parts would run in every layer. Raises Refused."""
+    """Raises Refused for hooks on modules around the parts, which would run in every layer."""
     parts = (*outline.before, outline.blocks, *outline.after)
     for name, module in model.named_modules():
         if any(inside(name, part) and name != outline.blocks for part in parts):
@@ -126,12 +126,12 @@ def check_untouched(model, outline: Outline) -> None:
         if hung := next((kind for kind in HUNG if vars(module).get(kind)), None):
             what = f'"{name}" of {type(model).__name__}' if name else type(model).__name__
             raise Refused(
-                f"a script has set {hung.strip('_')} on {what}, which every layer would run: set them on the embedding, blocks or head"
+                f"the script has set {hung.strip('_')} on {what}, which every layer would run: set them on the embedding, blocks or head"
             )
 
 
 def _with_tied(model, outline: Outline) -> Outline:
-    """The same with the tied embedding. Raises Refused where two parts share anything else."""
+    """The outline with the tied embedding. Raises Refused if two parts share anything else."""
     groups: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         groups.setdefault(id(parameter), []).append(name)
@@ -149,19 +149,19 @@ def _with_tied(model, outline: Outline) -> Outline:
         and set(across[0]) != expected
     ):
         raise Refused(
-            f"{type(model).__name__}: {words} and {head} share their weight, and adapters change one of them: leave both out of target_modules, "
+            f"{type(model).__name__}: {words} and {head} share their weight, but adapters change one of them: remove both from target_modules, "
             "modules_to_save and trainable_token_indices, or give the head its own weight (tie_word_embeddings=False)"
         )
     if len(across) > 1 or set(across[0]) != expected:
         raise Refused(
-            f"{type(model).__name__}: {' and '.join(across[0])} are one tensor: only the embedding and the head may share theirs"
+            f"{type(model).__name__}: {' and '.join(across[0])} are one tensor, but only the embedding and the head may share one"
         )
     if type(model.get_submodule(head)) is not nn.Linear or not isinstance(
         model.get_submodule(words), nn.Embedding
     ):
         kinds = f"{type(model.get_submodule(words)).__name__} and {type(model.get_submodule(head)).__name__}"
         raise Refused(
-            f"{type(model).__name__}: {words} and {head} share their weight and are {kinds}: an Embedding and a Linear can be tied"
+            f"{type(model).__name__}: {words} and {head} share their weight, but are {kinds}: only an Embedding and a Linear can be tied"
         )
     biases = next((names for names in groups.values() if f"{head}.bias" in names), [])
     bias = next((name for name in biases if name != f"{head}.bias"), biases[0] if biases else "")

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The layers that a transformers model becomes in a PipelineModule.
+"""The layers of a transformers model in a PipelineModule.
 
     Front → Block … Block → Tail                         # tokens → hidden → … → hidden → logits
     Words → Front → Block … Block → Tail → Words         # where embedding and head share a weight (Words is tied)
 
-From layer to layer go the hidden state and what the model was given beside pictures: (hidden, input_ids,
-attention_mask, ...). Each layer runs the forward of the whole model with stubs in the place of what other
-layers hold. So it makes the same masks and tables as the model does, and makes them anew: that costs a block
-what one mask costs, and nothing is sent.
+Layers pass on the hidden state and the model's inputs other than images: (hidden, input_ids, attention_mask, ...).
+Each layer runs the forward of the whole model, with stubs in place of the modules of other layers. So it makes the
+same masks and tables as the model: that costs each block one mask, and nothing is sent.
 """
 
 import inspect
@@ -29,7 +28,7 @@ State = torch.Tensor | tuple[torch.Tensor, ...]
 
 
 class Part(nn.Module):
-    """`model`: what this layer has of the model. `inputs`: names of what a batch holds, in order."""
+    """`model`: this layer's part of the model. `inputs`: names of what a batch holds, in order."""
 
     def __init__(self, source: Source, inputs: Sequence[str], model: nn.Module):
         super().__init__()
@@ -46,12 +45,12 @@ class Part(nn.Module):
         return f"{type(self).__name__}({self.model.__class__.__name__})"
 
     def named_weights(self) -> dict[str, torch.Tensor]:
-        """By the names that the model saves them under."""
+        """This layer's weights, by the names under which the model saves them."""
         return self.model.state_dict(keep_vars=True)
 
     def _apply(self, fn, recurse: bool = True):
-        """Tables that are no weights (rotary frequencies) go to the device of the others and keep their type,
-        as from_pretrained() keeps it: in half precision positions would be rounded."""
+        """Moves tables that are not weights (rotary frequencies) to the device, but keeps their dtype, as
+        from_pretrained() does: in half precision positions would be rounded."""
         tables = [
             (m, name, m._buffers[name])
             for m in self.modules()
@@ -64,36 +63,36 @@ class Part(nn.Module):
         return self
 
     def ran(self, at, values: dict, hidden: torch.Tensor):
-        """What a stub reaches in the model's forward, or what the forward returns."""
+        """The value that a stub reaches in the model's forward, or that the forward returns."""
         return run(self.model, StubCall(at, hidden.dtype), {**values, **self.constants})
 
     def unpacked(self, state: State) -> tuple[torch.Tensor, tuple[torch.Tensor, ...], dict]:
-        """(hidden, what rides along, the model's arguments) of a state between layers."""
+        """(hidden, inputs passed along, the model's arguments) from a state between layers."""
         hidden, *rides = state if isinstance(state, tuple) else (state,)
         values = dict(
             zip(self.rides, rides[: len(self.rides)] if self.routed else rides, strict=True)
-        )  # behind them: what routers made
+        )  # followed by the routers' outputs
         if self.main not in values:
             values[self.main] = hidden.new_zeros(0)
         return hidden, tuple(rides), values
 
     def begun(self, state: State) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...], dict]:
-        """(what the batch holds, what rides along, the model's arguments) of a batch."""
+        """(the batch's values, inputs passed along, the model's arguments) from a batch."""
         given = state if isinstance(state, tuple | list) else (state,)
         if len(given) != len(self.inputs):
             raise Refused(
-                f"a batch holds {counted(len(given), 'input')}, and layers() was told {len(self.inputs)}: {', '.join(self.inputs)}"
+                f"a batch holds {counted(len(given), 'input')}, but layers() was told {len(self.inputs)}: {', '.join(self.inputs)}"
             )
         values = dict(zip(self.inputs, given, strict=True))
         for name in self.rides:
             if values[name].is_floating_point():
                 raise Refused(
-                    f'"{name}" is {values[name].dtype}: give integers or booleans (DeepSpeed sends back a gradient for every float)'
+                    f'"{name}" is {values[name].dtype}: use integers or booleans (DeepSpeed sends back a gradient for every float)'
                 )
         return tuple(given), tuple(values[name] for name in self.rides), values
 
     def scored(self, logits: torch.Tensor, rides: tuple, values: dict) -> State:
-        """What the loss is given."""
+        """The input of the loss."""
         mask = values.get("attention_mask")
         return (
             (logits, *rides[len(self.rides) :], *([] if mask is None else [mask])) if self.routed else logits
@@ -136,21 +135,21 @@ class Words(nn.Module):
 
 
 def as_head(words: Words, state: State) -> State:
-    """The forward_fn of the second of both."""
+    """The forward_fn of the second of the tied pair."""
     table: Any = words.embed.weight
     return words.head.logits(state, table, words.bias)
 
 
 class Logits(Words):
-    """The second of both where their weight is frozen: DeepSpeed would add up gradients that do not exist."""
+    """The second of the pair if their weight is frozen: DeepSpeed would add gradients that do not exist."""
 
     def forward(self, state: State) -> State:
         return as_head(self, state)
 
 
 class _Beside(torch.autograd.Function):
-    """The first of two; the second gets a gradient of zeros, because DeepSpeed adds up those of all tied
-    weights on every rank."""
+    """Returns the first of two; the second gets a gradient of zeros, because DeepSpeed adds the gradients of all
+    tied weights on every rank."""
 
     @staticmethod
     def forward(context, made, beside):
@@ -163,7 +162,7 @@ class _Beside(torch.autograd.Function):
 
 
 class Front(Part):
-    """What runs before the blocks: a batch, or (words, batch), -> (hidden, what rides along)."""
+    """What runs before the blocks: a batch, or (words, batch), -> (hidden, inputs passed along)."""
 
     def __init__(self, source: Source, inputs: Sequence[str]):
         outline = source.outline
@@ -186,7 +185,7 @@ class Front(Part):
                 raise Reached(hidden_of(args, kwargs)[0])
             if not words:
                 raise Refused(
-                    f"{type(self.model).__name__} embeds twice, and its embedding is tied to its head: set tie_word_embeddings=False"
+                    f"{type(self.model).__name__} uses its embedding twice, and the embedding is tied to its head: set tie_word_embeddings=False"
                 )
             return words.pop()
 
@@ -215,7 +214,7 @@ class Block(Part):
         }
 
     def train(self, mode: bool = True):
-        """What is not this layer's draws no random numbers."""
+        """Modules that are not this layer's stay in evaluation mode, so they draw no random numbers."""
         super().train(mode)
         self.model.train(False)
         return self
@@ -238,14 +237,14 @@ class Block(Part):
         made = self.ran(at, values, hidden)
         if not isinstance(made, torch.Tensor):
             raise Refused(
-                f"{type(self.block).__name__} returns a {type(made).__name__}, and a block of a pipeline hands on one tensor"
+                f"{type(self.block).__name__} returns a {type(made).__name__}, but a block of a pipeline must return one tensor"
             )
         return _given(made, (*rides, *beside))
 
 
 class Tail(Part):
-    """What runs after the blocks: (hidden, ...) -> logits; where the head is tied, (hidden, ...) -> (what the
-    head is given, ...)."""
+    """What runs after the blocks: (hidden, ...) -> logits; with a tied head, (hidden, ...) -> (the head's input,
+    ...)."""
 
     def __init__(self, source: Source, inputs: Sequence[str]):
         outline = source.outline
@@ -279,8 +278,8 @@ class Tail(Part):
 
 
 class Head(Part):
-    """What the model's forward does around its head, without any weight or table: tied layers may share
-    nothing else."""
+    """What the model's forward does around its head, without weights or tables: tied layers may share nothing
+    else."""
 
     def __init__(self, source: Source, inputs: Sequence[str]):
         outline = source.outline

@@ -1,50 +1,50 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What of a configuration cannot be had in a pipeline with the model's own numbers, each refused by its name."""
+"""Refuses, by name, parts of a configuration with which a pipeline could not compute what the model computes."""
 
 from .errors import Refused
 from .routers import check_routers, wanted
 
-# Trained here against the model itself (tests/python/hf). Others run with layers(..., untried=True).
+# Compared in training with the model itself (tests/python/hf). Other models run with layers(..., untried=True).
 TRIED = (
     "bert", "gemma", "gemma2", "gpt2", "granite", "llama", "mistral", "mixtral", "olmo2", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe",
     "vit",
 )  # fmt: skip
 LOSSES = ("ForCausalLM", "LMHeadModel", "ForMaskedLM", "ForImageClassification")
 T5 = (
-    "the blocks of its decoder all read the encoder's output, and each block hands on a learnt bias of relative positions beside the hidden "
-    "state: that is no chain, and graph() takes one tensor from each layer"
+    "all blocks of its decoder read the encoder's output, and each block passes on a learnt relative position bias beside the hidden "
+    "state: that is not a chain, and graph() takes only one tensor from each layer"
 )
 
 
 def check_shape(config) -> None:
     if config.is_encoder_decoder:
-        raise Refused(f"{config.model_type} cannot be made a list of layers: {T5}")
+        raise Refused(f"{config.model_type} cannot be turned into a list of layers: {T5}")
 
 
 def check_config(config, kind: type) -> None:
-    """Raises Refused for the first."""
+    """Raises Refused for the first such key."""
     name = kind.__name__
     if not name.endswith(LOSSES):
         raise Refused(
-            f"{name}: the loss of this class is not known here; {', '.join('...' + end for end in LOSSES)} are"
+            f"{name}: ostinato does not know the loss of this class, only of {', '.join('...' + end for end in LOSSES)}"
         )
     if wanted(config):
         check_routers(kind)
     for key in ("output_attentions", "output_hidden_states"):
         if getattr(config, key, False):
-            raise Refused(f"{name}: {key}=True asks for what layers on other ranks have: set it to False")
+            raise Refused(f"{name}: {key}=True needs outputs of layers on other ranks: set it to False")
     if getattr(config, "add_cross_attention", False):
         raise Refused(
-            f"{name}: add_cross_attention=True reads another model's output in every block, which is not sent: set it to False"
+            f"{name}: add_cross_attention=True reads another model's output in every block, which a pipeline does not send: set it to False"
         )
     if getattr(config, "quantization_config", None) is not None:
-        raise Refused(f"{name}: quantized weights (quantization_config) are not read layer by layer")
+        raise Refused(f"{name}: quantized weights (quantization_config) cannot be read layer by layer")
 
 
 def check_tried(config, untried: bool) -> None:
     if config.model_type not in TRIED and not untried:
         raise Refused(
-            f'"{config.model_type}" was not tried: compare its losses with the model\'s own once, then call layers(..., untried=True). Tried are '
+            f'"{config.model_type}" was not tried: compare its losses once with the model\'s own, then call layers(..., untried=True). Tried: '
             f"{', '.join(TRIED)}"
         )
 
@@ -52,7 +52,7 @@ def check_tried(config, untried: bool) -> None:
 def check_inputs(inputs: tuple[str, ...], model_type: str, main: str, parameters) -> None:
     """`parameters`: of the model's forward."""
     if main not in inputs:
-        raise Refused(f'inputs={inputs}: "{main}" must be one of them')
+        raise Refused(f'inputs={inputs}: they must include "{main}"')
     for name in inputs:
         if name not in parameters or name in (
             "labels",
@@ -62,4 +62,4 @@ def check_inputs(inputs: tuple[str, ...], model_type: str, main: str, parameters
             "logits_to_keep",
             "return_dict",
         ):
-            raise Refused(f'inputs={inputs}: "{name}" is not what a batch of {model_type} can hold here')
+            raise Refused(f'inputs={inputs}: a batch of {model_type} cannot have "{name}" here')

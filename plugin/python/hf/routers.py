@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loss of a model's routers (`output_router_logits=True`): it reads the logits of every block's router,
-so they travel with the hidden state, one tensor for each block that has experts, and the last layer hands
-them to the loss.
+"""The loss of a model's routers (`output_router_logits=True`): it needs the logits of every block's router, so they
+travel with the hidden state, one tensor per block with experts, and the last layer passes them to the loss.
 """
 
 import sys
@@ -22,24 +21,23 @@ def wanted(config) -> bool:
 
 
 def check_routers(kind: type) -> None:
-    """Raises Refused where it is not known which modules are routers, or what their loss is."""
+    """Raises Refused if ostinato does not know which modules are routers, or what their loss is."""
     if _recorder(kind) is None or not hasattr(sys.modules[kind.__module__], BALANCE):
         raise Refused(
-            f"{kind.__name__}: output_router_logits=True adds a loss of all layers' routers, and how this model computes it is not known here: "
-            "set it to False, and the loss is that of the words alone"
+            f"{kind.__name__}: output_router_logits=True adds a loss of all layers' routers, which ostinato does not know for this model: "
+            "set it to False to train without the routers' loss"
         )
 
 
 def _recorder(kind: type) -> Any:
-    """What transformers itself records routers by: `target_class`, and the `index` of the logits in what it
-    returns."""
+    """How transformers itself records routers: `target_class`, and the `index` of the logits in its outputs."""
     found = (getattr(kind, "_can_record_outputs", None) or {}).get("router_logits")
     return found if hasattr(found, "target_class") else None
 
 
 @contextmanager
 def noted(block: nn.Module, kind: type) -> Iterator[list[torch.Tensor]]:
-    """The logits of the block's routers in a forward that runs inside; of a block without experts none."""
+    """The logits of the block's routers in a forward inside the with block; [] for a block without experts."""
     recorder, logits = _recorder(kind), []
 
     def note(_module: nn.Module, _inputs: tuple, made: tuple) -> None:
@@ -58,7 +56,7 @@ def noted(block: nn.Module, kind: type) -> Iterator[list[torch.Tensor]]:
 
 
 class RouterLoss:
-    """What the model adds to the loss of the words."""
+    """The routers' loss, which the model adds to the loss of the tokens."""
 
     def __init__(self, kind: type, config):
         self._balance = getattr(sys.modules[kind.__module__], BALANCE)
@@ -69,7 +67,7 @@ class RouterLoss:
         )
 
     def __call__(self, beside: list[torch.Tensor]) -> torch.Tensor:
-        """`beside`: what comes with the logits: the routers' logits, and the mask of a batch that has one."""
+        """`beside`: what comes with the logits: the routers' logits, and the batch's mask if there is one."""
         routers = tuple(tensor for tensor in beside if tensor.is_floating_point())
         mask = next((tensor for tensor in beside if not tensor.is_floating_point()), None)
         return self._weight * self._balance(routers, self._experts, self._chosen, mask)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights of a pipeline as a checkpoint in the model's own format, without any rank ever holding all of them.
+"""Saves the weights of a pipeline as a checkpoint in the model's own format, without any rank ever holding them all.
 
-Each rank writes the layers that it has into a file of its own; rank 0 adds the index and config.json. Where
-several ranks have the same tensor (a tied embedding, replicas, two directions), the lowest of them writes it.
+Each rank writes its layers to a separate file; rank 0 adds the index and config.json. If several ranks have the same
+tensor (a tied embedding, replicas, two directions), the lowest of them writes it.
 """
 
 import copy
@@ -32,7 +32,7 @@ def save_model(engine, folder) -> None:
     path = Path(folder)
     if any(_everyones((path / WHOLE).exists())):
         raise Refused(
-            f"save(): {path / WHOLE} is there, and would be read in the place of what is written: take another folder"
+            f"save(): {path / WHOLE} exists, and from_pretrained() would read it instead: use another folder"
         )
     path.mkdir(parents=True, exist_ok=True)
     written = _everyones(_write(source, own, path))
@@ -42,8 +42,8 @@ def save_model(engine, folder) -> None:
 
 
 def save_learned(engine, folder) -> None:
-    """What requires gradients, gathered on rank 0: it is small, or save_model() is for it. All ranks must
-    call it."""
+    """Saves parameters that require gradients, gathered on rank 0: they should be few, else use save_model(). All
+    ranks must call it."""
     from safetensors.torch import save_file
 
     module = getattr(engine, "module", engine)
@@ -57,8 +57,8 @@ def save_learned(engine, folder) -> None:
 
 
 def _save_adapters(wrapped, mine: dict[str, torch.Tensor], folder) -> None:
-    """As PeftModel.save_pretrained() does. Raises Refused, on every rank, where something learns that peft
-    would not save."""
+    """Saves as PeftModel.save_pretrained() does. Raises Refused, on every rank, if peft would not save a trainable
+    parameter."""
     kept = {
         name: value for name, value in mine.items() if value.requires_grad or not adapters.is_put_aside(name)
     }
@@ -68,7 +68,7 @@ def _save_adapters(wrapped, mine: dict[str, torch.Tensor], folder) -> None:
     wanted = adapters.names_saved(wrapped, {name: shape for name, (shape, _) in of_all.items()})
     if lost := sorted(name for name, (_, learns) in of_all.items() if learns and name not in wanted):
         raise Refused(
-            f'save(): "{lost[0]}" ({len(lost)} such) learns and is in no adapter, so peft would not save it: name it in modules_to_save'
+            f'save(): "{lost[0]}" ({len(lost)} such) is trainable but in no adapter, so peft would not save it: add it to modules_to_save'
         )
     if (made := _on_rank_0({name: value for name, value in kept.items() if name in wanted})) is not None:
         wrapped.save_pretrained(
@@ -78,7 +78,7 @@ def _save_adapters(wrapped, mine: dict[str, torch.Tensor], folder) -> None:
 
 
 def _on_rank_0(mine: dict[str, torch.Tensor]) -> dict[str, torch.Tensor] | None:
-    """Everyone's, those of the lowest rank first; None elsewhere."""
+    """All ranks' tensors on rank 0, where the lowest rank's win; None elsewhere."""
     everyones = _everyones({name: value.detach().cpu().contiguous() for name, value in mine.items()})
     return (
         {name: value for held in reversed(everyones) for name, value in held.items()}
@@ -88,7 +88,7 @@ def _on_rank_0(mine: dict[str, torch.Tensor]) -> dict[str, torch.Tensor] | None:
 
 
 def weights_of(module) -> dict[str, torch.Tensor]:
-    """What this rank's layers hold, by the names of the model's own checkpoints."""
+    """The weights of this rank's layers, by the names in the model's own checkpoints."""
     parts = [part for part in module.modules() if hasattr(part, "named_weights")]
     return {name: value for part in parts for name, value in part.named_weights().items()}
 
@@ -98,22 +98,22 @@ def _source(module) -> Source:
         for argument in getattr(spec, "module_args", ()):
             if isinstance(argument, Source):
                 return argument
-    raise Refused("save(): these layers are not of ostinato.hf.layers()")
+    raise Refused("save(): these layers do not come from ostinato.hf.layers()")
 
 
 def _check(source: Source, names: set[str]) -> None:
-    """Raises Refused where tensors have other names than the model's, or are missing."""
+    """Raises Refused if there are tensors that the model does not have, or some are missing."""
     expected = source.saved
     if more := sorted(names - expected):
         raise Refused(
-            f'save(): the layers hold "{more[0]}" ({len(more)} such), which {source} does not have: save(..., learned=True) writes adapters'
+            f'save(): the layers hold "{more[0]}" ({len(more)} such), which {source} does not have: to save adapters, use save(..., learned=True)'
         )
     if lost := sorted(expected - names):
         raise Refused(f'save(): no rank holds "{lost[0]}" ({len(lost)} such)')
 
 
 def _write(source: Source, own: dict[str, torch.Tensor], folder: Path) -> Written:
-    """What is in the file of this rank; a rank without tensors writes none."""
+    """Writes the file of this rank, if it has tensors; returns what is in it."""
     from safetensors.torch import save_file
     from transformers.core_model_loading import revert_weight_conversion
 
@@ -126,7 +126,7 @@ def _write(source: Source, own: dict[str, torch.Tensor], folder: Path) -> Writte
 
 
 def _write_index(source: Source, written: list[Written], folder: Path) -> None:
-    """And config.json, with the type that the weights have: from_pretrained() would cast them to another one."""
+    """Writes the index, and config.json with the dtype of the weights: else from_pretrained() would cast them."""
     where = {name: _file_name(rank) for rank, names in enumerate(written) for name in names}
     total = sum(size for names in written for size, _ in names.values())
     write_text(

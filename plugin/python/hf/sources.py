@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where layers get their modules from: a model in memory, a checkpoint on disk, or a configuration alone.
+"""Where layers get their modules from: a model in memory, a checkpoint on disk, or just a configuration.
 
-source = source_of(LlamaConfig(...))          # draws weights as the model does, on the rank that builds a layer
-source = source_of("folder/of/a/checkpoint")  # safetensors: reads a layer's own tensors only
-source = source_of(model)                     # copies
-source.carved(stubs, keeps)                   # the model with only some modules and parameters (carving)
+source = source_of(LlamaConfig(...))             # the rank that builds a layer initialises it as the model does
+source = source_of("folder/of/a/checkpoint")     # safetensors: a layer reads only its own tensors
+source = source_of(model)                        # copies
+source.carved(stubs, keeps)                      # the model with only some modules and parameters (carving)
 """
 
 import contextlib
@@ -23,15 +23,15 @@ from .outline import check_untouched, outline_of
 
 
 class Source:
-    """`kind`: the class, e.g. LlamaForCausalLM; `outline`: where its parts are; `children`: of each module,
-    the names of its own; `tables`: modules with buffers; `saved`: names of the tensors in a checkpoint,
-    before the model's own conversions.
+    """`kind`: the class, e.g. LlamaForCausalLM; `outline`: where its parts are; `children`: by module, the names
+    of its children; `tables`: modules with buffers; `saved`: names of the tensors in a checkpoint, before the
+    model's own conversions.
     """
 
     in_memory = False
     wrapped: Any = None  # peft's PeftModel around the model
     change: Callable | None = (
-        None  # what the script does to what a layer has of the model, in the layer's constructor
+        None  # what the script does to a layer's part of the model, in the layer's constructor
     )
 
     def __init__(self, model):
@@ -47,7 +47,7 @@ class Source:
 
     def carved(self, stubs: dict[str, Stub], keeps: Callable[[str], bool]):
         made = self._carved(stubs, keeps)
-        made.generation_config = None  # for no layer, and another object on every rank
+        made.generation_config = None  # no layer needs it, and it is a different object on every rank
         if self.change is not None:
             self.change(made)
         return made
@@ -75,11 +75,11 @@ class FromModel(Source):
         drop(made, keeps)
         return copy.deepcopy(
             made, {id(self.config): self.config}
-        )  # which all layers share: so the profile knows them to be alike
+        )  # all layers share it, so the profile sees that they are equal
 
 
 class FromFiles(Source):
-    """`folder`: a checkpoint, or None: weights are drawn."""
+    """`folder`: a checkpoint, or None: weights are initialised."""
 
     def __init__(self, folder: str | None, kind: type, config, dtype):
         from transformers import GenerationConfig
@@ -95,7 +95,7 @@ class FromFiles(Source):
             super(kind, model).__init__(config, *args, **more)
             carve(model, stubs)
             model.all_tied_weights_keys = {}
-            model._keys_to_ignore_on_load_unexpected = {"."}  # those of other layers
+            model._keys_to_ignore_on_load_unexpected = {"."}  # tensors of other layers
 
         kind: Any = type(
             self.kind.__name__, (self.kind,), {"__init__": begin, "__module__": self.kind.__module__}
@@ -112,13 +112,13 @@ class FromFiles(Source):
         vars(made).pop("_weight_conversions", None)
         own, self.shared = made.config, self.shared or made.config
         for module in [module for module in made.modules() if vars(module).get("config") is own]:
-            module.config = self.shared  # of all layers: so the profile knows them to be alike
+            module.config = self.shared  # all layers share it, so the profile sees that they are equal
         return made.train()
 
 
 @contextlib.contextmanager
 def _quiet(missing_too: bool) -> Iterator[None]:
-    """No progress bar for each layer, and no report of weights that are missing because there is no
+    """Suppresses a progress bar per layer, and the report of weights that are missing because there is no
     checkpoint."""
     from transformers.utils import logging
 
@@ -146,7 +146,7 @@ def source_of(given, kind: type | None = None, dtype=None, untried: bool = False
         check_config(given.config, type(given))
         if dtype is not None or kind is not None:
             raise Refused(
-                "layers(): `kind` and `dtype` are for configurations and checkpoints; a model in memory has its own"
+                "layers(): `kind` and `dtype` are for configurations and checkpoints: remove them for a model in memory"
             )
         return FromModel(given, wrapped)
     folder = None
@@ -154,12 +154,12 @@ def source_of(given, kind: type | None = None, dtype=None, untried: bool = False
         folder = str(given)
         if not Path(folder, "config.json").is_file():
             raise Refused(
-                f'"{folder}" is no folder with a config.json: give a checkpoint on disk (nothing is downloaded)'
+                f'"{folder}" is not a folder with a config.json: use a checkpoint on disk (ostinato downloads nothing)'
             )
         given = AutoConfig.from_pretrained(folder, local_files_only=True)
     if not isinstance(given, PreTrainedConfig):
         raise Refused(
-            f"layers() takes a transformers model, a configuration or the folder of a checkpoint, and got {type(given).__name__}"
+            f"layers() takes a transformers model, a configuration or the folder of a checkpoint, but got {type(given).__name__}"
         )
     check_shape(given)
     kind = kind or kind_of(given)
@@ -168,8 +168,8 @@ def source_of(given, kind: type | None = None, dtype=None, untried: bool = False
 
 
 def kind_of(config) -> type:
-    """The class that a configuration names (`architectures`), else its causal language model, or what comes
-    nearest."""
+    """The class that a configuration names (`architectures`), else its causal language model, or the nearest to
+    that."""
     import transformers
 
     for name in config.architectures or ():
@@ -183,5 +183,5 @@ def kind_of(config) -> type:
         if type(config) in mapping:
             return mapping[type(config)]
     raise Refused(
-        f"{type(config).__name__} names no class in `architectures`: give layers() the class as `kind`"
+        f"{type(config).__name__} names no class in `architectures`: pass the class to layers() as `kind`"
     )

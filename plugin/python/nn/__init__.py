@@ -4,15 +4,15 @@
 
 A placement that puts the blocks of a stage on several devices shards that stage over them. Each of its layers
 is then cut: `nn.Embedding` and `nn.Linear` are known (a Linear at the end of the model keeps its classes
-apart, and the cross-entropy of the loss function is computed without any rank ever holding all logits);
-LayerNorm, RMSNorm and Identity run on every rank alike. A layer of your own says itself how it is cut:
+apart, and computes the loss function's cross-entropy without any rank ever holding all logits); every rank runs
+a whole LayerNorm, RMSNorm or Identity. Your own layer says how it is cut:
 
     class Experts(nn.Module):
         def sharded(self, shard: ostinato.nn.Shard) -> nn.Module:      # called on the whole layer
             return ShardedExperts(self, shard)
 
     class ShardedExperts(nn.Module):
-        split = {"up.weight": 0, "down.weight": 1}                     # the dimension along which each is cut
+        split = {"up.weight": 0, "down.weight": 1}                     # the dimension along which each tensor is cut
 
         def forward(self, x):                                          # x: the same, whole, on every rank
             x = self.shard.enter(x)                                    # sums the ranks' gradients of x on the way back
@@ -22,13 +22,13 @@ LayerNorm, RMSNorm and Identity run on every rank alike. A layer of your own say
 The contract, which the executor relies on and ostinato checks where it can:
 
 - Inputs, outputs and their gradients are whole and the same on every rank of the stage; `enter` and `leave`
-  see to it.
-- Parameters and buffers have the names of the whole layer's. Those in `split` are `shard.cut(whole,
-  dimension)`; the others are whole on every rank, and must get the same gradient there. So weights are cut
-  out of, and put back into, the whole layer's checkpoint by name, without further code.
-- Every rank runs the same collectives in the same order, and through `shard` (or `shard.group`) only; so it
-  does when the forward is run again in the backward, where a stage recomputes. Where ranks of one stage draw
-  random numbers, they must draw the same ones.
+  make them so.
+- Parameters and buffers have the same names as in the whole layer. Those in `split` are `shard.cut(whole,
+  dimension)`; all other tensors are whole on every rank, and must get the same gradient there. So the whole
+  layer's checkpoint is cut and assembled by name, without further code.
+- Every rank runs the same collectives in the same order, only through `shard` (or `shard.group`), also where a
+  stage recomputes its forward in the backward. If ranks of one stage draw random numbers, they must draw the
+  same ones.
 """
 
 from .cross_entropy import vocabulary_cross_entropy

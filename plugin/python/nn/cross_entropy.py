@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cross-entropy of logits whose classes are split over ranks: no rank ever holds all of them.
 
-One exchange per call, of three (with label smoothing four) figures a row: each rank's largest logit m, its
-sum s of exponentials above it, and the target's logit, which one rank has. With M the largest m, the sum of
-all exponentials above M is that of s · exp(m - M): nothing overflows, and one collective does where maximum
-and sums apart would take two. (Losses from parts of the classes: Shoeybi et al., Megatron-LM, arXiv
+One exchange per call, of three (with label smoothing four) values per row: each rank's largest logit m, its
+sum s of exponentials relative to m, and the target's logit, which one rank has. With M the largest m, the sum of
+all exponentials relative to M is the sum of s · exp(m - M): nothing overflows, and one collective does the work of
+two, for maximum and sum. (Losses from parts of the classes: Shoeybi et al., Megatron-LM, arXiv
 1909.08053, section 3. Sums rescaled to a new maximum: Milakov, Gimelshein, Online normalizer calculation for
 softmax, arXiv 1805.02867.)
 """
@@ -29,8 +29,8 @@ def vocabulary_cross_entropy(
     """As torch.nn.functional.cross_entropy: `part` is (rows, this rank's classes), `target` the class of each
     row.
 
-    The result, and `part`'s dtype, are those of the whole; sums are in float32 at least. Every rank must call
-    it with the same targets.
+    The result is that of the whole, in `part`'s dtype; sums are in at least float32. Every rank must call it
+    with the same targets.
     """
     kept = target != ignore_index
     rows = target.masked_fill(~kept, 0)
@@ -41,7 +41,7 @@ def vocabulary_cross_entropy(
     if reduction == "sum":
         return losses.sum().to(part.dtype)
     if reduction != "mean":
-        raise ValueError(f'{reduction!r} is no reduction: "mean", "sum" or "none"')
+        raise ValueError(f'reduction is {reduction!r}; it must be "mean", "sum" or "none"')
     return (losses.sum() / kept.sum()).to(part.dtype)
 
 

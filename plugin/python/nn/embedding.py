@@ -10,8 +10,7 @@ from .shard import Shard
 
 class ShardedEmbedding(nn.Module):
     """Rows [begin, end) of an embedding of `num_embeddings` rows. Each rank looks up the tokens that it has,
-    and the results are summed: of all addends but one are zero, so that forward and gradients are those of
-    the whole table.
+    and the results are summed: all but one are zero, so forward and gradients equal those of the whole table.
     """
 
     split = {"weight": 0}
@@ -49,7 +48,7 @@ class ShardedEmbedding(nn.Module):
         return made
 
     def forward(self, tokens):
-        # Not a synchronisation: where the tokens are on an accelerator it raises the error later.
+        # Does not synchronise: for tokens on an accelerator the error comes later.
         torch._assert_async(
             ((tokens >= 0) & (tokens < self.num_embeddings)).all(), "a token beyond the vocabulary"
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a whole layer to this rank's part of it, and back: known layers, and the protocol for all others."""
+"""From a whole layer to this rank's part of it, and back: known layers, and the protocol for your own."""
 
 import torch
 import torch.distributed as dist
@@ -17,10 +17,9 @@ class ShardingError(Error, TypeError):
 
 
 def sharded(layer: nn.Module, shard: Shard, last: bool = False) -> nn.Module:
-    """This rank's part of `layer`, with its weights. `last`: the layer makes the logits that the loss is
-    computed from.
+    """This rank's part of `layer`, with its weights. `last`: the layer makes the logits for the loss.
 
-    Raises ShardingError where that cannot be done exactly, or where the part is not what `split` says.
+    Raises ShardingError where that cannot be done exactly, or where the part does not match `split`.
     """
     kind = type(layer)
     if why_not(kind):
@@ -39,19 +38,19 @@ def sharded(layer: nn.Module, shard: Shard, last: bool = False) -> nn.Module:
 
 
 def split_of(module: nn.Module) -> dict[str, int]:
-    """Dimension along which each tensor of a part is cut; those that are not named are whole."""
+    """Dimension along which each tensor of a part is cut; tensors that it does not name are whole."""
     return getattr(module, "split", {})
 
 
 def cut_state(state: dict, module: nn.Module, shard: Shard) -> dict:
-    """What a part's load_state_dict() takes, out of the state of the whole layer."""
+    """The state for a part's load_state_dict(), from the state of the whole layer."""
     split = split_of(module)
     return {name: shard.cut(value, split[name]) if name in split else value for name, value in state.items()}
 
 
 def whole_state(module: nn.Module, shard: Shard) -> dict | None:
-    """The state of the whole layer, on the CPU of the first rank; None on the others. All ranks of the shard
-    must call it."""
+    """The state of the whole layer, on the CPU of the first rank; None on all other ranks. All ranks of the
+    shard must call it."""
     split, state = split_of(module), module.state_dict()
     whole = {}
     for name, value in state.items():
@@ -63,8 +62,8 @@ def whole_state(module: nn.Module, shard: Shard) -> dict | None:
 
 
 def collect(part: torch.Tensor, dimension: int, shard: Shard) -> list[torch.Tensor] | None:
-    """Every rank's part, on the first; one after the other, so that only one at a time is beside them on its
-    device."""
+    """Collects every rank's part on the first rank, one after the other, so that its device holds only one more
+    at a time."""
     assert shard.group is not None
     first = dist.get_global_rank(shard.group, 0)
     if shard.index > 0:
@@ -90,13 +89,13 @@ def _plain(layer: nn.Embedding) -> nn.Embedding:
     for option in ("max_norm", "scale_grad_by_freq", "sparse"):
         if getattr(layer, option):
             raise ShardingError(
-                f"nn.Embedding({option}={getattr(layer, option)}) cannot be sharded: leave {option} out"
+                f"nn.Embedding({option}={getattr(layer, option)}) cannot be sharded: remove {option}"
             )
     return layer
 
 
 def _check(whole: nn.Module, part: nn.Module, shard: Shard) -> None:
-    """Names and shapes are those that loading and saving by name rely on."""
+    """Checks the names and shapes on which loading and saving by name rely."""
     expected = {name: list(t.shape) for name, t in _tensors(whole).items()}
     for name, dimension in split_of(part).items():
         if name not in expected:
@@ -113,8 +112,8 @@ def _check(whole: nn.Module, part: nn.Module, shard: Shard) -> None:
     found = {name: list(t.shape) for name, t in _tensors(part).items()}
     if found != expected:
         raise ShardingError(
-            f"{type(part).__name__}, rank {shard.index} of {shard.count}: its parameters and buffers are {found}, and by `split` "
-            f"they would be {expected}"
+            f"{type(part).__name__}, rank {shard.index} of {shard.count}: its parameters and buffers are {found}, but `split` "
+            f"says {expected}"
         )
 
 

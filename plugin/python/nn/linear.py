@@ -10,8 +10,8 @@ from .shard import Shard
 
 
 class ShardedLinear(nn.Module):
-    """Outputs [begin, end) of a linear layer of `out_features`. With `gather`, forward() returns all of them
-    on every rank; without, ShardedLogits: the head of a model, whose loss is computed in parts.
+    """Outputs [begin, end) of a linear layer of `out_features`. With `gather`, forward() returns all outputs on
+    every rank; without, ShardedLogits: for the head of a model, which computes its loss in parts.
     """
 
     def __init__(

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a sharded head returns: logits of which this rank holds some of the classes.
+"""The result of a sharded head: logits of which this rank holds some classes.
 
-A loss function that was written for whole logits goes on working where it does no more than change their form
-and take their cross-entropy:
+A loss function for whole logits still works if it only changes their shape and takes their cross-entropy:
 
     F.cross_entropy(logits.float().reshape(-1, logits.size(-1)), targets.reshape(-1), ignore_index=0)
 
-Anything else would need classes that are elsewhere, and is refused by its name; `whole()` fetches them.
+Anything else would need classes on other ranks, and is refused by name; `whole()` fetches all classes.
 """
 
 import torch
@@ -17,7 +16,7 @@ from .shard import Shard
 
 
 class ShardedLogits:
-    """Shows the shape of the whole; `part` is what this rank holds, cut along dimension `axis`."""
+    """Has the shape of the whole; `part` is what this rank holds, cut along dimension `axis`."""
 
     def __init__(self, part: torch.Tensor, shard: Shard, classes: int, axis: int = -1):
         self.part, self.shard, self.classes = part, shard, classes
@@ -44,7 +43,7 @@ class ShardedLogits:
         """All logits, on every rank; a collective, which every rank must call."""
         return self.shard.gather(self.part, self.axis, self.classes)
 
-    # ---- what changes the form only
+    # ---- methods that only change the shape
 
     def float(self):
         return self._like(self.part.float())
@@ -62,7 +61,7 @@ class ShardedLogits:
         """The classes must stay the last dimension."""
         sizes = list(given[0] if len(given) == 1 and not isinstance(given[0], int) else given)
         if self.axis != self.dim() - 1:
-            raise self._refused("reshape() with the classes not last")
+            raise self._refused("reshape() where the classes are not the last dimension")
         rows = self.shape[:-1].numel()
         if sizes and sizes[-1] == -1 and -1 not in sizes[:-1] and torch.Size(sizes[:-1]).numel() == rows:
             sizes[-1] = self.classes
@@ -90,7 +89,7 @@ class ShardedLogits:
         """Slices of the other dimensions: logits[:, :-1] or logits[..., :-1, :]."""
         index = index if isinstance(index, tuple) else (index,)
         if not all(isinstance(i, slice) or i is Ellipsis for i in index):
-            raise self._refused("an index that is no slice")
+            raise self._refused("an index that is not a slice")
         if Ellipsis in index:
             gap = index.index(Ellipsis)
             index = index[:gap] + (slice(None),) * (self.dim() - len(index) + 1) + index[gap + 1 :]
@@ -124,7 +123,7 @@ class ShardedLogits:
         reduction="mean",
         label_smoothing=0.0,
     ):
-        """Classes are dimension 1, or 0 where it is the only one, as torch has it."""
+        """Classes are dimension 1, or 0 if it is the only one, as in torch."""
         if weight is not None or size_average is not None or reduce is not None:
             raise ShardedLogits._refused("cross_entropy() with class weights, size_average or reduce")
         if not isinstance(logits, ShardedLogits) or target.is_floating_point():
@@ -148,8 +147,8 @@ class ShardedLogits:
     @staticmethod
     def _refused(what: str) -> TypeError:
         return TypeError(
-            f"ostinato: {what} on the logits of a sharded head, of which each rank holds some of the classes. Their form may be "
-            "changed and their cross_entropy taken; logits.whole() fetches the rest"
+            f"ostinato: {what} on the logits of a sharded head, of which each rank holds some of the classes: only reshaping and "
+            "cross_entropy() work on them; logits.whole() fetches all classes"
         )
 
     def __getattr__(self, name):

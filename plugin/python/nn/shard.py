@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank's place among those that run a stage together, and what they exchange."""
+"""One rank's place among the ranks of a sharded stage, and what they exchange."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,8 +11,8 @@ import torch.distributed as dist
 @dataclass(frozen=True)
 class Shard:
     """Rank `index` of `count`. `group` is the process group of these ranks, in this order; None for a single
-    one. `near`: what they share where all of them are on one host (ostinato._plugin.NearRanks); its sums,
-    exchanges and broadcasts of tensors on the CPU take a tenth of the time that gloo's take.
+    rank. `near`: memory that they share if all are on one host (ostinato._plugin.NearRanks); its sums, exchanges
+    and broadcasts of tensors on the CPU take a tenth of gloo's time.
     """
 
     index: int
@@ -22,8 +22,8 @@ class Shard:
 
     @classmethod
     def among(cls, group, timeout_s: float = 300.0) -> "Shard":
-        """This rank's place in a group; all ranks of it must call this. `timeout_s`: longest wait for another
-        of them."""
+        """This rank's place in a group; all its ranks must call this. `timeout_s`: longest wait for another
+        rank."""
         return cls(dist.get_rank(group), dist.get_world_size(group), group, near_ranks(group, timeout_s))
 
     def bounds(self, size: int) -> tuple[int, int]:
@@ -38,25 +38,25 @@ class Shard:
         return whole.narrow(dimension, begin, end - begin)
 
     def of(self, index: int) -> "Shard":
-        """The same ranks as seen by another of them. For cutting; it has no group."""
+        """The same ranks, from the place `index`. For cutting; it has no group."""
         return Shard(index, self.count)
 
     def enter(self, x: torch.Tensor) -> torch.Tensor:
-        """The identity; on the way back the ranks' gradients are summed. For what each rank uses a part of."""
+        """The identity; its backward sums the ranks' gradients. For inputs of which each rank computes a part."""
         return _Enter.apply(x, self) if self.count > 1 else x
 
     def leave(self, part: torch.Tensor) -> torch.Tensor:
-        """The sum of the ranks' parts; the identity on the way back, where the gradient is the same on every
+        """The sum of the ranks' parts; its backward is the identity, as the gradient is the same on every
         rank."""
         return _Leave.apply(part, self) if self.count > 1 else part
 
     def gather(self, part: torch.Tensor, dimension: int, size: int) -> torch.Tensor:
-        """The ranks' parts, one after the other along `dimension`, `size` in all; on the way back each takes
-        its own."""
+        """The ranks' parts, one after the other along `dimension`, `size` in all; in the backward each rank
+        takes its own part."""
         return _Gather.apply(part, self, dimension, size) if self.count > 1 else part
 
     def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Over the ranks, in place, without a gradient."""
+        """Sums over the ranks, in place, without a gradient."""
         if self._shares(tensor):
             self.near.sum(tensor)
         elif self.count > 1:
@@ -64,7 +64,7 @@ class Shard:
         return tensor
 
     def broadcast_(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The first rank's, in place, without a gradient."""
+        """Replaces the tensor by the first rank's, in place, without a gradient."""
         if self._shares(tensor):
             self.near.broadcast(tensor, 0)
         elif self.count > 1:
@@ -73,7 +73,7 @@ class Shard:
         return tensor
 
     def collect(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Every rank's tensor, all of one shape, along a new first dimension; without a gradient."""
+        """Every rank's tensor, all of the same shape, along a new first dimension; without a gradient."""
         if self.count == 1:
             return tensor.unsqueeze(0)
         if self._shares(tensor):
@@ -87,8 +87,8 @@ class Shard:
 
 
 def near_ranks(group, timeout_s: float):
-    """What the ranks of a group share where all of them are on one host and work on the CPU; None, on every
-    rank, where they do not. All of them must call it.
+    """Shared memory for the ranks of a group, if all are on one host and compute on the CPU; else None, on every
+    rank. All ranks must call it.
     """
     if dist.get_world_size(group) == 1 or dist.get_backend(group) != "gloo":
         return None
@@ -108,7 +108,7 @@ class _Enter(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):
-        # A copy: the gradient may be shared with another consumer of what follows.
+        # A copy: other consumers may use the same gradient.
         return ctx.shard.sum_(gradient.clone(memory_format=torch.contiguous_format)), None
 
 
@@ -123,7 +123,7 @@ class _Leave(torch.autograd.Function):
 
 
 class _Gather(torch.autograd.Function):
-    """Parts differ in size by one row at most; collectives want equal ones, so each is padded to the longest."""
+    """Parts differ in size by at most one row; collectives need equal sizes, so each is padded to the longest."""
 
     @staticmethod
     def forward(ctx, part, shard, dimension, size):

@@ -1,21 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A second start: every rank replaces itself by the command that started it, with what the first start found.
+"""A second start: every rank replaces itself by the command that started it, and keeps what the first start found.
 
     if (found := again.left_by_first()) is not None:
         plan = (found / "plan.json").read_text()
     elif why := again.why_not_again():
-        print(f"start this run again: it cannot do so itself, for {why}")
+        print(f"start this run again: it cannot do so itself, because {why}")
     else:
         again.begin_again({"plan.json": text}, timeout_s=300.0)      # on every rank; does not return
 
-The second start has the first one's command, folder and environment: a script that has called os.chdir() or
-has written to os.environ does so again. It keeps the process number, the standard streams (also redirected
-ones), limits, nice level and cores. Children of multiprocessing end, data loaders' workers among them;
-programs that the script has started (subprocess, os.fork) go on. Standard streams, logging and C's streams
-are flushed. Otherwise it is as if the process were killed: what a file or a TensorBoard writer has not
-flushed is lost, and no `atexit` handler runs.
+The second start has the first one's command, folder and environment: a script that called os.chdir() or wrote to
+os.environ does so again. It keeps the process ID, the standard streams (also redirected ones), limits, nice level
+and cores. Children of multiprocessing end, including workers of data loaders; programs that the script has started
+(subprocess, os.fork) go on. Standard streams, logging and C's streams are flushed. Otherwise the process ends as if
+it were killed: what a file or a TensorBoard writer has not flushed is lost, and no `atexit` handler runs.
 
-To be imported early: it records where the process was started.
+Import it early: it records where the process was started.
 """
 
 import atexit
@@ -50,12 +49,12 @@ from torch.distributed.distributed_c10d import _get_default_store
 from .launcher import agent_has_the_store
 from .reports import Missing, exchanged
 
-FOLDER = "OSTINATO_SECOND_START"  # environment: the folder that the first start left to the second
-PATIENCE_S = 5.0  # with children that are to end
+FOLDER = "OSTINATO_SECOND_START"  # environment: the folder that the first start left for the second
+PATIENCE_S = 5.0  # for children to end
 
 
 def _place_in_stdin() -> int:
-    """More, once something has been read: the position, or minus the bytes that wait in a pipe."""
+    """Grows when something is read: the position, or minus the bytes that wait in a pipe."""
     with suppress(OSError):
         return os.lseek(0, 0, os.SEEK_CUR)
     waiting = array("i", [0])
@@ -73,8 +72,8 @@ class CannotStartAgain(Error, RuntimeError):
 
 @cache
 def left_by_first() -> Path | None:
-    """In a second start: the folder with what the first one found, which goes when the process ends. None in
-    a first one, and in programs that a second one starts.
+    """In a second start: the folder with what the first one found, which is removed when the process ends. None
+    in a first start, and in programs that a second start runs.
     """
     folder = Path(os.environ.get(FOLDER, ""))
     if not folder.name.startswith(_prefix()):
@@ -84,12 +83,12 @@ def left_by_first() -> Path | None:
 
 
 def why_not_again(further: bool = False) -> str:
-    """Why this process cannot replace itself, in words that go on after "for"; "" where it can. `further`:
-    once more, after its second start."""
+    """Why this process cannot replace itself, in words to follow "because"; "" where it can. `further`: once
+    more, after its second start."""
     ray: Any = sys.modules.get("ray")
     store = _lowest_store() if dist.is_initialized() else None
     reasons = {
-        "this is its second start already": left_by_first() is not None and not further,
+        "this is already its second start": left_by_first() is not None and not further,
         "it is a child of multiprocessing, which only its parent can start": multiprocessing.parent_process()
         is not None,
         "it is a notebook or an interactive session": hasattr(builtins, "get_ipython")
@@ -98,11 +97,11 @@ def why_not_again(further: bool = False) -> str:
         "it is embedded in a program that is not Python": not sys.orig_argv
         or not os.access(sys.executable, os.X_OK),
         "Ray has started it": ray is not None and ray.is_initialized(),
-        "mpi4py has initialised MPI, which takes a process that replaces itself for a failed one": "mpi4py.MPI"
+        "mpi4py has initialised MPI, which would take a process that replaces itself for a failed one": "mpi4py.MPI"
         in sys.modules,
-        "the script has read standard input, which it cannot read twice": not os.isatty(0)
+        "the script has read standard input, which cannot be read twice": not os.isatty(0)
         and _place_in_stdin() > _STDIN,
-        f"its ranks have met in a {type(store).__name__}, which keeps what the first start wrote": not isinstance(
+        f"its ranks meet in a {type(store).__name__}, which would keep what the first start wrote": not isinstance(
             store, dist.TCPStore | None
         ),
     }
@@ -110,11 +109,11 @@ def why_not_again(further: bool = False) -> str:
 
 
 def begin_again(files: Mapping[str, str], timeout_s: float, further: bool = False) -> NoReturn:
-    """Replaces this process by itself. Every rank must call it, each with all files' texts; each gets a
-    private folder with them. Raises CannotStartAgain on every rank where one of them does not come here
-    within the time, or cannot replace itself.
+    """Replaces this process by itself. Every rank must call it with the texts of all files, and gets a private
+    folder with them. Raises CannotStartAgain on every rank where one does not call it in time, or cannot
+    replace itself.
     """
-    with tempfile.TemporaryDirectory(prefix=_prefix()) as folder:  # stays where the process is replaced
+    with tempfile.TemporaryDirectory(prefix=_prefix()) as folder:  # stays, because the process is replaced
         for name, text in files.items():
             Path(folder, name).write_text(text)
         meeting = _agreed(timeout_s, further)
@@ -131,27 +130,27 @@ def begin_again(files: Mapping[str, str], timeout_s: float, further: bool = Fals
 
 
 def _prefix() -> str:
-    """Of the folder's name. A process keeps its number in its second start."""
+    """Prefix of the folder's name. A process keeps its ID in its second start."""
     return f"ostinato-second-{os.getpid()}-"
 
 
 def _remove(folder: Path) -> None:
-    if folder.name.startswith(_prefix()):  # and this is no forked child
+    if folder.name.startswith(_prefix()):  # else this is a forked child
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def _no_program() -> str:
-    """Why the second start would not find what the first one ran."""
+    """Why the second start would not find the program of the first; "" where it would."""
     program = _program()
     if program in ("", "-"):
         return "its program comes from standard input, which cannot be read twice"
     if program in ("-c", "-m") or (file := Path(_CWD, program)).is_file() or file.is_dir():
         return ""
-    return f"its script is not to be found at {file} (start it by its whole path where it calls os.chdir() before it imports DeepSpeed)"
+    return f"its script is not at {file} (if it calls os.chdir() before it imports DeepSpeed, start it by its full path)"
 
 
 def _program() -> str:
-    """Of Python's command line: "-c", "-m", a file or folder; "-" and "": standard input."""
+    """From Python's command line: "-c", "-m", a file or folder; "-" and "": standard input."""
     words = iter(sys.orig_argv[1:])
     for word in words:
         if word == "-" or not (option := re.match(r"-[^-cmWX]*([cmWX]?)(.?)", word)):
@@ -171,9 +170,9 @@ def _lowest_store() -> Any:
 
 
 def _agreed(timeout_s: float, further: bool) -> dict[str, str]:
-    """All ranks are here, and what the second start's environment says of its store. That of torchrun's agent
-    outlives the ranks, with all that they have left there (a rank would find where its peers have listened):
-    rank 0 then has one instead, at a port that it chooses.
+    """Waits for all ranks; returns the environment variables of the second start's store. The store of torchrun's
+    agent outlives the ranks, and would keep what they wrote (a rank would find old addresses of its peers): then
+    rank 0 holds a new one, at a port that it chooses.
     """
     port = (
         _free_port()
@@ -192,15 +191,16 @@ def _agreed(timeout_s: float, further: bool) -> dict[str, str]:
         raise CannotStartAgain(f"the ranks cannot start again together: {error}") from None
     said = [json.loads(text) for text in texts]
     if refused := [
-        f"rank {rank} cannot start again by itself, for {why}" for rank, (why, _) in enumerate(said) if why
+        f"rank {rank} cannot start again by itself, because {why}"
+        for rank, (why, _) in enumerate(said)
+        if why
     ]:
         raise CannotStartAgain(refused[0])
     return {"TORCHELASTIC_USE_AGENT_STORE": "False", "MASTER_PORT": said[0][1]} if port else {}
 
 
 def _free_port() -> str:
-    """Below those that the system gives away by itself: hardly anyone takes it between now and the second
-    start."""
+    """A port below the range that the system assigns: hardly any process takes it before the second start."""
     while True:
         with suppress(OSError), socket.socket() as probe:
             probe.bind(("", port := random.SystemRandom().randrange(20_000, 30_000)))
@@ -208,9 +208,9 @@ def _free_port() -> str:
 
 
 def _take_turns(timeout_s: float) -> None:
-    """Rank 0, which has the store, goes once no rank waits for an answer from it, and the other ranks once it
-    has gone: one that came up before that would meet the first start there. They see it by a connection
-    beside torch's, which would fill the screen when it breaks.
+    """Rank 0, which has the store, leaves once no rank waits for an answer from it; the other ranks leave once
+    rank 0 has left, as they would otherwise meet its first start. They notice that through a separate connection:
+    torch's would fill the screen when it breaks.
     """
     store, rank = _lowest_store(), dist.get_rank()
     keys = [f"ostinato/second start/{other}" for other in range(1, dist.get_world_size())]
@@ -226,7 +226,7 @@ def _take_turns(timeout_s: float) -> None:
                 line.recv(1)
     except (TimeoutError, dist.DistError):
         raise CannotStartAgain(
-            f"the ranks have not replaced themselves within {timeout_s:g} s, rank 0, which has the store, first"
+            f"the ranks did not replace themselves within {timeout_s:g} s (rank 0, which has the store, must be first)"
         ) from None
 
 
@@ -234,7 +234,7 @@ def _end_children() -> None:
     if threading.current_thread() is threading.main_thread():
         signal.signal(
             signal.SIGCHLD, signal.SIG_DFL
-        )  # torch's handler raises where a data loader's worker is killed
+        )  # torch's handler raises when a data loader's worker is killed
     children = multiprocessing.active_children()
     for child in children:
         child.terminate()
@@ -251,21 +251,21 @@ def _flush() -> None:
         sys.stderr.flush,
         lambda: ctypes.CDLL(None).fflush(None),
     ):
-        with suppress(Exception):  # of a handler that a script has written, say
+        with suppress(Exception):  # from a script's own handler, for example
             flush()
 
 
 def _leave_nothing_open() -> None:
-    """No file or socket, and no alarm, which would end the second start before it has a handler."""
+    """Closes files and sockets on exec, and cancels an alarm, which would end the second start before it has a handler."""
     signal.setitimer(signal.ITIMER_REAL, 0)
     for descriptor in os.listdir("/proc/self/fd"):
         if int(descriptor) > 2:
-            with suppress(OSError):  # that of the list itself is closed already
+            with suppress(OSError):  # the descriptor of the list itself is already closed
                 os.set_inheritable(int(descriptor), False)
 
 
 def _first_environment() -> dict[str, str]:
-    """As the launcher gave it; as it is now where a library has written over it (setproctitle does)."""
+    """The environment from the launcher; the current one where a library has overwritten it (setproctitle does)."""
     pairs = [
         os.fsdecode(entry).partition("=")
         for entry in Path("/proc/self/environ").read_bytes().split(b"\0")[:-1]

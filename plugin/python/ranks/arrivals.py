@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who has not come while torch.distributed.init_process_group() waits: torch waits for half an hour, and
-names nobody.
+"""Names the ranks that are missing while torch.distributed.init_process_group() waits: torch waits for half an
+hour without naming any.
 
-    name_absent()        # from here on, for a process group of the environment's ranks (env://)
+    name_absent()        # from here on, for process groups of the environment's ranks (env://)
 
     ostinato: rank 0 has waited 30 s in torch.distributed.init_process_group(): ranks 2, 3 have not called it
 
-A thread writes down in the store that this rank has come, over a connection of its own, and asks for the
-others, as long as the call lasts. Torch's time-out stays as it is. The lowest rank that is there speaks;
-where nobody holds the store yet, one rank of each machine.
+While the call lasts, a thread notes in the store that this rank has come, over a separate connection, and looks
+for other ranks. Torch's time-out does not change. The lowest rank that has come speaks; where there is no store
+yet, one rank of each machine.
 """
 
 import functools
@@ -31,7 +31,7 @@ from .presence import ranks_in_words
 
 PATIENCE_S = 30.0  # until the first line; then twice as long each time
 PERIOD_S = 1.0
-ANSWERS = timedelta(seconds=10)  # of a store that is there
+ANSWERS = timedelta(seconds=10)  # time-out of a store that is there
 NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -61,18 +61,18 @@ def name_absent() -> None:
 
 
 def _of_environment(init: Callable, args: tuple, kwargs: dict) -> bool:
-    """Whether the ranks meet where the environment says, and there are others."""
+    """Whether the ranks meet where the environment says, and there is more than one."""
     try:
         given = inspect.signature(init).bind(*args, **kwargs).arguments
     except TypeError:
-        return False  # as torch will say
+        return False  # torch will report that
     elsewhere = given.get("store") is not None or given.get("init_method") not in (None, "env://")
     return not elsewhere and all(name in os.environ for name in NEEDED) and os.environ["WORLD_SIZE"] != "1"
 
 
 @dataclass
 class Absent:
-    """What is missing after a while, in words; `lowest`: this rank is the one to say it."""
+    """What is still missing, in words; `lowest`: whether this rank should say it."""
 
     words: str
     lowest: bool
@@ -91,7 +91,7 @@ class Arrivals:
         self._over.set()
         self._thread.join(
             2 * ANSWERS.total_seconds()
-        )  # one that comes back later may meet an interpreter that ends
+        )  # a thread that returns later may meet an interpreter that is shutting down
 
     def _run(self) -> None:
         begun, patience_s, store = time.monotonic(), PATIENCE_S, None
@@ -104,8 +104,8 @@ class Arrivals:
                     self._say(self._absent(store), waited_s)
 
     def _come(self):
-        """The store with this rank in it, or None where nobody listens yet. Torch's own client would fill the
-        screen with its attempts."""
+        """Notes this rank in the store, and returns the store; None where nothing listens yet. Torch's own
+        client would fill the screen with its attempts."""
         try:
             socket.create_connection((self._host, self._port), PERIOD_S).close()
         except OSError:
@@ -120,10 +120,10 @@ class Arrivals:
         if store is None:
             who = "the launcher's agent" if agent_has_the_store() else "rank 0"
             return Absent(
-                f"nothing answers at {self._host}:{self._port}, where {who} holds the store",
+                f"nothing answers at {self._host}:{self._port}, where {who} should hold the store",
                 os.environ.get("LOCAL_RANK", "0") == "0",
             )
-        holder = None if agent_has_the_store() else 0  # is there, even before it has written it down
+        holder = None if agent_has_the_store() else 0  # has come, even if it has not noted so yet
         absent = [
             rank for rank in range(self._ranks) if rank != holder and not store.check([self._key(rank)])
         ]

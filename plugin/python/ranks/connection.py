@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A connection to the store of the process group for threads beside the one that trains.
+"""A connection to the process group's store, for threads beside the training thread.
 
-    store = connected(held)          # by the thread that will ask: the first time it may take seconds
+    store = connected(held)          # on the thread that will use it: the first time it may take seconds
     store.check(["ostinato/..."])
 
-Torch's own calls may keep `held` busy for half an hour. All threads of a process share one other connection,
-and ask it only what it answers at once. Torch looks up names for each connection that it makes, and a name
-server that does not answer keeps it for 5 s. A process that is forked makes one of its own: two processes on
-one connection would read each other's answers.
+Torch's own calls may keep `held` busy for half an hour. So all threads of a process share a second connection,
+and ask only what the store answers at once. Torch resolves names for each connection that it makes, and a name
+server that does not answer costs 5 s. A forked process makes a new connection: two processes on one connection
+would read each other's answers.
 """
 
 import os
@@ -20,7 +20,7 @@ _making = threading.Lock()
 
 
 def connected(held) -> Any:
-    """Raises RuntimeError where the process with the store is gone. The same one as long as `held` lives."""
+    """The connection, which stays the same while `held` lives. Raises RuntimeError where the store is gone."""
     with _making:
         store = _made.get(held)
         if store is None:
@@ -30,7 +30,7 @@ def connected(held) -> Any:
 
 def _forget() -> None:
     global _made, _making
-    _made, _making = weakref.WeakKeyDictionary(), threading.Lock()  # which another thread may have held
+    _made, _making = weakref.WeakKeyDictionary(), threading.Lock()  # another thread may have held the lock
 
 
 os.register_at_fork(after_in_child=_forget)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks that compute on CPUs and share them. What is planned here counts that; of a plan that was made
-elsewhere rank 0 says it.
+"""Ranks that compute on CPUs and share cores. A plan that is searched in the run takes that into account; for a
+plan that was made elsewhere, rank 0 says so.
 
 sharing([Place("node1", (0, 1))] * 4)    # [Shared("node1", 4 ranks, 2 cores)]
 """
@@ -17,17 +17,16 @@ from ostinato.errors import counted
 
 
 class Place(NamedTuple):
-    """Where one rank computes; without cores where that is an accelerator."""
+    """Where one rank computes; without cores on an accelerator."""
 
     host: str
     cores: tuple[int, ...]
-    threads: int = 1  # of an operator
+    threads: int = 1  # per operator
 
 
 @dataclass(frozen=True)
 class Shared:
-    """A host whose `ranks` are more than its cores. `cores`: of them, so many ranks compute at full speed at
-    a time."""
+    """A host with more `ranks` than cores. `cores`: how many ranks can compute at full speed at a time."""
 
     host: str
     ranks: tuple[int, ...]
@@ -35,7 +34,7 @@ class Shared:
 
     @property
     def share(self) -> float:
-        """So many ranks a core."""
+        """Ranks per core."""
         return len(self.ranks) / self.cores
 
     def __str__(self) -> str:
@@ -43,7 +42,7 @@ class Shared:
 
 
 def here(on_cpu: bool) -> Place:
-    """Of this rank, which computes on a processor or on an accelerator."""
+    """The place of this rank, which computes on a CPU or on an accelerator."""
     return Place(
         socket.gethostname(),
         tuple(sorted(os.sched_getaffinity(0))) if on_cpu else (),
@@ -52,7 +51,7 @@ def here(on_cpu: bool) -> Place:
 
 
 def sharing(places: Sequence[Place]) -> list[Shared]:
-    """The hosts where not every rank can have cores of its own. `places`: by rank."""
+    """The hosts where ranks must share cores. `places`: by rank."""
     found = []
     for host in dict.fromkeys(place.host for place in places):
         ranks = [rank for rank, place in enumerate(places) if place.host == host and place.cores]
@@ -64,9 +63,8 @@ def sharing(places: Sequence[Place]) -> list[Shared]:
 
 
 def hosts(places: Sequence[Place], pipeline: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    """(devices, cores) of each host in turn, for a plan of `pipeline`, the ranks of one pipeline in its
-    order; empty where no rank shares cores. Where pipelines stand beside each other on a host, each has its
-    part of the cores.
+    """(devices, cores) of each host in turn, for a plan of `pipeline`, the ranks of one pipeline in order;
+    empty where no rank shares cores. Pipelines on the same host get a part of the cores each.
     """
     shared = {of.host: of for of in sharing(places)}
     if not any(places[rank].host in shared for rank in pipeline):
@@ -80,13 +78,13 @@ def hosts(places: Sequence[Place], pipeline: Sequence[int]) -> tuple[tuple[int, 
 
 
 def note(places: Sequence[Place], planned: bool) -> str:
-    """Of the host whose cores are shared by most ranks each; "" where every rank can have its own, or the
-    plan counts the sharing."""
+    """What to say of the host with the most ranks per core; "" where no rank shares cores, or the plan counts
+    the sharing."""
     shared = sharing(places)
     if not shared or planned:
         return ""
     worst = max(shared, key=lambda of: of.share)
     return (
-        f"{worst}, and this plan has one for each: steps may take up to {worst.share:.3g} times as long as it says, and orders that keep "
-        'ranks busier gain less; a plan that is searched here ("profile" or "auto") counts the sharing, as does one for --devices launcher'
+        f"{worst}, but this plan assumes one core per rank: steps may take up to {worst.share:.3g} times as long as planned, and the plan may "
+        'gain less; search a plan in the run ("profile" or "auto"), or with --devices launcher, to count the sharing'
     )

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A time-out for calls that have none, or one of half an hour: collectives of other libraries, the
-optimizer's step.
+"""A time-out for calls that have none, or a very long one: collectives of other libraries, the optimizer's step.
 
     deadline = Deadline(300.0, expired)
     with deadline.during("adding gradients over ranks 0, 2"):
         reduce()                        # after 300 s: expired("adding gradients over ranks 0, 2 takes longer than 300 s")
 
-expired() is called on a thread of its own, as the thread that waits cannot be interrupted: it says what there
-is to say, and ends the process. It comes as long as the call lets go of Python's lock, as torch's do.
+expired() runs on a separate thread, because the waiting thread cannot be interrupted: it reports, and ends the
+process. This works if the call releases Python's lock, as torch's calls do.
 """
 
 import math
@@ -21,14 +20,14 @@ class Deadline:
     def __init__(self, limit_s: float, expired: Callable[[str], None]):
         self._limit_s, self._expired = limit_s, expired
         self._changed = threading.Condition()
-        self._what, self._begun, self._over = "", 0, False  # in words; how many calls have begun
+        self._what, self._begun, self._over = "", 0, False  # the call, in words; how many calls have begun
         self._since, self._renewed = 0.0, 0.0
         self.thread = threading.Thread(target=self._run, daemon=True, name="ostinato-deadline")
         self.thread.start()
 
     @contextmanager
     def during(self, what: str) -> Iterator[None]:
-        """Of calls inside each other the outermost counts."""
+        """Of nested calls the outermost counts."""
         if self._what:
             yield
             return
@@ -39,28 +38,28 @@ class Deadline:
             self._become("")
 
     def renew(self) -> None:
-        """What is under way has as long again."""
+        """Gives the current call the full limit again."""
         with self._changed:
             self._begun, self._renewed = self._begun + 1, time.monotonic()
             self._changed.notify_all()
 
     @property
     def what(self) -> str:
-        """What is under way; empty: nothing."""
+        """The current call, in words; empty if there is none."""
         return self._what
 
     @property
     def lasts_s(self) -> float:
-        """For how long that has been."""
+        """Seconds since the current call began."""
         return time.monotonic() - self._since
 
     @property
     def left_s(self) -> float:
-        """Until it is too long; without end where nothing is under way."""
+        """Seconds until the current call is too long; infinite if there is none."""
         return self._limit_s - (time.monotonic() - self._renewed) if self._what else math.inf
 
     def close(self) -> None:
-        """Nothing is under way any more. Does not wait for the thread."""
+        """Ends the thread, without waiting for it."""
         with self._changed:
             self._over = True
             self._changed.notify_all()
@@ -82,7 +81,7 @@ class Deadline:
             self._expired(f"{late} takes longer than {self._limit_s:g} s")
 
     def _late(self) -> str:
-        """Waits until what is under way is over; what it is where that takes too long."""
+        """Waits until the current call ends; returns the call if it takes too long."""
         what, begun = self._what, self._begun
         over = self._changed.wait_for(
             lambda: self._over or not self._what or self._begun != begun, self._limit_s

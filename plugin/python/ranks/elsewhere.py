@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the others are while this rank waits long: in a collective it does not know for whom, and in a row of
-ranks each waits for the next.
+"""Where other ranks are while this rank waits long: in a collective it does not know for which rank, and in a chain
+of ranks each waits for the next.
 
     elsewhere = Elsewhere(presence)
-    elsewhere.found(store, position)     # None until all have answered, or have had the time; then who is not there, in words, a rank each
+    elsewhere.found(store, position)     # None until all have answered, or had time to; then one text per rank that is elsewhere
 
-Once a period, by the thread of a watch. Who waits for another rank itself is left out, and who is in the same
-part of the same step.
+The thread of a watch calls it once per period. It leaves out ranks that themselves wait for another rank, and
+ranks in the same part of the same step.
 """
 
 import re
@@ -15,8 +15,8 @@ from ostinato.errors import counted
 
 from .presence import Presence, ranks_in_words
 
-LOOKS = 5  # for answers, a period each
-NAMED = 4  # at most
+LOOKS = 5  # periods to wait for answers
+NAMED = 4  # ranks to name, at most
 _BUSY = re.compile(
     r"rank \d+ is (?P<step>in step \d+), busy \d+ ms with (?P<what>.*?)(?: over | \(|$)"
 )  # as Outside says it
@@ -32,7 +32,7 @@ class Elsewhere:
 
     def __init__(self, presence: Presence):
         self._presence = presence
-        self._number, self._looks = 0, 0  # of the question that is open; 0: none is
+        self._number, self._looks = 0, 0  # of the open question; 0: there is none
 
     def found(self, store, position: str) -> list[str] | None:
         """Raises RuntimeError where the store is gone."""
@@ -52,7 +52,7 @@ class Elsewhere:
 
 
 def _with(mine: str, other: str) -> bool:
-    """In the same place, or on the way to it but for a third."""
+    """Whether a rank is in the same place, or itself waits for another rank."""
     here, there = _BUSY.match(mine), _BUSY.match(other)
     return _WAITS.search(other) is not None or (
         here is not None and there is not None and here.groups() == there.groups()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where in the script a thread is, whatever library it is held in.
+"""Where in the script a thread is, in whatever library it is stuck.
 
-script_line(threading.get_ident())      # "train.py:17, in batches"; empty: nowhere in a script
+script_line(threading.get_ident())      # "train.py:17, in batches"; empty: not in a script
 """
 
 import sys
@@ -10,7 +10,7 @@ LIBRARIES = {*sys.stdlib_module_names, "deepspeed", "ostinato", "torch"}
 
 
 def script_line(thread: int) -> str:
-    """For another thread than its own. The innermost frame that is none of LIBRARIES."""
+    """The innermost frame outside LIBRARIES, of a thread other than the caller's."""
     frame = sys._current_frames().get(thread)
     while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in LIBRARIES:
         frame = frame.f_back

@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""gloo's threads let go of what they have reduced before the process ends.
+"""Waits until gloo's threads have released their tensors, before the process ends.
 
-A collective that has returned may still be held by the thread that ran it. Where that thread is the last to
-hold a tensor that Python knew, it asks for Python's lock; in an interpreter that is being taken down this
-aborts the process, with DeepSpeed alone as well (pytorch/pytorch, pull request 179291).
+The thread that ran a collective may still hold it after it has returned. If that thread is the last to hold a
+tensor that Python knew, it takes Python's lock; in an interpreter that is shutting down this aborts the process,
+with DeepSpeed alone as well (pytorch/pytorch, pull request 179291).
 """
 
 import time
 from pathlib import Path
 
-NAME = "pt_gloo_runloop"  # as torch calls them
+NAME = "pt_gloo_runloop"  # torch's name for them
 PERIOD_S = 0.001
 
 
 def wait_until_idle(patience_s: float) -> bool:
-    """For so long at most: false where one still runs then. One that waits for other ranks counts as idle. Of
-    other systems than Linux nothing is known, and nothing waited for.
+    """Waits at most `patience_s`; false if a thread still runs then. A thread that waits for other ranks counts
+    as idle. Does not wait on systems other than Linux.
 
-        wait_until_idle(2.0)    # at the end of a process, with Python's lock to be had
+        wait_until_idle(2.0)    # at the end of a process, while Python's lock is available
     """
     threads, end = _gloo_threads(), time.monotonic() + patience_s
     before = None
@@ -25,7 +25,9 @@ def wait_until_idle(patience_s: float) -> bool:
         if time.monotonic() >= end:
             return False
         before = now
-        time.sleep(PERIOD_S)  # without Python's lock: who waits for it gets it, and has slept once more
+        time.sleep(
+            PERIOD_S
+        )  # releases Python's lock: a thread that waits for it gets it, and has slept once more
     return True
 
 
@@ -34,7 +36,7 @@ def _gloo_threads() -> list[Path]:
 
 
 def _state(thread: Path) -> tuple[bool, str]:
-    """Whether it runs or could, and how often it has gone to sleep."""
+    """Whether the thread runs or is ready to, and how often it has gone to sleep."""
     said = dict(line.split(":\t", 1) for line in _read(thread / "status").splitlines() if ":\t" in line)
     return said.get("State", "X")[0] in "RD", said.get("voluntary_ctxt_switches", "")
 

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A refusal that nobody catches is the last thing on the screen, once: rank 0 says it, without a traceback,
-and the others nothing.
+"""Prints an uncaught refusal last, and once: rank 0 prints it without a traceback, and no other rank does.
 
     speak_last()        # idempotent; where a run has a section
 
-Where rank 0 does not say the same (one rank alone has failed) the rank says it by itself. Under torchrun the
-agent's own summary, which comes after what ranks print, ends with the message, too. `python -X dev` shows
+Where rank 0 does not print the same message (only one rank has failed) the rank prints it itself. Under torchrun
+the agent's own summary, which comes after what ranks print, also ends with the message. `python -X dev` shows
 tracebacks.
 """
 
@@ -59,7 +58,7 @@ def _print(text: str) -> None:
 
 
 def _let_others_read(key: str) -> None:
-    """This rank may hold the store."""
+    """Waits until other ranks have read it, as this rank may hold the store."""
     store, others = _get_default_store(), dist.get_world_size() - 1
     store.set(key, "said")
     end = time.monotonic() + PATIENCE.total_seconds()
@@ -68,7 +67,7 @@ def _let_others_read(key: str) -> None:
 
 
 def _said(key: str) -> bool:
-    """Rank 0 has said it, and has been told that this rank knows."""
+    """Whether rank 0 has said it; tells rank 0 that this rank has seen so."""
     try:
         store = _get_default_store()
         store.wait([key], PATIENCE)

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rank that waits long for others says so while the run goes on: once a wait, long before it gives up.
+"""A rank that waits long for other ranks says so while the run goes on: once per wait, long before it gives up.
 
     lateness = Lateness(executor.position, after_s=30.0)
     lateness.news()      # "rank 0 is in step 7 at ..., waiting 31000 ms for 3RECV_F4 (2SEND_F4 of rank 1 ...)"; mostly ""
 
-In a pipeline one late rank makes all others wait, each for its neighbour: the one that they lead to, and that
-waits for nobody, is late.
+In a pipeline one late rank makes all ranks wait, each for its neighbour: at the end of the chain is the rank that
+waits for no other, which is the late one.
 
-A run that waits so long in every step says it now and then: after each line nothing for a while that doubles,
-up to QUIET_S, unless a wait is twice as long as any before. A rank that was stopped itself has seen nothing
-of its wait.
+A run that waits that long in every step says so only now and then: after each line it is quiet for a time that
+doubles, up to QUIET_S, unless a wait is twice as long as any before. A rank that was itself stopped does not
+count that time as a wait.
 """
 
 import math
@@ -17,16 +17,16 @@ import re
 import time
 from collections.abc import Callable
 
-# As executors say it, and of what is outside of them.
+# As executors say it, and Outside.
 _WAITING = re.compile(
     r"(?P<where>.*), (?:waiting (?P<ms>\d+) ms for|busy (?P<busy>\d+) ms with) (?P<what>.*)", re.DOTALL
 )
-LOOKS_S = 10.0  # a watch looks more often, also where the machine is busy
-QUIET_S = 3600.0  # at most, between lines that say nothing worse
+LOOKS_S = 10.0  # a watch looks more often than this, even on a busy machine
+QUIET_S = 3600.0  # longest pause between lines about equal waits
 
 
 class Lateness:
-    """`clock`: seconds, which go on while this process is stopped."""
+    """`clock`: seconds, which pass while this process is stopped."""
 
     def __init__(
         self, position: Callable[[], str], after_s: float, clock: Callable[[], float] = time.monotonic
@@ -34,12 +34,12 @@ class Lateness:
         self._position, self._after_s, self._clock = position, after_s, clock
         self._asked = clock()
         self._wait, self._told = ("", ""), False  # the last one
-        self._left_out = 0  # waits as long that nothing was said of, since the last line
+        self._left_out = 0  # long waits since the last line that were not reported
         self._quiet_s, self._quiet_until, self._longest_s = after_s, -math.inf, 0.0
         self._before = self._quiet_s, self._quiet_until, self._longest_s  # before the last news
 
     def news(self) -> str:
-        """What is to be said now; empty: nothing new. To be called again and again, by one thread."""
+        """What to say now; empty: nothing new. One thread must call it again and again."""
         now = self._clock()
         stopped, self._asked = now - self._asked >= max(self._after_s, LOOKS_S), now
         waits = _WAITING.fullmatch(self._position())
@@ -53,11 +53,13 @@ class Lateness:
             return ""
         others, self._told, self._left_out = self._left_out - 1, True, 0
         return waits[0] + (
-            f" (and waited so {others} more time{'s' * (others > 1)} since it last said so)" if others else ""
+            f" (and waited as long {others} more time{'s' * (others > 1)} since its last message)"
+            if others
+            else ""
         )
 
     def unsaid(self) -> None:
-        """The news were not worth a line: nobody is late. They are none of this wait, and make nothing quiet."""
+        """Takes the last news back, as no rank is late: it starts no quiet time."""
         self._quiet_s, self._quiet_until, self._longest_s = self._before
 
     def _worth_a_line(self, waited_s: float, now: float) -> bool:

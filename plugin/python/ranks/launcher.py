@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The launcher that started this rank (torchrun, deepspeed). One that is killed ends nobody, and its ranks
-would train on with no one to stop them; torchrun's agent sums up at the end what a rank has told it.
+"""The launcher that started this rank (torchrun, deepspeed). If it is killed, its ranks do not end by themselves,
+and would train on with nothing to stop them. torchrun's agent prints at the end what a rank has told it.
 """
 
 import json
@@ -18,7 +18,7 @@ def agent_has_the_store() -> bool:
 
 
 class Launcher:
-    """The parent of this process, from now on. A rank that was started by hand may outlive its shell."""
+    """The parent of this process at this time. A rank that was started by hand may outlive its shell."""
 
     def __init__(self):
         self._parent = os.getppid() if any(name in os.environ for name in STARTED_BY) else None
@@ -28,7 +28,7 @@ class Launcher:
 
 
 def tell_agent(text: str) -> None:
-    """In the form in which torchrun's agent reads it."""
+    """Writes `text` in the format that torchrun's agent reads."""
     if path := os.environ.get("TORCHELASTIC_ERROR_FILE"):
         with suppress(OSError), open(path, "w") as file:
             json.dump(
@@ -43,8 +43,7 @@ def tell_agent(text: str) -> None:
 
 
 def end_with(text: str, say: Callable[[str], None]) -> None:
-    """Ends the process from a thread, where the main one is held for ever: after what say() prints, without
-    finalizers."""
+    """Ends the process from a thread, where the main thread is stuck: after say(text), without finalizers."""
     try:
         say(text)
         tell_agent(f"ostinato: {text}")

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all ranks tell each other before they meet in collectives: a rank that does not come there, or died,
+"""Exchanges what all ranks must know before they meet in collectives: a rank that does not take part, or has died,
 is named after a time-out.
 
     digests = exchanged("plan", digest, ranks=[0, 1], timeout_s=300)        # of all, in the order of `ranks`
 
-It goes through the store of the default process group, so what a rank does instead is not mixed with it.
+It goes through the store of the default process group, so it cannot mix with what a rank does instead.
 """
 
 from collections.abc import Sequence
@@ -18,11 +18,11 @@ from . import threads
 from .names import agreed
 from .presence import NO_STORE, ranks_in_words
 
-PATIENCE_S = 3.0  # with a store that may be stopped
+PATIENCE_S = 3.0  # for a store that may be stopped
 
 
 class Missing(Exception):
-    """Ranks did not report in time, which `str()` says. `store`: or nobody knows, for the store did not
+    """Ranks did not report in time, as `str()` says. `store`: that is not known, because the store did not
     answer."""
 
     def __init__(self, said: str, store: bool = False):
@@ -31,7 +31,7 @@ class Missing(Exception):
 
 
 def exchanged(what: str, mine: str, ranks: Sequence[int], timeout_s: float) -> list[str]:
-    """`ranks`: global; each of them must call it. Missing numbers them by their places here."""
+    """`ranks`: global; all of them must call it. Missing numbers them by their places here."""
     store, prefix = _get_default_store(), f"ostinato/{agreed(what, ranks)}"
     keys = [f"{prefix}/{place}" for place in range(len(ranks))]
     try:
@@ -40,14 +40,14 @@ def exchanged(what: str, mine: str, ranks: Sequence[int], timeout_s: float) -> l
         everyones = [store.get(key).decode() for key in keys]
         _leave_together(store, prefix, len(ranks))
     except dist.DistNetworkError:
-        raise Missing(f"before the ranks had agreed {NO_STORE}", store=True) from None
+        raise Missing(f"the ranks did not agree, and {NO_STORE}", store=True) from None
     except dist.DistError:
         raise _missing(store, keys, timeout_s) from None
     return everyones
 
 
 def _missing(store, keys: list[str], timeout_s: float) -> Missing:
-    """The store may be what is missing."""
+    """Finds out which ranks are missing, or that the store is."""
     found: list[int] = []
 
     def ask() -> None:
@@ -62,10 +62,10 @@ def _missing(store, keys: list[str], timeout_s: float) -> Missing:
 
 
 def _leave_together(store, prefix: str, ranks: int) -> None:
-    """Rank 0 may hold the store, and may be about to raise: it stays until all have read."""
+    """Waits until all have read, because rank 0 may hold the store, and may be about to raise."""
     if store.add(f"{prefix}/read", 1) == ranks:
         store.set(f"{prefix}/all", "read")
     try:
         store.wait([f"{prefix}/all"], timedelta(seconds=30))
     except (dist.DistError, RuntimeError):
-        pass  # the others are gone: they have read, or died; what comes next will say so
+        pass  # other ranks are gone: they have read, or died; the next step will report that

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A watch over ranks that make what they train with, and have no other watch yet: a plan is searched, "auto"
-measures, engines and pipelines are made.
+"""A watch over ranks while they start and have no other watch yet: they search a plan, measure for "auto", or make
+engines and pipelines.
 
-    with starting("making its engine", ranks, timeout_s=300):      # all of `ranks`, each as often as the others
+    with starting("making its engine", ranks, timeout_s=300):      # all of `ranks`, equally often
         ...
 
-Each of these may take long, and waits for the others in collectives of DeepSpeed's and torch's. A rank that
-gives no sign of life is named by the others, which end.
+Each of these may take long, and ranks wait for each other in collectives of DeepSpeed and torch. If a rank gives
+no sign of life, the rest name it, and end.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,8 +24,8 @@ from .watch import Watch
 
 @contextmanager
 def starting(what: str, ranks: Sequence[int], timeout_s: float) -> Iterator[None]:
-    """`what`: what all of them do meanwhile, in words. `ranks`: global; what is said numbers them by their
-    places here."""
+    """`what`: what all ranks do meanwhile, in words. `ranks`: global; messages number them by their places
+    here."""
     name, rank, period_s = agreed("start", ranks), ranks.index(dist.get_rank()), min(1.0, timeout_s / 4)
     where = f"rank {rank} is {what}"
     presence = Presence(name, rank, len(ranks))

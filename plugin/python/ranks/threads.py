@@ -12,7 +12,7 @@ _threads: list[threading.Thread] = []
 
 
 def start(run: Callable[[], None]) -> threading.Thread:
-    """Ends with the process, which waits for it a while."""
+    """Starts a thread that ends with the process, which waits for it a while."""
     thread = threading.Thread(target=run, daemon=True, name="ostinato-watch")
     keep(thread)
     thread.start()
@@ -20,16 +20,16 @@ def start(run: Callable[[], None]) -> threading.Thread:
 
 
 def keep(thread: threading.Thread) -> None:
-    """join() waits for it, too."""
+    """Makes join() wait for the thread, too."""
     _threads[:] = [other for other in _threads if other.is_alive()]
     _threads.append(thread)
 
 
 def join(patience_s: float) -> None:
-    """Waits for all of them, for so long at most."""
+    """Waits for all threads, at most `patience_s` seconds."""
     end = time.monotonic() + patience_s
     for thread in list(_threads):
         thread.join(max(0.0, end - time.monotonic()))
 
 
-os.register_at_fork(after_in_child=_threads.clear)  # none of them is there
+os.register_at_fork(after_in_child=_threads.clear)  # a forked child has none of them

@@ -5,14 +5,14 @@
 
     pipe = Pipeline("plan.json", layers([Embed(), Block(), Block(), nn.Linear(96, 256)]), loss_fn=F.cross_entropy)
     optimizer = torch.optim.AdamW(pipe.parameters())
-    loss = pipe.step(tokens, targets)          # a tensor is cut into the plan's micro-batches; a list has one entry for each
+    loss = pipe.step(tokens, targets)          # cuts tensors into the plan's micro-batches; a list has one entry for each
     optimizer.step(); optimizer.zero_grad()
 
     pipe = Pipeline("inference-plan.json", layers(...))         # a plan without backwards (ostinato plan --inference)
     outputs = pipe.infer(batch)                                 # as many requests as the plan has micro-batches
-    pipe.serve(requests, lambda number, outputs: ...)           # as long as requests come, others in flight
+    pipe.serve(requests, lambda number, outputs: ...)           # as long as requests come, many in flight
 
-`schedule()` hands a plan to torch.distributed.pipelining's own runtime instead, where that can run it.
+`schedule()` runs a plan on torch.distributed.pipelining's own runtime instead, if that can run it.
 docs/torch.md.
 """
 

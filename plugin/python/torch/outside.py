@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What modules outside the pipeline computed, and train with: encoder(x) as the input of a step, or its
-target.
+"""Inputs or targets of a step that modules outside the pipeline compute and train with: encoder(x), for example.
 
     outside = Outside()
-    value = outside.apart(value)      # of one micro-batch: the graph of the stages ends here
-    outside.backward()                # after the step: the gradients of all micro-batches go on at once
+    value = outside.apart(value)      # of one micro-batch: cuts the graph of the stages off here
+    outside.backward()                # after the step: continues with the gradients of all micro-batches at once
 
-The micro-batches share that graph, and each backward of a stage frees the graph that it runs through.
+The micro-batches share the outer graph, but each backward of a stage frees the graph that it runs through.
 """
 
 from collections.abc import Mapping
@@ -21,10 +20,10 @@ class Outside:
     def __init__(self):
         self._made: list[
             tuple[torch.Tensor, torch.Tensor]
-        ] = []  # as it was given, and what the stages take instead
+        ] = []  # the given tensor, and the leaf that the stages take instead
 
     def apart(self, value: Any) -> Any:
-        """In tensors, and tuples, lists and dictionaries of them."""
+        """Replaces tensors that have a graph, also within tuples, lists and dictionaries."""
         if torch.is_tensor(value):
             return self._leaf(value) if value.requires_grad else value
         if isinstance(value, Mapping):
@@ -46,7 +45,7 @@ class Outside:
         return leaf
 
     def _is_made(self, value: Any) -> bool:
-        """Whether any of it is; all else stays the object that it is."""
+        """Whether anything in it has a graph; anything else stays the same object."""
         if torch.is_tensor(value):
             return value.requires_grad
         items = (

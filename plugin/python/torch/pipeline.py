@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model that runs as a plan says, over torch.distributed; see the package for how it is used."""
+"""A model that runs under a plan, over torch.distributed; the package shows how to use it."""
 
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -35,16 +35,16 @@ class PipelineError(Error, RuntimeError):
 class Pipeline(nn.Module):
     """This rank's part of a model and the executor that runs it.
 
-    plan, placement: files; the placement is placement.toml beside the plan where it is not given. build:
-    makes the module of each stage that this rank runs (stages.layers() for a chain). A stage takes the
-    outputs of the stages before it, one argument each; one that has none takes the inputs of step().
-    loss_fn(outputs, targets) gives a scalar, the mean over a micro-batch. group: its ranks are the plan's
-    devices, in order; the default group where it is not given. timeout_s: a rank that waits longer says for
-    what. dynamic_shapes: what travels between stages may change its shapes at any time.
+    plan, placement: files; the placement's default is placement.toml beside the plan. build: makes the module
+    of each stage that this rank runs (stages.layers() for a chain). A stage takes the outputs of the stages
+    before it, one argument each; a stage with none before it takes the inputs of step(). loss_fn(outputs,
+    targets) returns a scalar, the mean over a micro-batch. group: its ranks are the plan's devices, in order;
+    the default group by default. timeout_s: a rank that waits longer says for what, and stops.
+    dynamic_shapes: shapes of tensors between stages may change at any time.
 
     All ranks of the group must make it, within timeout_s of each other, and call step(), infer() or serve()
-    equally often. Parameters of other ranks are not here: make the optimizer of parameters(), on every rank.
-    Raises ValueError for wrong files, and PipelineError.
+    equally often. It has only this rank's parameters: make an optimizer of parameters() on every rank. Raises
+    ValueError for wrong files, and PipelineError.
     """
 
     def __init__(
@@ -66,23 +66,23 @@ class Pipeline(nn.Module):
         self.rank, self._ranks = place_in(group, self.program)
         check_copies(self.program)
         self._takers = [stage.name for stage in self.program.stages if not stage.inputs]
-        self._inputs: dict[str, list] = {}  # by stage that takes them
+        self._inputs: dict[str, list] = {}  # by the stage that takes them
         self._targets: list = []
         self._results: dict[
             int, list
-        ] = {}  # of the last step, by stage that feeds no other: losses or outputs
+        ] = {}  # losses or outputs of the last step, by stage that feeds no other
         ties = ties_of(self.program, build)
         check_ties(ties)
         if len(self._ranks) > 1:
-            self._agree("plan", self.program.plan_sha256, "hold another plan")
-            self._agree("ties", in_words(ties), "see other weights in common")
+            self._agree("plan", self.program.plan_sha256, "hold a different plan")
+            self._agree("ties", in_words(ties), "see different shared weights")
         with (
             starting("making its pipeline", self._ranks, timeout_s) if len(self._ranks) > 1 else nullcontext()
         ):
             self._make(build, ties, group)
 
     def _make(self, build: Build, ties: list[Tie], group: dist.ProcessGroup | None) -> None:
-        """On all ranks, which have the same plan."""
+        """To be called on all ranks, with the same plan."""
         ranks = self._ranks
         self._group = make_group(ranks, group) if len(ranks) > 1 else None
         self._links = (
@@ -100,7 +100,7 @@ class Pipeline(nn.Module):
 
     @property
     def trains(self) -> bool:
-        """The plan has backwards."""
+        """Whether the plan has backwards."""
         return any(stage.has_backward for stage in self.program.stages)
 
     @property
@@ -108,27 +108,27 @@ class Pipeline(nn.Module):
         return self.program.micro_batches
 
     def reset_shapes(self) -> None:
-        """Shapes of what travels between stages are announced once. Call it on all ranks, between steps, when
-        they change."""
+        """Call it on all ranks, between steps, when shapes of tensors between stages change: stages announce
+        them only once."""
         self._executor = self._running = self._make_executor(self.program, self._forward_of)
         self._serving: tuple[Serving, Any] | None = None  # with its executor
 
     def step(self, inputs: Any = None, targets: Any = None) -> torch.Tensor | None:
-        """Forwards and backwards of one step; gradients are added to those that are there, as the mean over
-        the micro-batches.
+        """Runs forwards and backwards of one step, and adds the gradients, as the mean over the micro-batches,
+        to those that are there.
 
-        inputs, targets: a tensor or tuple of tensors, cut along dimension 0, or a list with an entry a
-        micro-batch; a dictionary by stage name where several stages take inputs. Looked at only where a stage
-        of this rank takes them: on every one of its ranks, if it is sharded. Returns the mean loss on ranks
-        that compute it, else None.
+        inputs, targets: a tensor or tuple of tensors, cut along dimension 0, or a list with an entry per
+        micro-batch; a dictionary by stage name where several stages take inputs. Only needed where a stage of
+        this rank takes them; for a sharded stage, on each of its ranks. Returns the mean loss on ranks that
+        compute it, else None.
         """
         if not self.trains:
             raise PipelineError(
-                "the plan has no backwards: call infer(), or search a placement that has them"
+                "the plan has no backwards: call infer(), or search a plan for a placement with backwards"
             )
         if not torch.is_grad_enabled():
             raise PipelineError(
-                "step() computes gradients, which torch.no_grad() or inference_mode() has switched off here"
+                "step() computes gradients, but torch.no_grad() or inference_mode() has switched them off"
             )
         outside = Outside()
         self._take(inputs, targets, outside.apart)
@@ -138,15 +138,15 @@ class Pipeline(nn.Module):
         return torch.stack(losses).sum() / self.micro_batches if losses else None
 
     def infer(self, inputs: Any = None) -> list | None:
-        """Forwards of as many requests as the plan has micro-batches, in the plan's order; a result a
-        request, in order.
+        """Runs forwards of as many requests as the plan has micro-batches, in the plan's order; returns a result
+        per request, in order.
 
-        A rank returns when its own part is done: the first one may begin the next call while the last one
-        still works on this. None on ranks without a stage that feeds no other.
+        A rank returns when its own part is done: the first rank may begin the next call while the last one still
+        works on this. Returns None on ranks without a stage that feeds no other.
         """
         if self.trains:
             raise PipelineError(
-                "the plan has backwards: call step(), or search a placement of forward blocks only (ostinato plan --inference)"
+                "the plan has backwards: call step(), or search a plan with forward blocks only (ostinato plan --inference)"
             )
         self._take(inputs, None)
         with torch.no_grad():
@@ -161,16 +161,17 @@ class Pipeline(nn.Module):
         )
 
     def serve(self, requests: Any = None, answer: Answer | None = None, slots: int = SLOTS) -> int:
-        """Answers requests as long as they come, many in flight; returns how many it were. On all ranks.
+        """Answers requests as long as they come, with many in flight; returns how many there were. All ranks must
+        call it.
 
-        requests: Requests(), or any iterable of what infer() takes for one; looked at on one rank, the first
-        one of a stage that takes inputs. answer(number, outputs) is called on ranks with a stage that feeds
-        no other, in the thread of serve(), as soon as an answer is there; numbers count from 0 in the order
-        of the requests. slots: as many pass in a run, after which the pipeline empties once.
+        requests: Requests(), or any iterable of what infer() takes for one; used on one rank, the first of a
+        stage that takes inputs. answer(number, outputs) is called on ranks with a stage that feeds no other, in
+        the thread of serve(), as soon as an answer is ready; numbers count from 0 in the order of the requests.
+        slots: how many pass in a run, after which the pipeline empties once.
         """
         if self.trains:
             raise PipelineError(
-                "the plan has backwards: search a placement of forward blocks only (ostinato plan --inference)"
+                "the plan has backwards: search a plan with forward blocks only (ostinato plan --inference)"
             )
         if self._serving is None or self._serving[0].program.micro_batches < slots:
             self._serving = self._make_serving(slots)
@@ -184,12 +185,12 @@ class Pipeline(nn.Module):
         return serving.count
 
     def records(self) -> list[tuple[str, int, int]]:
-        """What the last step ran: instruction, begin and end in nanoseconds from the step's begin."""
+        """What the last step ran: instruction, start and end in nanoseconds since the step began."""
         instructions = self.program.instructions(self.rank)
         return [(str(instructions[index]), start, end) for index, start, end in self._executor.records()]
 
     def position(self) -> str:
-        """Where this rank is, in words; from any thread."""
+        """Where this rank is, in words; callable from any thread."""
         return self._running.position()
 
     def _make_executor(self, program, forward_of: Callable[[int], Callable]):
@@ -235,11 +236,11 @@ class Pipeline(nn.Module):
     def _make_watch(self) -> Watch | None:
         if self._group is None:
             return None
-        this = weakref.ref(self)  # the watch, whose thread lives on, ends with the pipeline
+        this = weakref.ref(self)  # so that the watch, which has a thread, ends with the pipeline
 
         def position() -> str:
             mine = this()
-            return "its pipeline is gone" if mine is None else mine.position()
+            return "has no pipeline any more" if mine is None else mine.position()
 
         def lost(why: str) -> None:
             mine = this()
@@ -250,10 +251,10 @@ class Pipeline(nn.Module):
         watch = Watch(
             _get_default_store(), name, self.rank, self.program.ranks, position, period_s, lost=lost
         )
-        weakref.finalize(self, watch.close).atexit = False  # which the watch sees to itself
+        weakref.finalize(self, watch.close).atexit = False  # the watch handles the process's end itself
         return watch
 
-    # ---- what the executor calls
+    # ---- called by the executor
 
     def _take(self, inputs: Any, targets: Any, apart: Callable[[Any], Any] = lambda value: value) -> None:
         def cut(value: Any, what: str) -> list:
@@ -269,7 +270,7 @@ class Pipeline(nn.Module):
 
     def _forward_of(self, index: int) -> Callable:
         module, stage = self.stages[str(index)], self.program.stages[index]
-        this = weakref.proxy(self)  # the executor, which keeps this function, is the pipeline's
+        this = weakref.proxy(self)  # the pipeline owns the executor, which keeps this function
         last, scored = not stage.outputs, stage.has_backward
 
         def forward(micro_batch: int, inputs: tuple | None):
@@ -292,9 +293,7 @@ class Pipeline(nn.Module):
     def _given(self, name: str, micro_batch: int) -> tuple:
         of_stage = self._inputs.get(name)
         if of_stage is None or of_stage[micro_batch] is None:
-            raise PipelineError(
-                f'stage "{name}" takes the inputs of the step, and rank {self.rank} was given none'
-            )
+            raise PipelineError(f'stage "{name}" takes the inputs of the step, but rank {self.rank} got none')
         return as_arguments(of_stage[micro_batch])
 
     def _loss(self, stage: str, outputs: Any, micro_batch: int) -> torch.Tensor:
@@ -306,10 +305,10 @@ class Pipeline(nn.Module):
                 raise
             what = f"{type(error).__name__}: {error}"
             raise PipelineError(
-                f"loss_fn(outputs, None) raises {what}; rank {self.rank}, which computes the loss, was given no targets"
+                f"loss_fn(outputs, None) raises {what}; rank {self.rank} computes the loss, but got no targets"
             ) from error
         maker = (
-            f'stage "{stage}", which feeds no other and without a loss_fn computes the loss,'
+            f'stage "{stage}", which computes the loss because there is no loss_fn,'
             if self.loss_fn is None
             else "loss_fn"
         )
@@ -324,17 +323,17 @@ class Pipeline(nn.Module):
             )
         if not loss.requires_grad:
             raise PipelineError(
-                f"{maker} returns a loss that has no gradient: nothing that it was computed from learns"
+                f"{maker} returns a loss that has no gradient: it depends on no trainable parameter"
             )
         return loss
 
     def _agree(self, what: str, mine: str, differently: str) -> None:
-        """Every rank has come here, and says the same."""
+        """Checks that every rank calls this with the same value."""
         try:
             held = exchanged(what, mine, self._ranks, self._timeout_s)
         except Missing as error:
             raise PipelineError(
-                f"{error}: every rank of the group must make the pipeline; one that has ended says why in its log"
+                f"{error}: every rank of the group must make the pipeline; if one has ended, its log says why"
             ) from None
         differing = [rank for rank, said in enumerate(held) if said != held[0]]
         if differing:
@@ -344,58 +343,57 @@ class Pipeline(nn.Module):
 
 @contextmanager
 def changes_named(stage: str) -> Iterator[None]:
-    """Of a stage whose first layer changes its input in place, torch names neither."""
+    """Names the stage whose first layer changes its input in place, which torch does not."""
     try:
         yield
     except RuntimeError as error:
         if "leaf Variable that requires grad" not in str(error):
             raise
         raise PipelineError(
-            f'stage "{stage}" changes what it is given in place, where the graph of the stages begins: its first layers must not '
-            f"(inplace=False), or clone it first; torch says: {error}"
+            f'stage "{stage}" changes its input in place, where the graph of the stages begins: let its first layers work out of place '
+            f"(inplace=False), or clone the input first; torch says: {error}"
         ) from error
 
 
 def check_ties(ties: list[Tie]) -> None:
-    """Raises PipelineError where a weight in common would be cut in parts."""
+    """Raises PipelineError where a shared weight would be cut into parts."""
     for tie in ties:
         if tie.sharded:
             raise PipelineError(
-                f"{tie} are one weight, and a stage that several ranks share holds one of them: its parts would be weights by themselves. "
-                "Give each layer its own weight, or place both on unshared stages"
+                f"{tie} share a weight, but one of them is in a sharded stage, whose parts would train separately: "
+                "give each layer its own weight, or place both in stages that are not sharded"
             )
 
 
 def lowered(plan: str | Path, placement: str | Path | None, micro_batches: int = 0):
-    """The program of a plan, with its repetend repeated for as many micro-batches where it has fewer.
+    """The program of a plan, with its repetend repeated for `micro_batches` if it has fewer.
 
-    ValueError with file and line where plan and placement are not right together.
+    Raises ValueError with file and line where plan and placement do not fit.
     """
     return _plugin.lower(str(plan), str(placement or Path(plan).with_name("placement.toml")), micro_batches)
 
 
 def check_copies(program) -> None:
-    """Raises PipelineError where two stages hold the same layers: nobody would add up the gradients of the
-    two."""
+    """Raises PipelineError where two stages hold the same layers: nothing would add their gradients."""
     held: dict[Sequence[int], str] = {}
     for stage in program.stages:
         layers = stage.layers
         if layers and layers in held:
             raise PipelineError(
-                f'stages "{held[layers]}" and "{stage.name}" hold the same layers (two directions): that runs behind '
-                "DeepSpeed's engine, which sums the gradients of both copies"
+                f'stages "{held[layers]}" and "{stage.name}" hold the same layers (two directions): run this plan with '
+                "DeepSpeed's engine, where ostinato adds the gradients of both copies"
             )
         held[layers] = stage.name
 
 
 def place_in(group: dist.ProcessGroup | None, program) -> tuple[int, list[int]]:
-    """This process's pipeline rank, and the global ranks of the pipeline. Raises PipelineError for another
-    size."""
+    """This process's pipeline rank, and the global ranks of the pipeline. Raises PipelineError if their number
+    is wrong."""
     if not dist.is_initialized() and group is None and program.ranks == 1:
         return 0, [0]
     ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
     if len(ranks) != program.ranks:
         raise PipelineError(
-            f'placement "{program.placement_name}" has {counted(program.ranks, "device")}, and the group has {counted(len(ranks), "rank")}'
+            f'placement "{program.placement_name}" has {counted(program.ranks, "device")}, but the group has {counted(len(ranks), "rank")}'
         )
     return ranks.index(dist.get_rank()), ranks

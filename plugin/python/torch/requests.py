@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests that come at their own time, and how the ranks that take them learn which is next.
+"""Requests that come at any time, and how the ranks that take them learn which is next.
 
 requests = Requests()
 requests.put(tokens)                # from any thread; a tuple where the model takes several tensors
@@ -14,11 +14,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-REQUEST, NOTHING, END = 0, -1, -2  # what there is next; NOTHING: not at this moment
+REQUEST, NOTHING, END = 0, -1, -2  # what comes next; NOTHING: no request right now
 
 
 class Requests:
-    """A queue for Pipeline.serve(): while it is empty, requests in flight go on, and no rank gives up."""
+    """A queue for Pipeline.serve(): while it is empty, requests in flight continue, and no rank gives up."""
 
     def __init__(self):
         self._queue: queue.SimpleQueue = queue.SimpleQueue()
@@ -31,7 +31,7 @@ class Requests:
         self._queue.put(None)
 
     def take(self, seconds: float) -> tuple[int, Any]:
-        """REQUEST and its inputs; NOTHING where none comes in so many seconds; END after close()."""
+        """REQUEST and its inputs; NOTHING if none comes within `seconds`; END after close()."""
         if self._closed:
             return END, None
         try:
@@ -43,8 +43,8 @@ class Requests:
 
 
 class Listed:
-    """Any iterable as requests, taken as fast as the pipeline takes them. None stands for a moment without
-    one."""
+    """Any iterable as requests, taken as fast as the pipeline takes them. None in it means no request right
+    now."""
 
     def __init__(self, requests: Iterable):
         self._requests = iter(requests)
@@ -56,11 +56,10 @@ class Listed:
 
 
 class Intake:
-    """What each slot takes, on a rank that takes inputs. The front draws it from `requests`, and tells the
-    others.
+    """What each slot takes, on a rank that takes inputs. The front draws requests, and tells the other ranks.
 
-    lead: as lead_of() says. readers: stages of this rank that take inputs. front: its global rank. group: of
-    all ranks that take inputs; None where that is the front alone.
+    lead: from lead_of(). readers: stages of this rank that take inputs. front: its global rank. group: of all
+    ranks that take inputs; None if that is only the front.
     """
 
     def __init__(
@@ -84,14 +83,13 @@ class Intake:
         self.begin()
 
     def wait(self) -> bool:
-        """On the front, between runs: until there is a request to begin the next one with. False: none will
-        come."""
+        """On the front, between runs: waits for a request for the next run. False: no more will come."""
         while self._first[0] == NOTHING:
             self._first = self._requests.take(self._patience_s)
         return self._first[0] == REQUEST
 
     def begin(self) -> None:
-        """Of a run. Nothing is in flight, and every slot of the run before was taken."""
+        """Begins a run. Nothing is in flight, and every slot of the last run was taken."""
         for work in self._told:
             work.wait()
         self._told = []
@@ -100,7 +98,7 @@ class Intake:
         self._drawn: dict[int, list] = {}  # by slot: readers to come, number or NOTHING, inputs
 
     def of(self, slot: int) -> tuple[int, Any]:
-        """The number of the slot's request and its inputs; NOTHING where it is empty. Each reader asks once."""
+        """The number of the slot's request and its inputs; NOTHING if it is empty. Each reader asks once."""
         while self._next <= slot:
             self._drawn[self._next] = [
                 self._readers,
@@ -150,8 +148,8 @@ PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
 def packed(entry: Any) -> bytes:
-    """Tensors, numbers, texts, and tuples, lists and dicts of them. Raises TypeError for anything else: what
-    comes from another rank is read without running code of its own choice.
+    """Packs tensors, numbers, texts, and tuples, lists and dicts of them. Raises TypeError for anything else:
+    reading an entry from another rank must not run arbitrary code.
     """
     _check(entry)
     into = io.BytesIO()
@@ -173,14 +171,14 @@ def _check(value: Any) -> None:
             _check(part)
     elif type(value) not in (*PLAIN, torch.Tensor, torch.nn.Parameter):
         raise TypeError(
-            f"a request holds a {type(value).__name__}, which is not sent to the other ranks that take inputs: give tensors, numbers, "
-            "texts, or tuples, lists and dicts of them"
+            f"a request holds a {type(value).__name__}, which cannot be sent to the other ranks that take inputs: use tensors, numbers, "
+            "strings, or tuples, lists and dicts of them"
         )
 
 
 def lead_of(program, receives_wait: bool) -> int:
-    """So many slots, at most, some rank begins before it is done with one: they must come in for that one to
-    go out."""
+    """The most slots that any rank begins before it is done with an earlier one: these must come in before that
+    one can go out."""
     lead = 0
     for rank in range(program.ranks):
         latest = 0

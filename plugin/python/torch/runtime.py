@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plan on torch.distributed.pipelining's own runtime, where that can run it.
+"""A plan on torch.distributed.pipelining's own runtime, if that can run it.
 
     schedule = ostinato.torch.schedule("plan.json", layers([...]), loss_fn)
     schedule.step(x)                       # on the rank of the first stage
-    schedule.step(target=y, losses=[])     # on the rank of the last; others: schedule.step()
+    schedule.step(target=y, losses=[])     # on the rank of the last; on all other ranks: schedule.step()
 
 The runtime is torch's private `_PipelineScheduleRuntime`: it gets the order of the computes, and derives
 transfers itself. It knows chains of stages on one rank each (several a rank, in any order), with whole or
-split backwards. What else a plan may hold is refused by name; `Pipeline` runs it.
+split backwards. Anything else in a plan is refused by name; `Pipeline` runs it.
 """
 
 import tempfile
@@ -36,7 +36,7 @@ def schedule(
     check(program)
     for tie in ties_of(program, build):
         raise PipelineError(
-            f"torch.distributed.pipelining cannot run this plan: {tie} are one weight, on several ranks; ostinato.torch.Pipeline can"
+            f"torch.distributed.pipelining cannot run this plan: {tie} share a weight, but are on several ranks; ostinato.torch.Pipeline can"
         )
     try:
         from torch.distributed.pipelining import PipelineStage
@@ -66,7 +66,7 @@ def check(program) -> None:
         elif not stage.has_backward:
             reason = "has no backward"
         elif list(stage.inputs) != ([index - 1] if index else []):
-            reason = "does not take the output of the stage before it, and nothing else"
+            reason = "does not take just the output of the stage before it"
         if reason:
             raise PipelineError(
                 f'torch.distributed.pipelining cannot run this plan: stage "{stage.name}" {reason}; ostinato.torch.Pipeline can'
@@ -79,6 +79,6 @@ def check(program) -> None:
     ]
     if order != sorted(order):
         raise PipelineError(
-            "torch.distributed.pipelining cannot run this plan: the losses of its micro-batches come out of order; "
+            "torch.distributed.pipelining cannot run this plan: it computes the losses of micro-batches out of order; "
             "ostinato.torch.Pipeline can"
         )

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests without end through a plan of forwards: what Pipeline.serve() does.
+"""Runs an endless stream of requests through a plan of forwards, for Pipeline.serve().
 
-A run of the executor has many slots: the plan, its repetend repeated. A slot takes the request that is next
-when its first stage comes to it, so requests come in while others are in flight, in the plan's order, which
-was shown free of deadlock. A slot without a request passes empty: with the outputs of a stage travels whose
-they are, and no stage computes anything for nobody. The front, the rank that draws requests, lets empty slots
-in only as long as the others need them to finish what is in flight; then it waits.
+A run of the executor has many slots: the plan with its repetend repeated. A slot takes the next request when its
+first stage reaches it, so requests come in while earlier ones are in flight, in the plan's order, which was shown
+free of deadlock. A slot without a request passes empty: a stage's outputs carry the number of their request, and
+no stage computes an empty slot. The front, the rank that draws requests, lets empty slots in only while they are
+needed to finish what is in flight; then it waits.
 """
 
 from collections.abc import Callable
@@ -23,15 +23,15 @@ from torch.distributed.distributed_c10d import _get_default_store
 from .batches import BatchError, as_arguments, by_stage
 from .requests import NOTHING, Intake, lead_of
 
-SLOTS = 512  # of a run; between two runs the pipeline empties, where a rank has more than one stage
+SLOTS = 512  # of a run; between two runs the pipeline empties if a rank has more than one stage
 NO_LIMIT = timedelta(days=10_000)
 
 Answer = Callable[[int, Any], None]
 
 
 class Serving:
-    """This rank's part in it; all ranks must make it. `program`: of many slots. `modules`: by stage. `ranks`:
-    global, by device, those of `pipeline`.
+    """This rank's part; all ranks must make it. `program`: with many slots. `modules`: by stage. `ranks`: global,
+    by device, of the group `pipeline`.
     """
 
     def __init__(
@@ -55,15 +55,15 @@ class Serving:
         self._store: Any = None if store is None else store.clone()
         self._last: dict[
             int, tuple
-        ] = {}  # by stage: the outputs that an empty slot hands on, where shapes are fixed
+        ] = {}  # by stage: outputs to pass on for an empty slot, where shapes are fixed
 
     def _find_front(self) -> tuple[int, dist.ProcessGroup | None]:
-        """Its rank in the pipeline; the group of all ranks that take inputs, made by these, where they are
-        several."""
+        """The front's pipeline rank, and the group of all ranks that take inputs, if there are several; these
+        ranks make it."""
         front = self.program.front_stage(self._dynamic)
         if front < 0:
             raise ValueError(
-                "no stage of the plan can take every request first, and tell the other ranks: search another plan"
+                "no stage of the plan takes every request before the other ranks need it: search another plan"
             )
         first = self.program.stages[front].ranks[0]
         members = {rank for stage in self.program.stages if not stage.inputs for rank in stage.ranks}
@@ -72,13 +72,13 @@ class Serving:
         return first, make_group([self._ranks[r] for r in sorted(members)], self._pipeline, backend="gloo")
 
     def begin(self, requests: Any, answer: Answer | None, patience_s: float) -> None:
-        """On every rank; requests count on the front, and an answer on ranks with a stage that feeds no
-        other."""
+        """To be called on every rank; `requests` is used on the front, `answer` on ranks with a stage that feeds
+        no other."""
         self._answer, self._name, self._runs = answer, f"ostinato/{agreed('serve', self._ranks)}", count()
         self.count = 0
         self._parts: dict[
             int, dict[int, Any]
-        ] = {}  # by request: outputs of this rank's stages that feed no other, so far
+        ] = {}  # by request: outputs so far of this rank's stages that feed no other
         self._intake: Any = None  # Intake, on ranks that read
         if self._readers:
             self._intake = Intake(
@@ -86,7 +86,7 @@ class Serving:
             )
 
     def another_run(self) -> bool:
-        """Once there is a request for it: the front says so to all. False: there will be none."""
+        """Waits until the front tells all ranks that there is a request for another run. False: no more will come."""
         go = self._intake.wait() if self._rank == self.front else False
         if self._store is not None:
             go = self._agreed(f"{self._name}/{next(self._runs)}", go)
@@ -106,7 +106,7 @@ class Serving:
         return go
 
     def forward_of(self, index: int) -> Callable:
-        """What the executor calls for a stage."""
+        """The function that the executor calls for a stage."""
         stage, module = self.program.stages[index], self._modules[index]
 
         def forward(slot: int, inputs: tuple | None):
@@ -129,7 +129,7 @@ class Serving:
         return forward
 
     def _marked(self, number: int, outputs: tuple) -> tuple:
-        """As opened() takes them."""
+        """In the form that opened() takes."""
         return (*outputs, torch.tensor([number, len(outputs)], device=self._device))
 
     def _taken(self, name: str, slot: int) -> tuple[int, tuple]:
@@ -152,8 +152,8 @@ class Serving:
 
 
 def opened(inputs: tuple) -> tuple[int, tuple]:
-    """Whose these are, and the outputs themselves: behind those of each stage stand the request's number and
-    how many they are."""
+    """The request's number, and the outputs: after the outputs of each stage come the number and how many
+    outputs there are."""
     parts: list[tuple] = []
     at, number = len(inputs), NOTHING
     while at > 0:

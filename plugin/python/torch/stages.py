@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What runs on a rank: the stages of the plan, as modules that the user builds.
+"""The stages of the plan on a rank, as modules that the user builds.
 
 def build(stage: Stage) -> nn.Module: ...      # called on a rank for each stage that it runs
 
@@ -19,15 +19,15 @@ from torch.utils.checkpoint import checkpoint
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage on this rank. `shard`: this rank's place among those that run it together; None where it is
-    alone."""
+    """One stage on this rank. `shard`: this rank's place among the ranks of a sharded stage; None if it is not
+    sharded."""
 
     index: int  # in the plan, model order
     name: str
-    layers: Sequence[int]  # of the placement's [[stages]], rising; empty where it has none
+    layers: Sequence[int]  # of the placement's [[stages]], ascending; empty if there are none
     shard: Shard | None
     recompute: bool = (
-        False  # its backward runs the forward again (layers() sees to it; your own module must do so itself)
+        False  # its backward runs the forward again (layers() does so; your own module must do it itself)
     )
 
 
@@ -35,17 +35,16 @@ Build = Callable[[Stage], nn.Module]
 
 
 def layers(chain: Sequence[nn.Module]) -> Build:
-    """Cuts a chain of layers as the placement's [[stages]] say; layers of sharded stages are cut by
-    ostinato.nn.
+    """Cuts a chain of layers as the placement's [[stages]] say; ostinato.nn cuts layers of sharded stages.
 
-    Every rank gives the whole chain; modules of other ranks are not touched, and may be on the "meta" device.
+    Every rank passes the whole chain; modules of other ranks are not touched, and may be on the "meta" device.
     """
 
     return ChainOfLayers(chain)
 
 
 class ChainOfLayers:
-    """What layers() gives. It has seen all of the model, and knows which weights its layers hold in common."""
+    """The result of layers(). It has the whole model, so it knows which weights its layers share."""
 
     def __init__(self, chain: Sequence[nn.Module]):
         self.chain = chain
@@ -54,13 +53,13 @@ class ChainOfLayers:
         if not stage.layers or stage.layers[-1] >= len(self.chain):
             first, end = (stage.layers[0], stage.layers[-1] + 1) if stage.layers else (0, 0)
             raise ValueError(
-                f'stage "{stage.name}" holds layers [{first}, {end}), and the chain has '
+                f'stage "{stage.name}" holds layers [{first}, {end}), but the chain has '
                 f"{len(self.chain)}: the placement needs [[stages]] for this model"
             )
         if not isinstance(stage.layers, range):
             raise ValueError(
-                f'stage "{stage.name}" runs layers {stage.layers}, a part of a model with branches, and layers() makes '
-                "a chain: build its module yourself"
+                f'stage "{stage.name}" runs layers {stage.layers}, part of a model with branches, but layers() makes '
+                "a chain: build the stage's module yourself"
             )
         mine = [self.chain[layer] for layer in stage.layers]
         if stage.shard is None:
@@ -69,7 +68,7 @@ class ChainOfLayers:
         return InARow(*(sharded(layer, stage.shard, last=i == last) for i, layer in numbered))
 
     def ties(self) -> list[dict[int, str]]:
-        """Parameters that several layers hold: by layer, the name there."""
+        """Parameters that several layers share: by layer, the name there."""
         held: dict[int, dict[int, str]] = {}
         for index, layer in enumerate(self.chain):
             for name, parameter in layer.named_parameters():
@@ -78,8 +77,8 @@ class ChainOfLayers:
 
 
 class InARow(nn.Sequential):
-    """Layers that may hand on tuples: what takes as many arguments is given them one by one, and any other
-    layer the tuple, as by torch."""
+    """Layers that may return tuples: a layer that takes as many arguments gets them one by one, any other layer
+    gets the tuple, as in torch."""
 
     def forward(self, *inputs):
         value: Any = inputs
@@ -106,7 +105,7 @@ class Recomputed(InARow):
 
 
 def own_stages(program, rank: int, ranks: list[int], group=None, timeout_s: float = 300.0) -> list[Stage]:
-    """The stages of `rank`; makes the groups of all sharded ones, so all ranks of `group` must call it.
+    """The stages of `rank`; makes the groups of all sharded stages, so all ranks of `group` must call it.
     `ranks`: global, by device."""
     shared = sorted({tuple(stage.ranks) for stage in program.stages if len(stage.ranks) > 1})
     groups = {members: make_group([ranks[r] for r in members], group) for members in shared}

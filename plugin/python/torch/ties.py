@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights that layers on several ranks hold in common, as an embedding and the head that is tied to it: each
-rank has a copy.
+"""Weights that layers on several ranks share, as an embedding and the head that is tied to it: each rank has a
+copy.
 
     ties = Ties(ties_of(program, build), chain, ranks, group, timeout_s)     # on all ranks
-    ties.begin()                   # every copy has the first one's values
-    with ties.summed():            # a step: the copies get the same gradient, the sum of theirs
+    ties.begin()                   # every copy gets the first one's values
+    with ties.summed():            # a step: all copies get the sum of their gradients
         executor.run()
 
-So the copies stay equal, with the same optimizer on each rank. Only layers() sees them; what a user's own
-function builds is the user's.
+So the copies stay equal, with the same optimizer on each rank. Only layers() can see them; a user's own build
+function must handle its own.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -26,18 +26,18 @@ from .stages import ChainOfLayers
 
 @dataclass(frozen=True)
 class Tie:
-    """A parameter. `layers`: those that hold it, with its name there. `ranks`: of the pipeline."""
+    """A shared parameter. `layers`: that share it, with its name there. `ranks`: of the pipeline."""
 
     layers: dict[int, str]
     ranks: tuple[int, ...]
-    sharded: bool  # a stage that several ranks share cuts it in parts
+    sharded: bool  # whether a sharded stage cuts it into parts
 
     def __str__(self) -> str:
         return " and ".join(f"layer {layer} ({name})" for layer, name in self.layers.items())
 
 
 def ties_of(program, build: Callable) -> list[Tie]:
-    """Those over several ranks, in the same order wherever they are seen."""
+    """Ties over several ranks, in the same order on all ranks."""
     ties = []
     for layers in build.ties() if isinstance(build, ChainOfLayers) else []:
         holders = [stage for stage in program.stages if any(layer in stage.layers for layer in layers)]
@@ -52,8 +52,8 @@ def in_words(ties: list[Tie]) -> str:
 
 
 class Ties:
-    """Of a pipeline, by the ranks that share them. `ranks`: global, by pipeline rank; all of `group` must
-    make it."""
+    """The ties of a pipeline, by the ranks that share them. `ranks`: global, by pipeline rank; all of `group`
+    must make it."""
 
     def __init__(
         self, ties: list[Tie], chain: Sequence[nn.Module], ranks: list[int], group: Any, timeout_s: float
@@ -67,7 +67,7 @@ class Ties:
             self._shared.append((Shard.among(made, timeout_s), copies))
 
     def begin(self) -> None:
-        """Once the stages are where they will run: all copies get the first rank's values."""
+        """To be called once the stages are on their devices: all copies get the first rank's values."""
         for shard, copies in self._shared:
             for copy in copies:
                 values = copy.parameter.data
@@ -75,7 +75,7 @@ class Ties:
 
     @contextmanager
     def summed(self) -> Iterator[None]:
-        """Around a step: what it adds to the copies' gradients is summed over them."""
+        """Around a step: sums what it adds to the copies' gradients over all copies."""
         copies = [copy for _, of_shard in self._shared for copy in of_shard]
         before = [copy.take() for copy in copies]
         try:
@@ -88,8 +88,7 @@ class Ties:
 
 
 class Copy:
-    """This rank's. Its parameter is looked up each time: what moves a module may put another one in its
-    place."""
+    """This rank's copy. Looks the parameter up each time, because moving a module may replace it."""
 
     def __init__(self, chain: Sequence[nn.Module], tie: Tie):
         self._holders = [(chain[layer], name) for layer, name in tie.layers.items()]
@@ -104,7 +103,7 @@ class Copy:
         return gradient
 
     def add(self, before: torch.Tensor | None) -> None:
-        """As gradients that accumulate."""
+        """Adds `before` to the gradient, as in gradient accumulation."""
         if before is None:
             return
         parameter = self.parameter
@@ -112,7 +111,7 @@ class Copy:
 
 
 def _sum(shard: Shard, copies: list[Copy]) -> None:
-    """A gradient that no rank has stays None on each: it is frozen, or nothing used it."""
+    """Sums the copies' gradients; one that no rank has stays None on each (it is frozen, or nothing used it)."""
     parameters = [copy.parameter for copy in copies]
     has = torch.tensor([float(p.grad is not None) for p in parameters], device=parameters[0].device)
     for parameter, count in zip(parameters, shard.sum_(has).tolist(), strict=True):

@@ -487,4 +487,4 @@ def test_two_files_of_one_rank_are_refused(tmp_path, capsys):
     write(tmp_path, trace(0))
     (tmp_path / "rank-00.json").write_text(json.dumps(trace(0)))
     assert report.main([str(tmp_path)]) == 3
-    assert "two files are of rank 0" in capsys.readouterr().err
+    assert "two files belong to rank 0" in capsys.readouterr().err

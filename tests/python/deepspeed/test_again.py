@@ -22,7 +22,7 @@ from support.fault_jobs import is_running
 TESTS = Path(__file__).parents[1]
 OURS = Path(ostinato.__file__).absolute().parents[1]
 SCRIPT = os.path.relpath(second_start.__file__, TESTS)
-SECOND = "this is its second start already"
+SECOND = "this is already its second start"
 
 
 def torchrun(*more: str) -> list[str]:
@@ -87,7 +87,7 @@ def check(folder: Path, said: str) -> None:
         assert (first["why"], second["why"]) == ("", SECOND)
         assert (
             folder / f"{rank}-2.refused"
-        ).read_text() == f"rank 0 cannot start again by itself, for {SECOND}", "a third start"
+        ).read_text() == f"rank 0 cannot start again by itself, because {SECOND}", "a third start"
         assert (
             second["left"]["plan.json"] == f"plan of rank {rank}"
             and stat.filemode(second["mode"]) == "?rwx------"
@@ -191,7 +191,7 @@ def missed(folder: str) -> list[str]:
 
 
 def test_all_ranks_or_none(world2, tmp_path):
-    child = "rank 0 cannot start again by itself, for it is a child of multiprocessing, which only its parent can start"
+    child = "rank 0 cannot start again by itself, because it is a child of multiprocessing, which only its parent can start"
     late = "the ranks cannot start again together: rank 1 did not report within 0.5 s"
     assert world2.run(missed, str(tmp_path)) == [[child, late], [child]]
 
@@ -223,9 +223,9 @@ def test_a_program_from_standard_input(started, words):
 
 
 def test_a_program_that_is_not_there(started):
-    assert started("gone.py").startswith(f"its script is not to be found at {TESTS / 'gone.py'}")
+    assert started("gone.py").startswith(f"its script is not at {TESTS / 'gone.py'}")
     ours, theirs = os.pipe()
-    assert "not to be found at /dev/fd/" in started(f"/dev/fd/{ours}"), "bash's <(...)"
+    assert "not at /dev/fd/" in started(f"/dev/fd/{ours}"), "bash's <(...)"
     os.close(ours)
     os.close(theirs)
 
@@ -280,7 +280,7 @@ def test_a_script_that_reads_standard_input(tmp_path, kind):
     assert done.stdout.splitlines() == [
         "",
         child,
-        "the script has read standard input, which it cannot read twice",
+        "the script has read standard input, which cannot be read twice",
     ], done.stderr
 
 
@@ -303,7 +303,7 @@ def test_ranks_that_met_in_a_file(tmp_path):
     child.join()
     assert (
         tmp_path / "why"
-    ).read_text() == "its ranks have met in a FileStore, which keeps what the first start wrote"
+    ).read_text() == "its ranks meet in a FileStore, which would keep what the first start wrote"
 
 
 def _met_in_a_file(folder: Path) -> None:

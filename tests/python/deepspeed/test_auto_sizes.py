@@ -31,7 +31,7 @@ def test_every_bit_is_deepspeeds_and_the_costs_are_by_size(world2, stock, tmp_pa
     assert all(len(row["forward"]) == LAYERS and min(row["forward"]) > 0 for row in profile["sizes"])
     other = section | {"sizes": "test_auto_sizes:other"}
     for message in world2.run(refused_start, replace(UNEQUAL, section=other)):
-        assert 'was measured with "sizes": "tokens", and now it is "test_auto_sizes:other"' in message
+        assert 'was measured with "sizes": "tokens", but this run has "test_auto_sizes:other"' in message
 
 
 def other(item) -> int:
@@ -46,7 +46,7 @@ def test_a_size_that_is_none_stops_the_measuring_on_every_rank(world2):
     section = AUTO | {"sizes": "test_auto_sizes:word"}
     for message in world2.run(refused_step, replace(UNEQUAL, section=section)):
         assert message.startswith(
-            "OstinatoError: pipeline rank 0: the size of micro-batch 0: a str is no number"
+            "OstinatoError: pipeline rank 0: the size of micro-batch 0: a str is not a number"
         ), message
 
 
@@ -54,7 +54,7 @@ def test_a_size_that_is_none_stops_the_measuring_on_every_rank(world2):
     ("options", "keys", "words"),
     [
         ({"dynamic_shape": False}, {}, "dynamic_shape=True"),
-        ({}, {"placement": "placement.toml"}, 'belongs to "plan"'),
+        ({}, {"placement": "placement.toml"}, 'goes with "plan"'),
         ({}, {"size": 3}, '"size" in the "ostinato" section does not go with "auto"'),
     ],
 )

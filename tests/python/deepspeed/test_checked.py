@@ -178,7 +178,7 @@ def test_both_uses_of_a_tied_layer_on_one_rank_round(config, world2, stock, tmp_
 def test_parts_are_left_out(world2, stock, tmp_path):
     comparison = told(world2, stock, SHARDED, replace(ADAM, model="vocabulary"), tmp_path)
     assert comparison.within_rounding and comparison.left_out, comparison.sentence()
-    assert comparison.sentence().endswith("tensors of which ranks hold parts)")
+    assert comparison.sentence().endswith("tensors that are split over ranks)")
 
 
 def test_state_that_backwards_share_is_named_by_its_layer(world2, stock, tmp_path):
@@ -209,7 +209,7 @@ def test_no_gradient_is_not_a_gradient_of_zeros(world2, stock):
         and zeros.steps[0]["gradients"]["3.unused"].norm == 0
     )
     names = {d.name: str(d) for d in compare(without, zeros).differences if d.kind == "gradients"}
-    assert names["3.unused"] == "gradient of layer 3 (3.unused), which DeepSpeed's 1F1B has not"
+    assert names["3.unused"] == "gradient of layer 3 (3.unused), which DeepSpeed's 1F1B does not have"
 
 
 def offloaded(options: Options) -> str:
@@ -239,7 +239,7 @@ def test_gradients_that_cannot_be_had_are_said_to_be_unseen(job, world2, stock):
         Records.from_text(stock(world2, options, recorded)[0]), Records.from_text(without[0])
     )
     assert comparison.sentence() == (
-        "step 1: loss, weights and buffers of 7 layers equal DeepSpeed's 1F1B bit for bit (gradients not seen under DeepSpeedZeroOptimizer)"
+        "step 1: loss, weights and buffers of 7 layers equal DeepSpeed's 1F1B bit for bit (gradients not compared: DeepSpeedZeroOptimizer does not show them)"
     )
 
 

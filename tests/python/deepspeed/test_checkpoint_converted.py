@@ -91,7 +91,7 @@ def load_alone_half(options: Options, folder: str) -> list[str]:
     return half(load_alone, options, folder)
 
 
-SEALED = "this optimizer state belongs to a placement of ostinato's"
+SEALED = "this optimizer state belongs to an ostinato placement"
 EQUAL = Options(
     model="strangers"
 )  # whose layers have equal shapes: DeepSpeed alone would go on with the state of other layers
@@ -178,30 +178,30 @@ REFUSED = {  # what spoils a checkpoint, and how it is converted
     "mp_rank_00_model_states.pt cannot be read (": (lambda files: os.truncate(files / "mp_rank_00_model_states.pt", 3000), ("--stages", 2)),
     "layer_05-model_states.pt is missing": (lambda files: (files / "layer_05-model_states.pt").unlink(), ("--stages", 2)),
     "layer_02-model_states.pt cannot be read (": (lambda files: os.truncate(files / "layer_02-model_states.pt", 900), ("--stages", 2)),
-    "mp_rank_02_model_states.pt is of no rank of this checkpoint, which has 2": (
+    "mp_rank_02_model_states.pt is not part of this checkpoint, which has 2 ranks": (
         lambda files: shutil.copy(files / "mp_rank_01_model_states.pt", files / "mp_rank_02_model_states.pt"), ("--stages", 2)),
     "mp_rank_01_model_states.pt has global_steps 2, and mp_rank_00_model_states.pt 3": (
         resaved(lambda held: held.update(global_steps=2)), ("--stages", 2)),
-    "is not of DeepSpeed's pipeline engine (KeyError: 'mp_world_size')": (
+    "is not from DeepSpeed's pipeline engine (KeyError: 'mp_world_size')": (
         resaved(lambda held: held.pop("mp_world_size"), "mp_rank_00_model_states.pt"), ("--stages", 2)),
-    "group 0 of pipeline rank 1 does not have its parameters in the order of the model": (
+    "the parameters in group 0 of pipeline rank 1 are not in the order of the model": (
         recorded(lambda record: record["parameters"][1][0].reverse()), ("--stages", 2)),
-    "pipeline rank 1 has 1 group of parameters, and another rank 2": (recorded(lambda record: record["parameters"][1].pop()), ("--stages", 2)),
-    'is in group 0 of pipeline rank 0, and in group 1 of 1': (
+    "pipeline rank 1 has 1 parameter group, but another rank has 2": (recorded(lambda record: record["parameters"][1].pop()), ("--stages", 2)),
+    'is in group 0 of pipeline rank 0, but in group 1 of pipeline rank 1': (
         recorded(lambda record: record["parameters"][1][1].insert(0, record["parameters"][0][0][0])), ("--stages", 2)),
     "several ranks hold parts of layers 3": (recorded(lambda record: record.update(sharded=[3])), ("--stages", 2)),
     "layers are cut over tensor-parallel ranks": (
         resaved(lambda held: held["checkpoint_parallel_dimensions"].update(tp_degree=2), "mp_rank_00_model_states.pt"), ("--stages", 2)),
     "without ZeRO, DeepSpeed's files do not say which parameter is which": (recorded(lambda record: record.pop("parameters")), ("--stages", 2)),
-    "the model cuts itself in a way of its own: name the layers": (recorded(lambda record: record["model"].update(weights=None)), ("--stages", 3)),
-    "only a checkpoint that was saved under a plan says how DeepSpeed would cut its model: name the layers": (
+    "the model has its own way to cut itself: give the layers": (recorded(lambda record: record["model"].update(weights=None)), ("--stages", 3)),
+    "the checkpoint does not say how DeepSpeed would cut the model, as one saved under a plan does: give the layers": (
         recorded(lambda record: record.pop("model")), ("--stages", 2)),
-    "layer_3_expert_0_mp_rank_00_model_states.pt: layers with experts": (
+    "layer_3_expert_0_mp_rank_00_model_states.pt: this command cannot read the separate files of layers with experts": (
         lambda files: (files / "layer_3_expert_0_mp_rank_00_model_states.pt").touch(), ("--stages", 2)),
-    "would have none of the parameters in group 1 of the optimizer": (lambda files: None, ("--stages", 8)),
-    "--stages 9: the model has 8 layers": (lambda files: None, ("--stages", 9)),
-    "it needs one replica at least": (lambda files: None, ("--stages", 2, "--replicas", 0)),
-    "DeepSpeed alone runs one stage a device": (lambda files: None, ("--placement", "wave")),
+    "would have no parameters in group 1 of the optimizer": (lambda files: None, ("--stages", 8)),
+    "--stages 9: must be 1 to 8, the number of layers": (lambda files: None, ("--stages", 9)),
+    "--replicas must be at least 1": (lambda files: None, ("--stages", 2, "--replicas", 0)),
+    "DeepSpeed alone needs one stage per device": (lambda files: None, ("--placement", "wave")),
 }  # fmt: skip
 
 
@@ -215,7 +215,7 @@ def test_what_cannot_be_converted_leaves_nothing(world2, plans, saved, tmp_path,
         assert status == 3 and words in err and err.startswith("ostinato checkpoint: "), err
         assert not (tmp_path / "to").exists() or not list((tmp_path / "to").iterdir()), words
     (tmp_path / "there").mkdir()
-    assert "is there already" in run(capsys, "convert", folder, tmp_path / "there", "--stages", 2)[2]
+    assert "already exists" in run(capsys, "convert", folder, tmp_path / "there", "--stages", 2)[2]
 
 
 GAPS = resaved(
@@ -229,9 +229,9 @@ OLDER = resaved(
     "zero_pp_rank_0_mp_rank_01_optim_states.pt",
 )
 REFUSED_OF_ZERO = {
-    '"parameter_alignment" has left gaps between parameters': (GAPS, ("--stages", 2)),
-    "group 0 of a stage has 304 numbers, too few for 4000 replicas": (lambda files: None, ("--stages", 2, "--replicas", 4000)),
-    "optimizer state of several steps: zero_pp_rank_0_mp_rank_00_optim_states.pt of step 3.0, zero_pp_rank_0_mp_rank_01_optim_states.pt of step 2.0": (
+    '"parameter_alignment" left gaps between parameters': (GAPS, ("--stages", 2)),
+    "group 0 of a stage has 304 elements, too few for 4000 replicas": (lambda files: None, ("--stages", 2, "--replicas", 4000)),
+    "optimizer state from different steps: zero_pp_rank_0_mp_rank_00_optim_states.pt from step 3.0, zero_pp_rank_0_mp_rank_01_optim_states.pt from step 2.0": (
         OLDER, ("--stages", 2)),
     "zero_pp_rank_0_mp_rank_01_optim_states.pt is missing": (
         lambda files: (files / "zero_pp_rank_0_mp_rank_01_optim_states.pt").unlink(), ("--stages", 2)),
@@ -260,7 +260,7 @@ def test_of_deepspeed_alone_zero_says_which_parameter_lies_where(
     assert got.keys() == expected.keys() and all(torch.equal(got[name], expected[name]) for name in got)
     folder, _ = saved(world2, replace(options, tied=True), save)
     said = run(capsys, "convert", folder, tmp_path / "tied", "--placement", placement)[2]
-    assert 'which layers "tied_modules.embed.weight" belongs to is not known' in said
+    assert 'it does not say to which layers "tied_modules.embed.weight" belongs' in said
 
 
 def test_a_full_disk(world2, plans, saved, tmp_path, capsys, monkeypatch):
@@ -341,8 +341,8 @@ def test_what_is_no_checkpoint(tmp_path, capsys):
         return err
 
     assert "gone: no such folder" in said("gone")
-    assert "empty holds no checkpoint of DeepSpeed's pipeline engine: neither mp_rank_*" in said("empty")
-    assert "two has no file 'latest': name a tag with --tag; there is a, b" in said("two")
+    assert "empty holds no checkpoint of DeepSpeed's pipeline engine: no mp_rank_*" in said("empty")
+    assert "two has no file 'latest': choose a tag with --tag; there is a, b" in said("two")
     assert "two: tag 'c', which is not there; there is a, b" in said("two", "--tag", "c")
     (tmp_path / "two" / "latest").write_text("gone\n")
     assert "latest names tag 'gone', which is not there; there is a, b" in said("two")

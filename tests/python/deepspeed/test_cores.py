@@ -30,7 +30,7 @@ def test_the_host_that_is_shared_most_is_named_where_the_plan_does_not_count_it(
     places = [Place("a", (0, 1))] * 3 + [Place("b", (0, 1))] * 4 + [Place("c", (0, 1, 2, 3))] * 4
     said = note(places, planned=False)
     assert said.startswith(
-        "4 ranks share 2 cores of b, and this plan has one for each: steps may take up to 2 times as long"
+        "4 ranks share 2 cores of b, but this plan assumes one core per rank: steps may take up to 2 times as long"
     )
     assert note([Place("a", (7,))] * 2, planned=False).startswith("2 ranks share 1 core of a")
     assert note(places, planned=True) == ""

@@ -124,7 +124,7 @@ def test_branches_that_meet_in_a_stage_on_all_devices(world4, stock, tmp_path):
 def test_edges_that_the_model_does_not_have(world2, tmp_path):
     wrong = [K_2[0], replace(K_2[1], inputs=("text",)), K_2[2]]
     for message in world2.run(refusal, replace(BRANCHES_2, section=plan_of(tmp_path, wrong))):
-        assert 'stage "image" takes the outputs of text, and its layers read those of no stage' in message, (
+        assert 'stage "image" takes the outputs of text, but its layers read those of no stage' in message, (
             message
         )
 
@@ -132,16 +132,16 @@ def test_edges_that_the_model_does_not_have(world2, tmp_path):
 def test_a_plain_chain_has_no_branches(world2, tmp_path):
     section = plan_of(tmp_path, [replace(K_2[0], end=3), replace(K_2[1], end=5), K_2[2]])
     for message in world2.run(refusal, Options(section=section)):
-        assert 'stage "image" does not take the output of the stage before it alone' in message
+        assert 'stage "image" does not take just the output of the stage before it' in message
         assert "ostinato.deepspeed.graph()" in message
 
 
 @pytest.mark.parametrize(
     ("layers", "words"),
     [
-        ({"a": (nn.Identity(), "b")}, 'layer "a" reads "b", which no input or earlier layer is called'),
-        ({"x": (nn.Identity(), "x")}, 'the name "x" is taken by an input'),
-        ({"a": (nn.Identity(), "x"), "b": (nn.Identity(), "x")}, 'nobody reads layer "a"'),
+        ({"a": (nn.Identity(), "b")}, 'layer "a" reads "b", which is neither an input nor an earlier layer'),
+        ({"x": (nn.Identity(), "x")}, '"x" is already the name of an input'),
+        ({"a": (nn.Identity(), "x"), "b": (nn.Identity(), "x")}, 'no layer reads layer "a"'),
         ({"a": (nn.Identity(),)}, 'layer "a" reads nothing'),
     ],
 )

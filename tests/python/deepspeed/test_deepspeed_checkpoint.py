@@ -276,26 +276,24 @@ REFUSED = {
     "mp_rank_01_model_states.pt cannot be read (": lambda files: os.truncate(
         files / "mp_rank_01_model_states.pt", 3000
     ),
-    "which of its numbers belong to which parameter is not certain": record_without_parameters,
-    "mp_rank_01_model_states.pt is of another kind of optimizer than AdamW": resaved(
+    "the files do not say which state belongs to which parameter": record_without_parameters,
+    "mp_rank_01_model_states.pt is from a different kind of optimizer than AdamW": resaved(
         lambda held: held.update(optimizer=None)
     ),
     "group 1 of pipeline rank 1 has ": resaved(
         lambda held: held["optimizer"]["param_groups"][1]["params"].pop()
     ),
-    "group 0 is of parameters that were in several groups": resaved(
+    "the parameters in group 0 were in several groups": resaved(
         lambda held: held["optimizer"]["param_groups"][0].update(weight_decay=0.3)
     ),
-    "the schedule of learning rates was for other groups": groups_in_reverse,
-    'has saved none of the 64 numbers of "': lambda files: (files / "ostinato.json").write_text(
+    "the learning rate schedule was for different parameter groups": groups_in_reverse,
+    'saved none of the 64 elements of "': lambda files: (files / "ostinato.json").write_text(
         (files / "ostinato.json").read_text().replace("mix.weight", "mixed.weight")
     ),
-    "mp_rank_01_model_states.pt is of step 2, and mp_rank_00_model_states.pt of step 3: files of two checkpoints": resaved(
+    "mp_rank_01_model_states.pt is from step 2, but mp_rank_00_model_states.pt from step 3: files of two checkpoints": resaved(
         lambda held: held.update(global_steps=2)
     ),
-    '.mix.weight" has the shape [4, 16] in it, and [8, 8] now': lambda files: (
-        files / "ostinato.json"
-    ).write_text(
+    '.mix.weight" had shape [4, 16], but has [8, 8] now': lambda files: (files / "ostinato.json").write_text(
         (files / "ostinato.json").read_text().replace('mix.weight", [8, 8]', 'mix.weight", [4, 16]')
     ),
 }
@@ -310,21 +308,21 @@ def test_what_cannot_be_read_is_refused(world2, plans, saved, tmp_path):
     for errors in world2.run(attempts, under(options, plans["wave"]), [*spoilt, folder]):
         assert errors.pop() == ""
         for words, error in zip(REFUSED, errors, strict=True):
-            assert error.startswith("OstinatoError: ") and "optimizer state of another placement" in error, (
-                error
-            )
+            assert (
+                error.startswith("OstinatoError: ") and "optimizer state from a different placement" in error
+            ), error
             assert words in error and "load_optimizer_states=False" in error, error
 
 
 LAYER_FILES = {
     "layer_05-model_states.pt is missing": lambda files: (files / "layer_05-model_states.pt").unlink(),
-    "layer_02-model_states.pt cannot be read: it is torn": lambda files: os.truncate(
+    "layer_02-model_states.pt cannot be read: it is incomplete": lambda files: os.truncate(
         files / "layer_02-model_states.pt", 900
     ),
-    "layer_00-model_states.pt cannot be read: it is torn": lambda files: os.truncate(
+    "layer_00-model_states.pt cannot be read: it is incomplete": lambda files: os.truncate(
         files / "layer_00-model_states.pt", 0
     ),
-    "ostinato.json cannot be read: it is torn": lambda files: os.truncate(files / "ostinato.json", 40),
+    "ostinato.json cannot be read: it is incomplete": lambda files: os.truncate(files / "ostinato.json", 40),
 }
 
 
@@ -357,11 +355,11 @@ def of_three_ranks(files: Path) -> None:
 REPLICA = "zero_pp_rank_1_mp_rank_00_optim_states.pt"
 REFUSED_OF_ZERO = {
     f"{REPLICA} is missing": lambda files: (files / REPLICA).unlink(),
-    f'{REPLICA}: "elastic_checkpoint" has left out': resaved(elastic, REPLICA),
-    'with "round_robin_gradients", where parameters lie': resaved(
+    f'{REPLICA}: with "elastic_checkpoint", it does not say where': resaved(elastic, REPLICA),
+    'with "round_robin_gradients", DeepSpeed does not record the true places': resaved(
         in_order_of_rounds, "mp_rank_00_model_states.pt"
     ),
-    "3 ranks of a pipeline have written it, without saying which": of_three_ranks,
+    "3 pipeline ranks wrote it without saying which": of_three_ranks,
 }
 
 
@@ -374,9 +372,9 @@ def test_what_cannot_be_read_of_zero_is_refused(world2, world4, plans, saved, tm
     ]
     for errors in world2.run(attempts, under(options, plans["looped"]), spoilt):
         for words, error in zip(REFUSED_OF_ZERO, errors, strict=True):
-            assert words in error and "load_optimizer_states=False); to convert, ds_to_universal" in error, (
-                error
-            )
+            assert (
+                words in error and "load_optimizer_states=False); to keep it, run ds_to_universal" in error
+            ), error
 
 
 def refused_here(options: Options, folder: str) -> list[str]:
@@ -409,10 +407,10 @@ def test_engines_that_cannot_read_it(world4, plans, saved):
     options = Options(config=ZERO_1, own_optimizer=True)
     folder, _ = saved(world4, under(options, plans["wave"]), save_states)
     for rounds, slices, experts, loss in world4.run(refused_here, under(options, plans["looped"]), folder):
-        assert 'with "round_robin_gradients", where parameters lie' in rounds
+        assert 'with "round_robin_gradients", DeepSpeed does not record the true places' in rounds
         assert "parameters are cut over tensor-parallel ranks" in slices
-        assert "experts have files of their own" in experts
-        assert '"loss_fn.weight" is in no layer of the checkpoint' in loss
+        assert "experts have separate files" in experts
+        assert 'no layer of the checkpoint has "loss_fn.weight"' in loss
 
 
 @pytest.mark.parametrize("config", [{}, ZERO_1], ids=["zero0", "zero1"])
@@ -423,7 +421,7 @@ def test_optimizer_state_of_a_placement_under_deepspeed_alone(world2, plans, sav
     for result in world2.run(load, alone, folder):
         assert (
             result["error"].startswith("OstinatoError: ")
-            and "optimizer state of a placement of ostinato's" in result["error"]
+            and "optimizer state from an ostinato placement" in result["error"]
         )
     ours, theirs = (
         world2.run(load, options, folder, False) for options in (under(alone, plans["wave"]), alone)

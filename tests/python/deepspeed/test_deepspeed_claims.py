@@ -84,7 +84,9 @@ def equal(a: dict, b: dict) -> bool:
 @pytest.mark.parametrize("placement", everyday(["stock", "uneven", "wave", "halves"], "halves"))
 def test_nothing_drawn(world2, stock, plans, placement):
     theirs, ours = both(world2, stock, BASE, plans[placement])
-    assert ours["start"][1] == "ostinato: expected: the losses of 1F1B bit for bit" and not ours["first"]
+    assert (
+        ours["start"][1] == "ostinato: expected: the same losses as 1F1B, bit for bit" and not ours["first"]
+    )
     assert equal(theirs, ours) and not ours["later"]
 
 
@@ -157,7 +159,7 @@ def test_a_loader_that_draws(world2, stock, plans, every, is_equal):
     theirs, ours = both(world2, stock, options, plans["wave"])
     assert equal(theirs, ours) == is_equal
     said = " ".join(ours["first"] + ours["later"])
-    assert ("the batch take another number of random numbers" in said) != is_equal
+    assert ("the batch draw more or fewer random numbers" in said) != is_equal
 
 
 def heard_evaluating(options: Options) -> dict:
@@ -218,7 +220,7 @@ def test_layers_that_are_skipped_by_chance(world2, stock, plans):
         world2, stock, replace(BASE, changed=((1, models.Skipping), (5, models.Skipping))), plans["wave"]
     )
     (shown,) = ours["first"]
-    assert "take another number of random numbers than for the first micro-batch" in shown
+    assert "draw more or fewer random numbers than in the first micro-batch" in shown
     assert not equal(theirs, ours)
 
 
@@ -253,7 +255,7 @@ def test_several_tensors_at_a_border(world2, stock, plans):
     options = replace(BASE, changed=((5, models.Pair), (6, models.Sum)))
     theirs, ours = both(world2, stock, options, plans["wave"])
     (shown,) = ours["first"]
-    assert "several tensors with gradients cross from layer 5" in shown and "up to rounding" in shown
+    assert "several tensors with gradients pass from layer 5" in shown and "up to rounding" in shown
     assert ours["losses"] == pytest.approx(theirs["losses"], rel=1e-5)
 
 
@@ -263,6 +265,6 @@ def test_several_tensors_behind_a_border_of_1f1b_alone(world2, stock, plans):
     (shown,) = ours["first"]
     assert (
         "bit for bit" in " ".join(ours["start"])
-        and "several tensors with gradients cross from layer 3" in shown
+        and "several tensors with gradients pass from layer 3" in shown
     )
     assert ours["losses"] == pytest.approx(theirs["losses"], rel=1e-5)

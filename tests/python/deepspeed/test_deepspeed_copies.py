@@ -222,7 +222,7 @@ def test_parts_on_other_ranks_go_on_from_a_checkpoint(world4, tmp_path):
     before = world4.run(saved, ours, folder)
     assert world4.run(loaded, ours, folder) == before
     for message in world4.run(loaded, other, folder):
-        assert "optimizer state of another placement" in message
+        assert "optimizer state from a different placement" in message
     assert world4.run(module_only, replace(other, config={}), folder)[0][1] == before[0][1]
 
 
@@ -230,9 +230,7 @@ def test_parts_that_would_overlap_are_refused(world4, tmp_path):
     uneven = [replace(s, devices=(0, 1, 2)) if s.name == "bembedding" else s for s in X_OF_M_4]
     options = replace(SGD_4, model="vocabulary", section={"plan": plan_of(tmp_path, uneven)})
     for message in world4.run(training.refusal, options):
-        assert "on devices [0, 1] and [0, 1, 2]: these must be the same, or as many others" in message, (
-            message
-        )
+        assert "on devices [0, 1] and [0, 1, 2]: give both the same devices, or as many" in message, message
 
 
 def test_statistics_of_two_directions_are_refused(world2, tmp_path):
@@ -251,5 +249,5 @@ def test_an_odd_number_of_batches_is_refused(world2, tmp_path):
     )
     for message in world2.run(training.refusal, odd):
         assert (
-            "2 micro-batches, each for 2 directions, a step, and gradient_accumulation_steps is 3" in message
+            "2 micro-batches, each for 2 directions, a step, but gradient_accumulation_steps is 3" in message
         )

@@ -90,8 +90,8 @@ def one_after_the_other(first: Options, second: Options) -> tuple:
 def test_a_second_engine_over_a_placed_model_is_refused(world2, plan):
     alone, ours = Options(), Options(section={"plan": str(plan), "require": False})
     for second, words in [
-        (ours, "has an engine already"),
-        (alone, "the configuration of this engine names no plan"),
+        (ours, "already has an engine"),
+        (alone, "this engine's configuration names no plan"),
     ]:
         for said, _ in world2.run(one_after_the_other, ours, second):
             assert str(said).startswith("OstinatoError") and words in said
@@ -140,5 +140,5 @@ def test_a_script_that_goes_on_after_an_error_is_told(world2, plan, evaluates):
             assert said.startswith(
                 f"OstinatoError: {call}: {'an evaluation' if evaluates else 'step 1'} failed on this rank ("
             ), said
-            assert said.endswith("end the run and resume it from its last checkpoint")
+            assert said.endswith("end the run, and resume it from its last checkpoint")
     world2.restart()  # its transfers are out of step

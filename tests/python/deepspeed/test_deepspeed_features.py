@@ -260,12 +260,12 @@ def test_trace_and_announcement(world2, plans, tmp_path):
     first, second = world2.run(traced, Options(section=section))
     line, losses, where = [line for line in first.splitlines() if line.startswith("ostinato")]
     assert where.startswith(
-        "ostinato: rank 0 reads inputs, and rank 0 computes the loss, which are ranks 0 and 1 in 1F1B"
+        "ostinato: rank 0 reads inputs, and rank 0 computes the loss (under 1F1B: ranks 0 and 1)"
     )
     assert re.search(
         r'plan [0-9a-f]{12} on placement "wave", 4 micro-batches: expected to take [\d.]+ ms a step', line
     )
-    assert losses == "ostinato: expected: the losses of 1F1B bit for bit"
+    assert losses == "ostinato: expected: the same losses as 1F1B, bit for bit"
     assert "ostinato" not in second
     traces = read_traces(tmp_path / "trace")
     assert [(t.rank, t.device, t.step, len(t.step_seconds)) for t in traces] == [(0, 0, 8, 8), (1, 1, 8, 8)]
@@ -390,7 +390,7 @@ def test_a_backward_that_cannot_be_split_says_so(world2, plans):
     first, second = world2.run(said, options)
     assert (
         first
-        == "ostinato: rank 0: the backward of s0, s2 ran whole, where its input half is planned: activation checkpointing cannot be split"
+        == "ostinato: rank 0: the backward of s0, s2 ran whole although the plan splits it: activation checkpointing cannot be split"
     )
     assert "rank 1" in second and "s3" in second and "\n" not in second
     assert world2.run(said, Options(section={"plan": plans["split"]})) == ["", ""]

@@ -183,4 +183,4 @@ def test_statistics_that_checkpointing_counts_twice(world2, stock, tmp_path, met
         world2.run(trained_and_told, replace(options, section={"plan": plan}))[0],
     )
     assert ours["losses"] == theirs["losses"] and (ours["evaluation"] != theirs["evaluation"]) is told
-    assert any("evaluations with it, differ" in line for line in ours["said"]) is told
+    assert any("evaluations that use them, differ" in line for line in ours["said"]) is told

@@ -90,7 +90,7 @@ def program(**changes):
 def test_the_line():
     assert line(program()) == (
         'plan 3f2a91c0d4e5 on placement "gpt-4", 8 micro-batches: expected to be 1.33 times as fast as your run now: 36.0 -> 27.0 ms a step '
-        "(measured: 37.5 ms with the optimizer's; 1F1B on the best stages: 29.1 ms)"
+        "(measured: 37.5 ms with the optimizer; 1F1B on the best stages: 29.1 ms)"
     )
 
 
@@ -100,7 +100,7 @@ def test_the_line_without_1f1b():
 
 def test_the_line_with_the_optimizer():
     assert line(program(whole_step=29_500_000)).endswith(
-        "1F1B on the best stages: 29.1 ms); 29.5 ms with the optimizer's"
+        "1F1B on the best stages: 29.1 ms); 29.5 ms with the optimizer"
     )
 
 
@@ -115,13 +115,13 @@ def test_the_line_of_forwards_only():
     [
         (
             expected(program(keeps_order=False), [], False),
-            "the losses of 1F1B up to rounding, for gradients or losses are added in another order",
+            "the same losses as 1F1B up to rounding, because gradients or losses are added in a different order",
         ),
         (expected(program(), ["embed"], False), "layers tied as embed"),
-        (expected(program(stages=[stage("head", 0, 1)]), [], False), "ranks sum their parts of head,"),
+        (expected(program(stages=[stage("head", 0, 1)]), [], False), "several ranks compute parts of head "),
         (expected(program(), [], True), "gradient clipping"),
         (expected(program(), [], False, copies=2), "gradients of the 2 directions"),
-        (expected(program(), [], False, branches=True), "gradients of what several layers read"),
+        (expected(program(), [], False, branches=True), "gradients of outputs that several layers read"),
     ],
 )
 def test_no_more_is_promised_than_holds(losses, words):

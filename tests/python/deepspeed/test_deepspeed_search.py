@@ -201,10 +201,10 @@ def test_auto_goes_on_without_a_plan_where_it_may(world2, alone):
 @pytest.mark.parametrize(
     ("section", "words"),
     [
-        ({"profile": "p.json", "plan": "q.json"}, ['"plan" and "profile"', "give one"]),
+        ({"profile": "p.json", "plan": "q.json"}, ['"plan" and "profile"', "only one is allowed"]),
         ({"profile": "p.json", "auto": True}, ['"profile" and "auto"']),
         ({"plan": "p.json", "search": {}}, ['"search"', 'needs "profile" or "auto"']),
-        ({"profile": "p.json", "placement": "x.toml"}, ['"placement"', 'belongs to "plan"']),
+        ({"profile": "p.json", "placement": "x.toml"}, ['"placement"', 'goes with "plan"']),
         (
             {"profile": "p.json", "search": {"time_limits": 3}},
             ['"time_limits" in the "search"', 'mean "time_limit"?'],
@@ -256,7 +256,7 @@ def test_a_plan_that_another_run_has_left(world2, tmp_path, micro_batches, layer
     make_plan(tmp_path, Layout("stale", (2, 4), (0, 1, 0)), layers, micro_batches)
     for message in world2.run(refusal, replace(BASE, section={"auto": True, "output": str(tmp_path)})):
         assert words in message and message.endswith(
-            f'"output": delete {tmp_path}, or name another folder'
+            f'"output": delete {tmp_path}, or choose another folder'
         ), message
 
 
@@ -272,4 +272,4 @@ def test_what_the_search_refuses(world2, profile):
 
 def test_ranks_that_ask_for_different_searches(world2, profile):
     for message in world2.run(refusal, replace(BASE, section={"profile": str(profile)}), None, "seed"):
-        assert "other options" in message, message
+        assert "different options" in message, message

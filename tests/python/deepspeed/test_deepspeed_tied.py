@@ -136,4 +136,4 @@ def test_layers_of_one_module_stay_together_where_not_all_of_it_is_tied():
     assert [(one.layers, one.device) for one in bound_layers(model)] == [((0, 2), -1), ((0, 1, 2), 0)]
     assert not together_now([0, 3], [0, 0, 1, 1], [(1,), (0,), (0,), (0,)], "positions.weight")
     (said,) = together_now([0, 3], [0, 0, 1, 1], [(0,), (1,), (1,), (0,)], "positions.weight")
-    assert "tied layers 0, 3 run on one module, that of layer 0" in said
+    assert "tied layers 0, 3 share the module of layer 0" in said

@@ -78,5 +78,5 @@ def test_a_rank_without_experts(world2, section, layers, has, lacks):
     said = world2.run(refused, replace(at(*layers), section=section))
     assert said[0] == said[1]
     assert said[0].startswith(
-        f"rank {has} has layers of experts (deepspeed.moe, ep_size 1) under this placement, and rank {lacks} has none"
+        f"under this placement rank {has} has layers of experts (deepspeed.moe, ep_size 1), and rank {lacks} has none"
     )

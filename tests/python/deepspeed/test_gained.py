@@ -62,7 +62,9 @@ def test_slower_falls_back_at_the_first_look(said):
     assert len(asked) == 1 and asked[0].startswith(
         "this plan is slower than your run before: 1020.0 -> 1100.0 ms a step (quartiles"
     )
-    assert said == [f"{asked[0]}; turn it off or profile again (it runs on, for mpi4py has initialised MPI)"]
+    assert said == [
+        f"{asked[0]}; turn it off or profile again (the plan stays, because mpi4py has initialised MPI)"
+    ]
 
 
 def test_slower_stays_where_nothing_falls_back(said):
@@ -75,7 +77,7 @@ def test_slower_stays_where_nothing_falls_back(said):
 
 def test_slower_stays_after_a_checkpoint(said):
     assert run([9.0, 9.0] + [1.1] * 20, fall_back="x", stays="a checkpoint was saved") == []
-    assert said[0].endswith("(it runs on, for a checkpoint was saved)")
+    assert said[0].endswith("(the plan stays, because a checkpoint was saved)")
 
 
 def test_with_what_an_earlier_run_measured(said):

@@ -173,9 +173,9 @@ def named_otherwise(options: Options, other: str) -> str:
 
 def test_a_model_of_another_plan_is_refused(world2, plans):
     for said in world2.run(named_otherwise, replace(BASE, section={"plan": plans["turned"]}), plans["wave"]):
-        assert 'was laid out for placement "wave"' in said and 'names a plan on "turned"' in said
+        assert 'placed its layers for placement "wave"' in said and 'names a plan on "turned"' in said
     for said in world2.run(named_otherwise, BASE, plans["wave"]):
-        assert "the configuration of this engine names no plan" in said
+        assert "this engine's configuration names no plan" in said
 
 
 def scaled(options: Options) -> dict:
@@ -335,7 +335,7 @@ def test_what_differs_stops_the_run_unless_it_may(world2, plans):
     )
     assert "beyond rounding" in ours[0]["said"] and len(ours[0]["losses"]) == 3
     unchecked = world2.run(checked, replace(options, section={"plan": plans["wave"]}))
-    assert "equal" not in unchecked[0]["said"] and "expected: the losses of 1F1B" in unchecked[0]["said"]
+    assert "equal" not in unchecked[0]["said"] and "expected: the same losses as 1F1B" in unchecked[0]["said"]
 
 
 def measuring(options: Options) -> str:
@@ -351,7 +351,7 @@ def test_measuring_may_be_all(world2, tmp_path):
     section = {"auto": "measure", "output": str(tmp_path), "search": {"time_limit": 1}}
     said = world2.run(measuring, replace(BASE, section=section))
     assert (
-        f"the plan lies in {tmp_path / 'plan.json'}: the next start runs it" in said[0]
+        f"the plan is in {tmp_path / 'plan.json'}: the next start runs it" in said[0]
         and (tmp_path / "placement.toml").is_file()
     )
     ours = world2.run(checked, replace(BASE, section=section))  # which is that

@@ -80,5 +80,7 @@ def test_a_copy_shares_no_memory_and_lies_alike():
 
 
 def test_what_cannot_be_copied_is_named():
-    with pytest.raises(TypeError, match="a generator cannot be kept while the loader reads on"):
+    with pytest.raises(
+        TypeError, match="cannot copy a generator, which must be kept while the loader reads on"
+    ):
         own((torch.ones(1), (n for n in range(2))))

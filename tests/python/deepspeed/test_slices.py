@@ -149,7 +149,7 @@ def without_data(options: Options) -> str:
 
 def test_no_slice_rank_has_data(world4, plans):
     for said in world4.run(without_data, replace(SLICED, section=plans["moved"])):
-        assert "train_batch() was given no data on ranks 2, 3" in said
+        assert "train_batch() got no data on ranks 2, 3" in said
 
 
 # ---- checkpoints
@@ -272,10 +272,10 @@ def test_what_auto_measures(world4, tmp_path):
 
 def test_whole_messages(world4, plans):
     """DeepSpeed would have slice ranks send parts of messages, by default."""
-    both = "pipe_partitioned and grad_partitioned, which DeepSpeed has on by default, are off under a plan: ranks send whole messages"
+    both = "pipe_partitioned and grad_partitioned, on by default in DeepSpeed, are off under a plan: ranks send whole messages"
     assert whole_messages({}) == both
     assert whole_messages({"pipeline": {"pipe_partitioned": False}}).startswith(
-        "grad_partitioned, which DeepSpeed has on by default, is off"
+        "grad_partitioned, on by default in DeepSpeed, is off"
     )
     assert whole_messages({"pipeline": {"pipe_partitioned": False, "grad_partitioned": False}}) == ""
     written = {"pipeline": {"pipe_partitioned": True, "grad_partitioned": True}}
@@ -312,7 +312,7 @@ def masks_of_numbers(options: Options) -> str:
 def test_a_mask_that_deepspeed_would_turn_into_booleans(world4, plans):
     said = world4.run(masks_of_numbers, replace(SLICED, section=plans["moved"] | {"timeout_s": 3}))
     assert all(
-        re.search(r"layer 2 hands on torch.float32 as the last of its tensors.*GPT2ModelPipe", line)
+        re.search(r"layer 2 returns torch.float32 as its last tensor.*GPT2ModelPipe", line)
         for line in said[:2]
     ), said
 
@@ -345,5 +345,5 @@ def test_slices_of_unequal_shapes():
     """Two pipelines of two slices each: ranks that hold the same slice must hold the same."""
     topology = SimpleNamespace(get_coord=lambda rank: SimpleNamespace(model=rank % 2))
     assert together([{0: "a"}, {0: "b"}, {0: "a", 1: "c"}, {0: "b"}], topology) == {0: "a", 1: "c"}
-    with pytest.raises(OstinatoError, match="layer 0 has other parameters on rank 3 than on rank 1"):
+    with pytest.raises(OstinatoError, match="layer 0 has different parameters on rank 3 than on rank 1"):
         together([{0: "a"}, {0: "b"}, {0: "a"}, {0: "a"}], topology)

@@ -77,7 +77,7 @@ def same(ours: dict, theirs: dict) -> bool:
 )
 def test_what_cannot_cross_is_named(outputs, what):
     with pytest.raises(
-        OstinatoError, match=f"layer 1 hands on {what}, and .* keep layers 1 and 2 in one stage"
+        OstinatoError, match=f"layer 1 returns {what}, but .* keep layers 1 and 2 in one stage"
     ):
         crossing(stage(), outputs, [0, 4, 8])
 
@@ -104,7 +104,7 @@ def test_what_a_border_takes_from_tensors(world2, plans):
     split = world2.run(trained, replace(BASE, section={"plan": plans["wave"], "timeout_s": 2}), [lost])[0][
         lost
     ]
-    assert split["error"].startswith('OstinatoError: layer 1 hands on tensors with the attribute "gate"')
+    assert split["error"].startswith('OstinatoError: layer 1 returns tensors with the attribute "gate"')
 
 
 def nothing(engine):
@@ -150,7 +150,7 @@ def test_what_a_script_does_to_the_model_after_initialize(world2, stock, plans, 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (layers_dropped, "holds 3 layers, and this rank has 4"),
+        (layers_dropped, "holds 3 layers, but this rank has 4"),
         (backward_replaced, "engine._exec_backward_pass() is not DeepSpeed's own"),
     ],
 )
@@ -166,7 +166,7 @@ def losses_listed(engine):
 def test_a_loss_that_is_no_tensor(world2, plans):
     options = replace(BASE, section={"plan": plans["looped"], "timeout_s": 2})
     assert world2.run(after_initialize, options, losses_listed)[1]["error"].startswith(
-        "OstinatoError: the loss is a list: a backward begins"
+        "OstinatoError: the loss is a list: return one tensor"
     )
 
 

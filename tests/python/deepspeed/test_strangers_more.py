@@ -50,7 +50,7 @@ def sections(tmp_path_factory):
 @pytest.mark.filterwarnings("ignore::UserWarning")  # quantized tensors are to go
 def test_tensors_whose_bytes_are_not_their_numbers_are_named(tensor, what):
     tensor = tensor(torch.eye(2))
-    with pytest.raises(OstinatoError, match=f"hands on tensors that are {what}"):
+    with pytest.raises(OstinatoError, match=f"returns tensors that are {what}"):
         crossing(Stage(0, ranks=(0,), layers=(0, 1), outputs=(1,)), (torch.ones(2), tensor), [0, 4, 8])
 
 

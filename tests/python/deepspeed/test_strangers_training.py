@@ -260,9 +260,7 @@ def test_labels_of_another_rank_are_said(world2, wave, feed):
         world2.run(trained, replace(BASE, section=wave), listed, feed),
     )
     assert not same(ours[0], theirs[0])
-    assert (
-        "takes labels from the data iterator of rank 0, and 1F1B from that of rank 1" in ours[0]["said"][-1]
-    )
+    assert "takes labels from the data iterator of rank 0, 1F1B from that of rank 1" in ours[0]["said"][-1]
 
 
 def drawn_where_it_begins(engine):

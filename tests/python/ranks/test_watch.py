@@ -202,7 +202,7 @@ def test_who_waits_hears_why_another_fails(store, capsys):
     said = wait_for_lines(capsys, 2)
     assert said == [
         "ostinato: rank 2 gave up; rank 0 is here. It said: rank 2 fails with ValueError: out of luck; rank 2 is in step 1 at instruction 3",
-        "ostinato: rank 1 said nothing: stopped, gone, or busy with what keeps Python's lock",
+        "ostinato: rank 1 said nothing: stopped, gone, or busy while holding Python's lock",
     ]
     waits.give_up("rank 0: no answer from rank 1")
     assert "gave up first" not in capsys.readouterr().err  # it is said already
@@ -233,7 +233,7 @@ def test_who_is_silent_is_named_also_where_the_store_goes(store, capsys):
     assert mine._look()
     assert capsys.readouterr().err.splitlines() == [
         "ostinato: the store of the process group is gone; rank 1 is here",
-        "ostinato: rank 2 said nothing: stopped, gone, or busy with what keeps Python's lock",
+        "ostinato: rank 2 said nothing: stopped, gone, or busy while holding Python's lock",
     ]
 
 

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a rank takes from the data iterator: batch i is its i-th item, in whatever order the plan asks for
-them."""
+"""What a rank takes from the data iterator: batch i is its i-th item, in any order that the plan asks for."""
 
 from typing import Any
 
@@ -14,9 +13,9 @@ from ..upstream import Engine
 
 
 class Batches:
-    """The batches of one step. Each is read by DeepSpeed's own code, once; its inputs are let go when all
-    stages of the rank that take them have had them, its labels likewise. `count`: of the batches; `stages`:
-    the stages of this rank that will run; `copies`: of the model, see Stage.
+    """The batches of one step. DeepSpeed's own code reads each once; its inputs, and its labels, are freed
+    when all stages of this rank that take them have had them. `count`: of the batches; `stages`: the stages
+    of this rank that will run; `copies`: of the model, see Stage.
     """
 
     def __init__(self, engine: Engine, count: int, stages: list[Stage], copies: int):
@@ -24,7 +23,7 @@ class Batches:
         self._loaded = 0
         self._held: dict[
             tuple[int, str], tuple[int, Any]
-        ] = {}  # by batch and name: how many will take it, and what it is
+        ] = {}  # by batch and name: how many stages will take it, and the value
         self._takers = [
             {
                 "inputs": sum(c.reads for c in stages if c.copy == copy),
@@ -34,7 +33,7 @@ class Batches:
         ]
 
     def has_read(self, index: int) -> bool:
-        """Batch `index`, so that take() reads nothing."""
+        """Whether batch `index` has been read, so that take() reads nothing."""
         return index < self._loaded
 
     def take(self, index: int, name: str):
@@ -47,7 +46,7 @@ class Batches:
         return value
 
     def read_first(self) -> None:
-        """Before any is taken."""
+        """To be called before any batch is taken."""
         if not self._loaded:
             self._load()
 
@@ -57,10 +56,10 @@ class Batches:
             self._engine._INSTRUCTION_MAP[schedule.LoadMicroBatch](self._engine, index)
         except StopIteration:
             if index == 0:
-                raise  # nothing has begun: scripts end so
+                raise  # nothing has begun: this is how scripts end
             raise OstinatoError(
-                f"the data iterator ended after {index} of {counted(self._count, 'micro-batch')}, in the middle of a train_batch() or eval_batch(), and other ranks "
-                "wait for the rest: give it a whole number of steps, or make it start over (deepspeed.utils.RepeatingLoader)"
+                f"the data iterator ended after {index} of {counted(self._count, 'micro-batch')}, in the middle of a train_batch() or eval_batch(): "
+                "give it a whole number of steps, or make it start over (deepspeed.utils.RepeatingLoader)"
             ) from None
         self._loaded += 1
         for name, takers in self._takers[index % self._copies].items():

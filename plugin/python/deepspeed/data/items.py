@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Items of a data loader that stay what they are while it reads on.
+"""Keeps items of a data loader unchanged while it reads on.
 
-    items.append(own(next(loader)))      # a loader may write its next item where this one lies
+    items.append(own(next(loader)))      # a loader may write its next item over this one
 
-DeepSpeed under 1F1B is done with an item when it reads the next. A plan reads on before, and would train on
-what has been written since.
+Under 1F1B DeepSpeed is done with an item when it reads the next. A plan reads on earlier, and would train on
+what the loader has written since.
 """
 
 import copy
@@ -17,19 +17,19 @@ import torch
 
 
 class Made(NamedTuple):
-    """What the script's batch_fn has made of an item: it is called once for each, as in 1F1B, however often
-    the item is used."""
+    """The result of the script's batch_fn for an item: batch_fn is called once per item, as in 1F1B, however
+    often the item is used."""
 
     value: Any
 
 
 def made_once(batch_fn: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
-    """In its place."""
+    """A batch_fn that leaves a Made item as it is."""
     return lambda item: item.value if isinstance(item, Made) else batch_fn(item) if batch_fn else item
 
 
 def again(items: Iterable[Any], seconds: float = 0.0) -> Iterator[Made]:
-    """What batch_fn has made, once more; a loss may write to its labels. `seconds`: that each takes to come."""
+    """Copies of items that batch_fn has made, as a loss may write to its labels. `seconds`: to wait for each."""
     for item in items:
         time.sleep(seconds)
         yield Made(own(item))
@@ -37,7 +37,7 @@ def again(items: Iterable[Any], seconds: float = 0.0) -> Iterator[Made]:
 
 @contextmanager
 def making_once(engine: Any) -> Iterator[None]:
-    """While it lasts, the engine's batch_fn is that of made_once()."""
+    """Gives the engine the batch_fn of made_once(), and restores its own on exit."""
     batch_fn = engine.batch_fn
     engine.batch_fn = made_once(batch_fn)
     try:
@@ -47,11 +47,11 @@ def making_once(engine: Any) -> Iterator[None]:
 
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
-GAPS = 16  # memory that a copy may take, in multiples of its numbers, so that it lies as its original does
+GAPS = 16  # memory that a copy may take, in multiples of its elements, to have the strides of its original
 
 
 def own(value: Any) -> Any:
-    """A copy that shares no memory with it. Raises TypeError where an object in it cannot be copied."""
+    """A copy that shares no memory with `value`. Raises TypeError where an object in it cannot be copied."""
     if isinstance(value, PLAIN):
         return value
     if isinstance(value, torch.Tensor):
@@ -66,12 +66,12 @@ def own(value: Any) -> Any:
         return copy.deepcopy(value)
     except Exception as error:
         raise TypeError(
-            f"a {type(value).__name__} cannot be kept while the loader reads on: {error}"
+            f"cannot copy a {type(value).__name__}, which must be kept while the loader reads on: {error}"
         ) from error
 
 
 def _tensor(tensor: torch.Tensor) -> torch.Tensor:
-    """With the same strides, in whose order a kernel may add."""
+    """Keeps the strides, as a kernel may add in their order."""
     reach = (
         1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
         if _strided(tensor)

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the ranks that read data under a plan are given what 1F1B's are: inputs by the first rank's
-iterator, labels by the last one's.
+"""Checks that ranks that read data under a plan get what 1F1B reads: inputs from the first rank's iterator,
+labels from the last rank's.
 
     readers = Readers(engine, stages)
-    readers.begin(data_iter)           # the first step, which train_batch() was given this iterator for
-    readers.note(item)                 # what this rank reads of it
-    said = readers.end()               # all ranks: of which other data the losses are, in words
+    readers.begin(data_iter)           # the first step; train_batch() was given this iterator
+    readers.note(item)                 # what this rank reads from it
+    said = readers.end()               # all ranks: which data differ, in words
 
-A script may make up what a rank does not need (labels on the first rank, inputs on the last), and 1F1B would
-never look at it.
+A script may make up what a rank does not need (labels on the first rank, inputs on the last), and 1F1B never
+looks at it.
 """
 
 import hashlib
@@ -27,8 +27,8 @@ KINDS = ("inputs", "labels")
 
 
 class Readers:
-    """Of one engine. Compares the first items: those that are read, and of a rank that reads under 1F1B only,
-    one that is looked at."""
+    """Of one engine. Compares the first items: those that ranks read, and for a rank that reads only under
+    1F1B, an item that it takes just for the comparison."""
 
     def __init__(self, engine: Engine, stages: list[Stage]):
         self._engine = engine
@@ -40,9 +40,9 @@ class Readers:
         }
         self._reads = engine.stage_id in self._ours["inputs"] | self._ours["labels"]
         self._others = any(self._ours[kind] - {self._theirs[kind]} for kind in KINDS)
-        self._wanted = False  # from begin() on: evaluations may come before it
+        self._wanted = False  # until begin(): evaluations may come before it
         self._digests: tuple[str, ...] = ()  # of the first item, by kind
-        self.looking = False  # at an item that is not read under the plan
+        self.looking = False  # at an item just for the comparison
 
     def begin(self, data_iter: Iterator[Any] | None) -> None:
         engine = self._engine
@@ -51,7 +51,7 @@ class Readers:
             (it for it in (data_iter, engine.data_iterator, engine._ostinato.offered) if it is not None), None
         )
         if self._wanted and given is not None and not self._reads:
-            self.looking = True  # for a loader that asks the engine which rank it is for
+            self.looking = True  # a loader may ask the engine which rank it is for
             with random_state_kept():
                 self._look(given)
             self.looking = False
@@ -61,7 +61,7 @@ class Readers:
         try:
             item = next(given)
             self.note(item if self._engine.batch_fn is None else self._engine.batch_fn(item))
-        except Exception:  # the script's; nobody needs this item
+        except Exception:  # from the script; the plan does not need this item
             self._wanted = False
 
     def note(self, item: Any) -> None:
@@ -70,7 +70,7 @@ class Readers:
             self._digests = tuple(map(digest, parts)) if len(parts) == 2 else ()
 
     def end(self) -> list[str]:
-        """What the first rank of the pipeline is to say. All ranks must call it."""
+        """What the first rank of the pipeline should say. All ranks must call it."""
         if not self._others:
             return []
         everyone = everyones(self._digests, self._engine.grid.pp_proc_group)
@@ -89,13 +89,13 @@ class Readers:
         ranks = self._engine.grid.pp_group
         theirs, asked = ranks[self._theirs[kind]], "first" if kind == "inputs" else "last"
         return (
-            f"the plan takes {kind} from the data iterator of rank {ranks[rank]}, and 1F1B from that of rank {theirs}, which gives other ones: unless the script "
-            f"makes these up where engine.is_{asked}_stage() is False, losses are those of other data; give every rank the same"
+            f"the plan takes {kind} from the data iterator of rank {ranks[rank]}, 1F1B from that of rank {theirs}, and the two differ: the losses are those of "
+            f"different data, unless the script makes {kind} up only where engine.is_{asked}_stage() is False; give every rank the same data"
         )
 
 
 def digest(value: Any) -> str:
-    """Of the tensors in what a loader gives."""
+    """Digest of the tensors in a loader's item."""
     found = hashlib.sha256()
     for tensor in tensors(value):
         found.update(f"{tuple(tensor.shape)}{tensor.dtype}".encode())

@@ -4,8 +4,8 @@
     steps = StepPlans(group, placement, profile, size=0, keep_order=False, effort=None, planner=0)
     program = steps.next(seen, step=1)      # on all ranks of the pipeline; seen: by those that read data (sizes.py)
 
-Ranks that read tell the others what they have seen. The first of them (`planner`) searches and sends the plan
-as text (ostinato-plan/1). Every rank checks it, lowers it, and proves the program free of deadlock.
+Ranks that read data share the sizes. The first of them (`planner`) searches, and sends the plan as text
+(ostinato-plan/1). Every rank checks it, lowers it, and proves the program free of deadlock.
 """
 
 import statistics
@@ -29,7 +29,7 @@ EFFORT = 15  # percent of the usual work of a search: about 2 ms of one core
 @dataclass(frozen=True)
 class Planned:
     """Of one step. Nanoseconds; `one_f_one_b`: 1F1B in the order given, 0 where it is not known; `planning`:
-    wall clock of this rank, from when it had its data until it had the program.
+    wall clock of this rank, from having its data to having the program.
     """
 
     plan_sha256: str
@@ -43,29 +43,30 @@ class Planned:
 
 
 def refuse(program, stages: list[plans.Stage]) -> None:
-    """Raises Unsupported for the first thing that steps of their own plans cannot keep of `program`."""
+    """Raises Unsupported for the first feature of `program` that does not work where each step gets its own
+    plan."""
     if program.chooses_modes:
         raise Unsupported(
-            '"sizes" does not work with a plan that chooses modes (--choose): write them into the blocks of the placement'
+            '"sizes" does not work with a plan that chooses modes (--choose): write the modes into the placement\'s blocks'
         )
     if not plans.trains(program):
-        raise Unsupported('"sizes" is for training, and this plan holds forwards only: leave it out')
+        raise Unsupported('"sizes" is for training, but this plan has forwards only: remove "sizes"')
     if plans.copies_of(stages) > 1:
         raise Unsupported(
-            '"sizes" does not work with a placement that runs the model in two directions: give one in one direction'
+            '"sizes" does not work with a placement that runs the model in two directions: use one with a single direction'
         )
     if sharded := [program.stages[stage.index].name for stage in stages if stage.sharded]:
         raise Unsupported(
             f'"sizes" does not work with stages over several ranks ("{sharded[0]}"): give each stage one device'
         )
     if not plans.is_chain(stages):
-        raise Unsupported('"sizes" does not work with models that branch: leave it out')
+        raise Unsupported('"sizes" does not work with models that branch: remove it')
 
 
 class StepPlans:
     """Of one engine, and so of one pipeline. `placement`: its text; `profile`: of the model, "" where there
-    is none; `size`: of the micro-batch that the placement describes; 0: what the profile says, else the mean
-    of the first step's; `planner`: pipeline rank. All ranks of the pipeline make one, and call it alike.
+    is none; `size`: of the micro-batch that the placement describes; 0: as the profile says, else the mean of
+    the first step; `planner`: pipeline rank. All ranks of the pipeline make one, and make the same calls.
     """
 
     def __init__(
@@ -95,7 +96,7 @@ class StepPlans:
         plan, why_not = said[0]
         if why_not:
             raise OstinatoError(
-                f"step {step}: no plan for micro-batches of sizes {', '.join(f'{size:g}' for size in sizes)}: {why_not}"
+                f"step {step}: found no plan for micro-batches of sizes {', '.join(f'{size:g}' for size in sizes)}: {why_not}"
             )
         program = self._lowering.lower(plan)
         took = time.perf_counter_ns() - begin
@@ -104,7 +105,7 @@ class StepPlans:
         return program
 
     def _search(self, sizes: Sequence[float]) -> tuple[str, str]:
-        """The plan, and why there is none. The same for the same sizes: work is counted, and not time."""
+        """The plan, or why there is none. Equal sizes give equal plans: the search limits its work, not its time."""
         try:
             self._size = self._size or statistics.fmean(sizes)
             batches = sized(self._placement, sizes, self._size, self._profile)

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plan that follows its run. Every so often rank 0 compares what blocks took with what the plan expects;
-where a device has become slow, or fast again, or layers cost otherwise than profiled, it plans again beside
-the training, with what was measured.
+"""Plans again while the run goes on. Every so often rank 0 compares measured block times with the plan; where a
+device has become slow, or fast again, or layers take longer or shorter than profiled, it searches a new plan
+beside the training, with the measured times.
 
     run.adapt = Adapt(asked, search, run.program, device, paths, moved, move)
     run.adapt.step(executor, step)      # after every step, on every rank
-    run.adapt.saved(step)               # after a checkpoint, on every rank; does not return where all ranks start again with the new plan
+    run.adapt.saved(step)               # after a checkpoint, on every rank; does not return if all ranks start again with the new plan
 
-A plan made with what was measured expects what was measured: only another change makes another plan, so that
-nothing moves to and fro.
+A new plan expects the measured times: only a further change leads to a further plan, so layers do not move back
+and forth.
 """
 
 import statistics
@@ -32,24 +32,24 @@ from ..section.search import ADAPTED, BASE, BASE_DEVICES, FILES, PLACEMENT, PLAN
 from ..tell.announce import say
 from ..tell.trace import Steady, blocks_of, means_of
 
-DEVICES = "devices.toml"  # what was measured of them
+DEVICES = "devices.toml"  # with the measured speeds
 WARM_UP = 2  # steps that do not count
 
-# (texts of the new plan's files by their names, what the next start is to know): returns why the ranks cannot
-# start again, where it returns
+# (texts of the new plan's files by name, what the next start must know): returns only where the ranks cannot
+# start again, with the reason
 Move = Callable[[Mapping[str, str], "Moved"], str]
 
 
 class Moved(BaseModel):
-    """What a start knows of the move that it follows. `step`: of the checkpoint; `took`: ns of the pipeline's
-    part of a step before it."""
+    """What a start knows of the move before it. `step`: of the checkpoint; `took`: ns of the pipeline's part
+    of a step before the move."""
 
     step: int
     took: float
 
 
 class Adapt:
-    """Of one engine. All ranks must make one, alike. `moved`: this start follows a move."""
+    """Of one engine. All ranks must make one, with equal arguments. `moved`: set if this start follows a move."""
 
     def __init__(
         self,
@@ -77,21 +77,21 @@ class Adapt:
         self._steady = Steady(instructions, asked.every)
         self._ends = deque[int](maxlen=asked.every)
         self._steps = -WARM_UP
-        self._took = 0.0  # ns of the pipeline's part of a step, lately
+        self._took = 0.0  # ns of the pipeline's part of recent steps
         self._next: dict[str, str] = {}  # a better plan, the same on all ranks
-        # Of rank 0:
-        self._seen: Measured | None = None  # when last looked
+        # On rank 0:
+        self._seen: Measured | None = None  # in the last comparison
         self._told: Measured | None = (
-            None  # the change that was told, and planned for; None: all is as planned
+            None  # the change that was reported and planned for; None: all is as planned
         )
         self._planning: subprocess.Popen | None = None
 
     def begins(self, step: int) -> None:
-        """Before the first step. Raises OstinatoError where the script has not gone on where all ranks have
-        started again."""
+        """To be called before the first step. Raises OstinatoError where the script does not continue from
+        the checkpoint after which all ranks restarted."""
         if self._moved is not None and self._moved.step != step:
             raise OstinatoError(
-                f"all ranks restarted after the checkpoint of step {self._moved.step}, but the script begins with step {step + 1}: make it load its "
+                f"all ranks restarted after the checkpoint of step {self._moved.step}, but the script begins with step {step + 1}: let it load its "
                 'latest checkpoint when it starts, or remove "move" from "adapt"'
             )
 
@@ -118,7 +118,7 @@ class Adapt:
         if self._moved is not None and self._steps == self._asked.every:
             now, before = self._took / 1e6, self._moved.took / 1e6
             say(
-                f"measured since the move: {before / now:.2f} times as fast ({before:.1f} -> {now:.1f} ms a step, without the optimizer's)"
+                f"measured since the move: {before / now:.2f} times as fast ({before:.1f} -> {now:.1f} ms a step, without the optimizer)"
             )
         if (decided := everyone[0][2]) is not None:
             self._next = decided
@@ -126,7 +126,7 @@ class Adapt:
             self._look(Measured.of_rows(row for of_rank, _, _ in everyone for row in of_rank), step)
 
     def _look(self, found: Measured, step: int) -> None:
-        """What two looks in a row see is no noise."""
+        """Acts on what two comparisons in a row agree on, which is not noise."""
         before, self._seen = self._seen, found
         if before is None or not _alike(found, before):
             return
@@ -143,7 +143,7 @@ class Adapt:
                 say(f'"adapt" cannot search a new plan: {error}')
 
     def _plan(self, found: Measured) -> None:
-        """In a process that leaves the cores to the training."""
+        """Starts a search in a low-priority process, which leaves the cores to the training."""
         folder = self._output / ADAPTED
         base = folder / BASE
         placement, profile = (
@@ -151,7 +151,7 @@ class Adapt:
             Profile.from_file(base if base.is_file() else self._output / PROFILE),
         )
         if placement.sha256 != self._program.placement_sha256:
-            raise OstinatoError(f"{self._output / PLACEMENT} is not the placement that runs")
+            raise OstinatoError(f"{self._output / PLACEMENT} is not the placement of this run")
         speeds = speeds_in((folder / BASE_DEVICES).read_text()) if (folder / BASE_DEVICES).is_file() else ()
         for name, text in zip(
             (PROFILE, DEVICES), replanned(found, placement.to_dict(), profile.to_dict(), speeds), strict=True
@@ -179,8 +179,8 @@ class Adapt:
             self._planning = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
 
     def _decided(self) -> dict[str, str] | None:
-        """On rank 0: the files of a new plan that is worth its move, by their names; {}: of none; None:
-        nothing new."""
+        """On rank 0: the files of a new plan that is worth a move, by name; {}: the last one no longer is;
+        None: nothing new."""
         if self._told is None and self._next:
             return {}
         if self._planning is None or (status := self._planning.poll()) is None:
@@ -193,7 +193,7 @@ class Adapt:
             return None
 
     def _judged(self, status: int) -> dict[str, str] | None:
-        """What the search that has ended with `status` has found."""
+        """The result of the search, which ended with `status`."""
         folder = self._output / ADAPTED
         if status:
             raise OstinatoError((folder / "said").read_text().strip())
@@ -202,18 +202,18 @@ class Adapt:
         ).predicted
         gains = f"{self._took / predicted:.2f} times as fast: {self._took / 1e6:.1f} -> {predicted / 1e6:.1f} ms a step"
         if self._took < predicted * (1 + self._asked.gain):
-            say(f'a new plan would be {gains}: below "gain", so this one stays')
+            say(f'a new plan would be {gains}: less than "gain", so the current plan stays')
             return None
         then = (
             "all ranks restart with it after the next checkpoint"
             if self._asked.move
-            else f"it lies in {folder}"
+            else f"it is in {folder}"
         )
         say(f"a new plan is expected to be {gains}; {then}")
         return {name: (folder / name).read_text() for name in (*FILES, PROFILE, DEVICES)}
 
     def saved(self, step: int) -> None:
-        """All ranks must call it, once the checkpoint of this step is whole."""
+        """All ranks must call it, once the checkpoint of this step is complete."""
         if not self._next or not self._asked.move:
             return
         files, self._next = self._next, {}
@@ -225,7 +225,7 @@ class Adapt:
                 write_text(self._output / name, text)
         self.close()
         if why := self._move(files, Moved(step=step, took=self._took)):
-            say(f"the ranks cannot restart with the new plan, for {why}; it lies in {self._output}")
+            say(f"the ranks cannot restart with the new plan, because {why}; it is in {self._output}")
 
     def close(self) -> None:
         if self._planning is not None:

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradient clipping in fp32 without ZeRO, which DeepSpeed bases on a norm that depends on who holds which
-layer.
+"""Gradient clipping in fp32 without ZeRO, where DeepSpeed's norm depends on which rank holds which layer.
 
 Its clip_grad_norm_ sums the norms of the parameters of each rank, in their order, before it reduces over
-ranks (and leaves out the parameters of all pipeline ranks but the first). With layers elsewhere it would clip
-by something else. So each rank hands it the norms of the layers that DeepSpeed's own partition would have
-given to that rank: the same numbers in the same order, and the same result bit for bit.
+ranks (and leaves out the parameters of all pipeline ranks but the first). Where layers have moved it would
+clip by a different norm. So each rank passes the norms of the layers that it would have in DeepSpeed's own
+partition: the same values in the same order, and the same result bit for bit.
 """
 
 import torch
@@ -26,8 +25,8 @@ def clip_as_partitioned(engine: Engine, names: list[list[str]]) -> None:
         _of_rank(held, norms, rank == len(names) - 1, len(engine.grid.dp_group) > 1)
         for rank, held in enumerate(names)
     ]
-    # DeepSpeed takes the norm of the first rank's layers. Where none of them learns it could not run, and all
-    # the others' is taken.
+    # DeepSpeed takes the norm of the first rank's layers. Where none of them is trainable, DeepSpeed could not
+    # run, and this takes the norm of all other ranks.
     counted = (
         learning
         if learning[0]
@@ -47,8 +46,8 @@ def clip_as_partitioned(engine: Engine, names: list[list[str]]) -> None:
 
 
 def _of_rank(held: list[str], norms: dict, last: bool, replicas: bool) -> list:
-    """Of what a rank of DeepSpeed's partition holds. The last computes the loss; the loss_fn of the others
-    learns nothing, and has gradients, all zero, where replicas add theirs.
+    """The norms for a rank of DeepSpeed's partition. The last rank computes the loss; on other ranks loss_fn
+    does not train, and has gradients, all zero, only where replicas add theirs.
     """
     learning = [(name, norms[name]) for name in held if name in norms and norms[name][1]]
     others = [(name, norm) for name, norm in learning if last or replicas or not is_its(name)]
@@ -56,21 +55,21 @@ def _of_rank(held: list[str], norms: dict, last: bool, replicas: bool) -> list:
 
 
 def _norms(engine: Engine, order: list[str]) -> dict[str, tuple[torch.Tensor, bool, bool]]:
-    """By name, for the whole pipeline: norm of the gradient, whether there is one, whether it is
-    model-parallel."""
+    """By name, for the whole pipeline: the gradient's norm, whether there is a gradient, and whether the
+    parameter is model-parallel."""
     place = {name: index for index, name in enumerate(order)}
     parts = engine.module.sharded_parameters()
     table = torch.zeros(len(order), 4, device=engine.device)
     for name, parameter in engine.module.named_parameters():
-        # Of a tied parameter, which several ranks hold, only one may count: adding zeros keeps its bits.
+        # Only one rank may count a tied parameter, which several ranks hold: adding zeros keeps its bits.
         if (
             name != NAME
             and parameter.grad is not None
             and not getattr(parameter, "ds_pipe_replicated", False)
-        ):  # the script's own has no marks
+        ):  # the script's own parameters have no mark
             if name not in place:
                 raise OstinatoError(
-                    f'"{name}" has been added to the model since deepspeed.initialize(), and gradients are clipped: let the constructor make it'
+                    f'"{name}" was added to the model after deepspeed.initialize(), which does not work with gradient clipping: make it in the constructor'
                 )
             norm = parameter.grad.data.detach().float().norm(2)
             whole, part = (norm.new_zeros(()), norm.square()) if name in parts else (norm, norm.new_zeros(()))
@@ -83,7 +82,7 @@ def _norms(engine: Engine, order: list[str]) -> dict[str, tuple[torch.Tensor, bo
 
 
 def _stand_in(norm: torch.Tensor, _present: bool, model_parallel: bool) -> torch.Tensor:
-    """A parameter whose gradient has exactly that norm: the square root of a square is exact."""
+    """A parameter whose gradient has exactly this norm: the square root of a square is exact."""
     made = torch.zeros(1, device=norm.device, requires_grad=True)
     made.grad = norm.reshape(1).clone()
     made.model_parallel = model_parallel  # type: ignore[attr-defined]  # DeepSpeed's mark

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What crosses from a stage to the next: a tensor, or a tuple of tensors and None.
+"""What a stage may pass to the next: a tensor, or a tuple of tensors and None.
 
-    outputs = crossing(stage, outputs, stock)      # raises OstinatoError by name for what would arrive as something else
-    stripped(outputs)                              # 'tensors with the attribute "gate"': what no border keeps; "" for nothing
+    outputs = crossing(stage, outputs, stock)      # raises OstinatoError for what would not arrive unchanged
+    stripped(outputs)                              # 'tensors with the attribute "gate"': what a transfer loses; "" for nothing
 
-Within a rank DeepSpeed hands on whatever a layer returns: a list, a dictionary, a tensor with attributes of
-its own. A plan may cut there.
+Within a rank DeepSpeed passes on whatever a layer returns: a list, a dictionary, a tensor with additional
+attributes. A plan may cut the model there.
 """
 
 from typing import Any
@@ -22,12 +22,12 @@ NOT_ITS_OWN = (
     "_dynamo",
     "ds_",
     "ostinato_",
-)  # attributes that DeepSpeed and torch give a tensor begin so
+)  # prefixes of attributes that DeepSpeed and torch set on tensors
 
 
 def crossing(stage: Stage, outputs: Any, stock: list[int], masked: bool = False) -> Any:
-    """`outputs`, safe from what the stage's layers go on writing to: a mask that is a buffer, say. `stock`:
-    DeepSpeed's own partition; `masked`: there, the last of several tensors arrives as booleans
+    """`outputs`, copied where the stage's layers may write to them later (a mask that is a buffer, for example).
+    `stock`: DeepSpeed's own partition; `masked`: in it, the last of several tensors arrives as booleans
     (GPT2ModelPipe).
     """
     last = stage.layers[-1]
@@ -39,20 +39,20 @@ def crossing(stage: Stage, outputs: Any, stock: list[int], masked: bool = False)
         and outputs[-1].dtype != torch.bool
     ):
         raise OstinatoError(
-            f"layer {last} hands on {outputs[-1].dtype} as the last of its tensors, of which DeepSpeed makes booleans where its own partition cuts the model, for it "
-            "takes it for an attention mask (GPT2ModelPipe): hand on booleans, or call engine.set_has_attention_mask(False)"
+            f"layer {last} returns {outputs[-1].dtype} as its last tensor, which DeepSpeed takes for an attention mask (GPT2ModelPipe) and sends as "
+            "booleans where its own partition cuts the model: return booleans, or call engine.set_has_attention_mask(False)"
         )
     what = _no_tensors(outputs) or ("" if last + 1 in stock else stripped(outputs))
     if what:
         raise OstinatoError(
-            f"layer {last} hands on {what}, and the plan cuts the model after it: plain tensors cross there, and tuples of them and of None. "
-            f"Let the layer return such, or keep layers {last} and {last + 1} in one stage of the placement"
+            f"layer {last} returns {what}, but the plan cuts the model after it, where only plain tensors and tuples of tensors and None can pass: "
+            f"let the layer return these, or keep layers {last} and {last + 1} in one stage of the placement"
         )
     return tuple(map(_kept, outputs)) if isinstance(outputs, tuple) else _kept(outputs)
 
 
 def stripped(outputs: Any) -> str:
-    """What of it does not arrive, though its numbers do."""
+    """What the next stage would not get, although it gets the values."""
     if isinstance(outputs, tuple) and type(outputs) is not tuple:
         return f"a {type(outputs).__name__}"
     for tensor in filter(torch.is_tensor, outputs if isinstance(outputs, tuple) else (outputs,)):
@@ -66,7 +66,7 @@ def stripped(outputs: Any) -> str:
 
 
 def _form(tensor: torch.Tensor) -> str:
-    """What makes of it more, or less, than numbers one after the other; "" for nothing."""
+    """Why the tensor is not a plain dense one; "" where it is."""
     if tensor.is_quantized:
         return "quantized"
     if tensor.is_meta:
@@ -75,7 +75,7 @@ def _form(tensor: torch.Tensor) -> str:
 
 
 def _no_tensors(outputs: Any) -> str:
-    """The first thing that is none, where a stage can hand on tensors only."""
+    """The first output that is not a tensor; "" where all are."""
     if not isinstance(outputs, tuple):
         return "" if torch.is_tensor(outputs) else f"a {type(outputs).__name__}"
     return next(
@@ -89,5 +89,5 @@ def _no_tensors(outputs: Any) -> str:
 
 
 def _kept(tensor: torch.Tensor | None) -> torch.Tensor | None:
-    """Of what has a history autograd finds changes."""
+    """A copy, unless autograd notices changes by itself."""
     return tensor if tensor is None or tensor.requires_grad else own(tensor)

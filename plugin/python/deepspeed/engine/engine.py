@@ -42,10 +42,10 @@ from ..data.step_plans import StepPlans
 from ..tell.trace import Trace
 from ..upstream import Engine
 
-_engines = count()  # every rank makes its engines in the same order
+_engines = count()  # all ranks make their engines in the same order
 
 # What the executor runs instead of DeepSpeed; the rest of a training schedule (reductions, the step) stays
-# DeepSpeed's.
+# with DeepSpeed.
 EXECUTED = (
     schedule.LoadMicroBatch,
     schedule.ForwardPass,
@@ -58,7 +58,7 @@ EXECUTED = (
 
 
 def become(kind: type, engine: Engine) -> None:
-    """`kind` is mixed in before the class of `engine`, when its __init__ has not run yet."""
+    """Mixes `kind` in before the class of `engine`, whose __init__ has not run yet."""
     own = type(engine)
     engine.__class__ = type(own.__name__, (kind, own), {"__module__": own.__module__})
 
@@ -67,9 +67,9 @@ class PlanEngine(PlanData, PlanCheckpoints):
     """Mixed in before PipelineEngine."""
 
     def ostinato_begin(self, draws_elsewhere: bool, first: str | None) -> None:
-        """After __init__: makes the executors and hands them this rank's stages. All ranks must call it.
-        `draws_elsewhere`: layers would draw other random numbers than in 1F1B. `first`: what 1F1B has
-        computed in the steps that are to be compared.
+        """To be called after __init__: makes the executors, and gives them this rank's stages. All ranks must
+        call it. `draws_elsewhere`: layers would draw different random numbers than under 1F1B. `first`: what
+        1F1B has computed in the steps to compare.
         """
         run = self._ostinato
         run.group, run.links = self._own_groups()
@@ -95,7 +95,7 @@ class PlanEngine(PlanData, PlanCheckpoints):
             compare_with(self, first, run.section.require, run.unsaid)
 
     def _plan_steps(self) -> None:
-        """Each has a plan of its own from here on."""
+        """From here on each step gets its own plan."""
         run = self._ostinato
         assert run.group is not None
         asked, planner = run.section, min(stage.rank for stage in run.stages if stage.reads or stage.ends)
@@ -103,7 +103,7 @@ class PlanEngine(PlanData, PlanCheckpoints):
         run.steps = StepPlans(run.group, *of, asked.keep_order, asked.effort, planner)
 
     def _watched(self) -> Watch:
-        """Over this pipeline; all ranks, which a checkpoint waits for, give it signs of life."""
+        """The watch over this pipeline; all ranks give it signs of life, as a checkpoint waits for all."""
         run, store, engine = self._ostinato, _get_default_store(), f"engine {next(_engines)}"
         timeout_s = run.section.timeout_s
         period_s = min(1.0, timeout_s / 4)
@@ -115,7 +115,7 @@ class PlanEngine(PlanData, PlanCheckpoints):
         )
 
     def _make_executor(self, program, dynamic_shapes: bool, programs_change: bool = False):
-        """For this rank; its stages are still to be set."""
+        """An executor for this rank, without its stages."""
         run = self._ostinato
         assert run.group is not None
         ranks = [dist.get_group_rank(run.group, rank) for rank in self.grid.pp_group]
@@ -151,7 +151,7 @@ class PlanEngine(PlanData, PlanCheckpoints):
         return executor
 
     def _own_groups(self):
-        """A group whose traffic nobody shares, and those of its links, for each of the pipelines."""
+        """Makes a separate group, and the groups of its links, for each pipeline."""
         program = self._ostinato.program
         for ranks in self.grid.pipe_groups:
             group = dist.new_group(ranks)
@@ -160,8 +160,8 @@ class PlanEngine(PlanData, PlanCheckpoints):
                 mine = group, links
         return mine
 
-    # ---- where DeepSpeed asks for the first or the last stage, it means the ranks that read inputs, and the
-    # one that reports the loss; while a batch is read, those that read labels; while a stage runs, that stage
+    # ---- where DeepSpeed asks for the first or the last stage, it means the ranks that read inputs and the rank
+    # that reports the loss; while a batch is read, the ranks that read labels; while a stage runs, that stage
 
     def is_first_stage(self):
         run = self._ostinato
@@ -173,7 +173,7 @@ class PlanEngine(PlanData, PlanCheckpoints):
         run = self._ostinato
         if (
             not run.ready or run.readers.looking
-        ):  # __init__ tries its neighbours out, in the order of the ranks
+        ):  # __init__ tests transfers between neighbours, in the order of the ranks
             return super().is_last_stage()
         if run.active is not None:
             return run.active.ends
@@ -192,7 +192,7 @@ class PlanEngine(PlanData, PlanCheckpoints):
     def train_batch(self, data_iter=None):
         if not self._ostinato.trains:
             raise OstinatoError(
-                "train_batch(): the plan holds forwards only, for eval_batch(); to train, search one for a placement with "
+                "train_batch(): the plan holds forwards only, for eval_batch(); to train, search a plan for a placement with "
                 "backward blocks"
             )
         self._refuse_failed("train_batch()")
@@ -219,7 +219,9 @@ class PlanEngine(PlanData, PlanCheckpoints):
             self._whole_or_failed(f"step {self.global_steps + 1}"),
             run.memory.step(self.global_steps + 1) if run.memory else nullcontext(),
         ):
-            loss = super().train_batch(*[data_iter][: data_iter is not None])  # a subclass's may take none
+            loss = super().train_batch(
+                *[data_iter][: data_iter is not None]
+            )  # a subclass may take no argument
         if run.trace is not None:
             run.trace.step(time.perf_counter() - begin, run.executor)
         if run.adapt is not None:
@@ -237,7 +239,7 @@ class PlanEngine(PlanData, PlanCheckpoints):
         self._refuse_failed("eval_batch()")
         begin = time.perf_counter()
         run = self._ostinato
-        # DeepSpeed's torch.no_grad() counts; transfers look at versions.
+        # DeepSpeed's torch.no_grad() stays in effect; transfers read versions of tensors.
         with run.outside.call("eval_batch()"), torch.inference_mode(False), run.random_numbers.evaluation():
             result = super().eval_batch(*args, **kwargs)
         if run.trace is not None and not run.trains and run.forwards.whole is not None:
@@ -246,8 +248,8 @@ class PlanEngine(PlanData, PlanCheckpoints):
 
     @contextmanager
     def _whole_or_failed(self, what: str) -> Iterator[None]:
-        """Around what may not end half-way: gradients of some micro-batches would stay, and transfers that
-        nobody takes."""
+        """Around what must not end half-way: it would leave gradients of some micro-batches, and transfers
+        that no rank receives."""
         try:
             yield
         except BaseException as error:
@@ -257,15 +259,15 @@ class PlanEngine(PlanData, PlanCheckpoints):
             raise
 
     def _refuse_failed(self, what: str) -> None:
-        """The script caught the error and goes on, as ranks that waited for this one would do: what they send
-        belongs to other micro-batches."""
+        """Raises where the script caught an error and goes on: ranks may be at different micro-batches, and
+        transfers would not match."""
         if failed := self._ostinato.failed:
             raise OstinatoError(
-                f"{what}: {failed}, and ranks are out of step since then: end the run and resume it from its last checkpoint"
+                f"{what}: {failed}, and ranks have been out of step since: end the run, and resume it from its last checkpoint"
             )
 
     def _tell_of_first_step(self) -> None:
-        """What nobody knows before it. All ranks must call it."""
+        """Says what only the first step shows. All ranks must call it."""
         run = self._ostinato
         for said in run.readers.end():
             print(f"ostinato: rank {self.global_rank}: {said}", flush=True)
@@ -279,7 +281,7 @@ class PlanEngine(PlanData, PlanCheckpoints):
             announce.say(line)
 
     def _tell_what_ran_whole(self) -> None:
-        """A layer may checkpoint by itself, which only a backward shows."""
+        """Says which backwards could not be split: a layer may checkpoint by itself, which only a backward shows."""
         run = self._ostinato
         assert run.executor is not None
         names = [
@@ -328,7 +330,7 @@ class PlanEngine(PlanData, PlanCheckpoints):
             if not evaluates:
                 self.fwd_outputs = [
                     run.ended[batch] for batch in sorted(run.ended)
-                ]  # a subclass may report what is in it
+                ]  # a subclass may report from it
                 run.ended = {}
             run.random_numbers.end(whole)
         run.batches_before += batches
@@ -343,7 +345,7 @@ class PlanEngine(PlanData, PlanCheckpoints):
                     self._INSTRUCTION_MAP[type(command)](self, **command.kwargs)
 
     def ostinato_run(self, executor) -> None:
-        """Runs all instructions of this rank; an error says where it came from."""
+        """Runs all instructions of this rank; an error gets a note of where it came from."""
         run = self._ostinato
         run.working = executor
         try:
@@ -351,7 +353,7 @@ class PlanEngine(PlanData, PlanCheckpoints):
         except Exception as error:
             if isinstance(error, plans.compiled().ExecutionError):  # a peer is late or gone
                 run.watch.give_up(str(error), aloud=isinstance(error, plans.compiled().StepTimeout))
-            elif not isinstance(error, StopIteration):  # with which scripts end
+            elif not isinstance(error, StopIteration):  # which is how scripts end
                 run.watch.tell_of(error)
             error.add_note(
                 f"ostinato: rank {self.global_rank} (pipeline rank {self.stage_id}), step {self.global_steps + 1}, "
@@ -361,7 +363,7 @@ class PlanEngine(PlanData, PlanCheckpoints):
         run.working = None
 
     def _position(self) -> str:
-        """Asked by the watch's thread."""
+        """The watch's thread calls it."""
         run = self._ostinato
         if not hasattr(run, "outside"):  # the watch begins before it
             return "has not begun"
@@ -406,7 +408,7 @@ class PlanEngine(PlanData, PlanCheckpoints):
             clip_as_partitioned(self, names)
 
     def reset_activation_shape(self):
-        """Shapes change from here on (curriculum learning, say): a new executor announces them again."""
+        """Shapes change from here on (curriculum learning): a new executor announces them again."""
         super().reset_activation_shape()
         run = self._ostinato
         if run.gained is not None and self._steps_here:
@@ -415,14 +417,14 @@ class PlanEngine(PlanData, PlanCheckpoints):
         run.executor = self._training_executor() if run.trains else None
 
     def compile(self, *args, **kwargs):
-        """Layers are compiled one by one. All ranks must call it: a stage may have become one that cannot be
+        """Compiles layers one by one. All ranks must call it: afterwards a stage's backward may no longer be
         split."""
         super().compile(*args, **kwargs)
         run = self._ostinato
         run.executor = self._training_executor() if run.trains else None
 
     def destroy(self):
-        """Also ends the threads and connections of the groups that are ostinato's. DeepSpeed keeps its own,
+        """Also ends the threads and connections of ostinato's process groups. DeepSpeed keeps its own groups,
         and calls this once more when the engine is collected.
         """
         run = self._ostinato

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """eval_batch() runs the forwards of the plan: in its order, with its transfers, by the C++ executor.
 
-n micro-batches are rounds of as many as the plan has, and one of the rest. Nothing stands between two rounds:
-a rank begins the next when its own part is done, while ranks behind it still work on this one, so requests
-are in flight all the time. Where the plan runs the model in several directions, batch i goes the way i %
-copies, as in training.
+Micro-batches run in rounds of as many as the plan has, plus one round for the rest. Rounds do not wait for
+each other: a rank begins the next when its own part is done, while later ranks still work on this one, so
+requests are always in flight. Where the plan runs the model in several directions, batch i goes in direction
+i % copies, as in training.
 """
 
 from itertools import count
@@ -20,7 +20,7 @@ from ..section.plans import copies_of
 
 
 class Forwards:
-    """The evaluation side of one engine. `make_executor(program, dynamic_shapes)`: one of the engine's, for
+    """The evaluation side of one engine. `make_executor(program, dynamic_shapes)`: makes the engine's executor for
     this rank."""
 
     def __init__(self, engine: Any, make_executor):
@@ -28,17 +28,15 @@ class Forwards:
         self._run = engine._ostinato
         self._dynamic = (
             self._run.trains or engine.module.dynamic_shape
-        )  # evaluations may differ in their shapes
+        )  # evaluations may have different shapes
         self._copies = copies_of(self._run.stages)
-        self._executors: dict[tuple[int, int], object] = {}  # by micro-batches, and directions that take part
-        self._first = 0  # batch that the round begins with
-        self._ended: dict[
-            int, tuple
-        ] = {}  # by batch: its loss or output, and logits where they are asked for
+        self._executors: dict[tuple[int, int], object] = {}  # by number of micro-batches and of directions
+        self._first = 0  # first batch of the round
+        self._ended: dict[int, tuple] = {}  # by batch: its loss or output, and logits if wanted
 
     def run(self, batches: int) -> None:
-        """Runs every stage of this rank on every batch; DeepSpeed finds losses and outputs where it always
-        does."""
+        """Runs every stage of this rank on every batch, and leaves losses and outputs where DeepSpeed expects
+        them."""
         self._ended = {}
         for self._first, micro_batches, copies in rounds(
             batches, self._run.program.micro_batches, self._copies
@@ -51,8 +49,8 @@ class Forwards:
             self._engine.outputs = self._ended[max(self._ended)][1]
 
     def refuse_without_data(self) -> None:
-        """All ranks raise StopIteration where the iterator of one has ended: in 1F1B the ranks that read it
-        find that out by themselves, and here others would wait for what they compute of it.
+        """Raises StopIteration on all ranks where the iterator of one has ended: else ranks that do not read
+        data would wait for results.
         """
         engine, ended = self._engine, torch.zeros(1, dtype=torch.int32, device=self._engine.device)
         if engine._reads_data():
@@ -66,11 +64,11 @@ class Forwards:
 
     @property
     def whole(self):
-        """The executor of rounds of all micro-batches of the plan; None where there was none yet."""
+        """The executor of full rounds; None if none has run yet."""
         return self._executors.get((self._run.program.micro_batches, self._copies))
 
     def forget_shapes(self) -> None:
-        """They are announced again from here on."""
+        """Shapes are announced again from here on."""
         self._executors.clear()
 
     def _executor(self, micro_batches: int, copies: int):
@@ -86,7 +84,7 @@ class Forwards:
         return self._executors[key]
 
     def _forward(self, stage, micro_batch: int, inputs: tuple | None):
-        """What the executor calls."""
+        """The executor calls it."""
         engine, batch = self._engine, self._first + self._copies * micro_batch + stage.copy
         outputs = engine.forward_stage(stage, batch, inputs)
         if not stage.ends:
@@ -95,15 +93,15 @@ class Forwards:
         return ()
 
     def _bring_together(self) -> None:
-        """Every rank learns the results of all directions: the one that reports needs them in the order of
-        the batches."""
+        """Gives every rank the results of all directions: the rank that reports needs them in the order of the
+        batches."""
         everyone = everyones(map_tensors(torch.Tensor.cpu, self._ended), self._run.group)
         for ended in everyone if self._ended else ():
             self._ended.update(map_tensors(lambda tensor: tensor.to(self._engine.device), ended))
 
 
 def rounds(batches: int, micro_batches: int, copies: int):
-    """(first batch, micro-batches, directions that take part) of each round of a plan for `micro_batches`."""
+    """(first batch, micro-batches, number of directions) of each round of a plan for `micro_batches`."""
     first = 0
     while first < batches:
         left = batches - first

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an engine saves and loads under a plan, and what the plan fixes."""
+"""What an engine saves and loads under a plan, and what may not change under it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class PlanCheckpoints(Engine):
         if train_batch_size != before:
             raise OstinatoError(
                 f"set_train_batch_size({train_batch_size}): the plan is for {counted(self.micro_batches, 'micro-batch')} a step "
-                f"({counted(before, 'sample')}): search a plan for the other size and make a new engine"
+                f"({counted(before, 'sample')}): search a plan for the new size, and make a new engine"
             )
 
     def check_size(self) -> None:
@@ -35,12 +35,12 @@ class PlanCheckpoints(Engine):
         run = self._ostinato
         if self.micro_batches != (planned := run.program.micro_batches * copies_of(run.stages)):
             raise OstinatoError(
-                f"engine.micro_batches is {self.micro_batches}, and the plan is for {planned}: search a plan for {self.micro_batches}"
+                f"engine.micro_batches is {self.micro_batches}, but the plan is for {planned}: search a plan for {self.micro_batches}"
             )
 
     def get_global_grad_norm(self):
-        """Summed rank by rank where ZeRO or half precision computes it: rounded otherwise than in 1F1B where
-        layers have moved."""
+        """ZeRO and half precision sum the norm rank by rank: where layers have moved it rounds differently
+        than under 1F1B."""
         norm, run = super().get_global_grad_norm(), self._ostinato
         if norm is not None and run.stock_names is not None and not run.norm_told:
             run.norm_told = True
@@ -48,7 +48,7 @@ class PlanCheckpoints(Engine):
         return norm
 
     def save_checkpoint(self, save_dir, tag=None, client_state=None, save_latest=True, *args, **kwargs):
-        """DeepSpeed's rank 0 would write `latest` while others still write what it leads to: here it waits
+        """DeepSpeed's rank 0 would write `latest` while other ranks still write the checkpoint: here it waits
         for them."""
         self._stay()
         tag = str(f"global_step{self.global_steps}" if tag is None else tag)
@@ -60,7 +60,7 @@ class PlanCheckpoints(Engine):
         kept = seal.sealing(self.optimizer) if moved and self.optimizer is not None else nullcontext()
         theirs = (
             save_latest and self.checkpoint_engine.is_decoupled()
-        )  # it goes on to write, and knows when it is done
+        )  # it writes in the background, and knows when it is done
         with self._ostinato.outside.checkpoint("saving a checkpoint"), kept:
             saved = super().save_checkpoint(
                 save_dir, tag, {} if client_state is None else client_state, theirs, *args, **kwargs
@@ -72,7 +72,7 @@ class PlanCheckpoints(Engine):
         return saved
 
     def _save_latest(self, save_dir, tag: str) -> None:
-        """Once all ranks have written; it is there on all of them when this returns."""
+        """Writes `latest` once all ranks have written; all ranks see it when this returns."""
         comm.barrier()
         if self.global_rank == 0:
             checkpoint.write_latest(save_dir, tag)
@@ -87,7 +87,7 @@ class PlanCheckpoints(Engine):
             super()._save_zero_checkpoint(save_path, tag)
 
     def _get_zero_param_shapes(self):
-        """By group, of whole parameters."""
+        """The shapes of whole parameters, by group."""
         whole = universal.whole_shapes(self, self._ostinato.parts)
         groups = super()._get_zero_param_shapes()
         return [

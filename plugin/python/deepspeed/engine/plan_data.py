@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The data iterator of an engine that runs a plan: which ranks read it, and when; where each step has a plan
-of its own, all of a step before it begins."""
+"""The data iterator of an engine that runs a plan: which ranks read it, and when. Where each step gets its own
+plan, they read all of a step before it begins."""
 
 from itertools import repeat
 from typing import Any
@@ -14,9 +14,7 @@ from ..data.sizes import Seen, seen_by, size_function
 from .stage_passes import StagePasses
 
 
-BROUGHT = repeat(
-    None
-)  # stands for None where batch_fn(None) has the data from the slice rank that reads them
+BROUGHT = repeat(None)  # replaces None where batch_fn(None) gets the data from the slice rank that reads them
 
 
 class PlanData(StagePasses):
@@ -29,7 +27,7 @@ class PlanData(StagePasses):
         elif self.stage_id in (
             0,
             self.num_stages - 1,
-        ):  # it reads under 1F1B, and DataLoader draws where it begins
+        ):  # this rank reads under 1F1B, and a DataLoader draws when it begins
             self.set_dataiterator(iter(loader))
 
     def set_dataiterator(self, iterator):
@@ -40,7 +38,7 @@ class PlanData(StagePasses):
             self._ostinato.offered = iterator
 
     def _or_brought(self, iterator):
-        """Of ranks that hold slices of the same layers DeepSpeed lets one read, and calls batch_fn, which may
+        """Where ranks hold slices of the same layers, DeepSpeed lets one read, and calls batch_fn, which may
         send, on all of them."""
         return (
             BROUGHT
@@ -52,7 +50,7 @@ class PlanData(StagePasses):
         return any(c.rank == self.stage_id and (c.reads or c.ends) for c in self._ostinato.stages)
 
     def _refuse_without_data(self, data_iter) -> None:
-        """All ranks must call it, and raise the same."""
+        """All ranks must call it, and raise the same error."""
         given = self.data_iterator if data_iter is None else data_iter
         everyone = everyones(
             (
@@ -69,12 +67,12 @@ class PlanData(StagePasses):
         ]
         if ranks := [rank for rank, without in enumerate(lacks) if without]:
             raise OstinatoError(
-                f"train_batch() was given no data on {ranks_in_words(ranks)}, where the plan reads it: give it to every rank, or to those of "
-                "engine.is_first_stage() and engine.is_last_stage()"
+                f"train_batch() got no data on {ranks_in_words(ranks)}, where the plan reads it: pass data on every rank, or on those where "
+                "engine.is_first_stage() or engine.is_last_stage() is true"
             )
 
     def _plan_step(self, batches: int) -> None:
-        """For the sizes of its micro-batches, which are read now."""
+        """Plans the step for the sizes of its micro-batches, which are read now."""
         run = self._ostinato
         run.items.clear()
         seen = self._read_step(batches) if self._reads_data() else Seen()
@@ -86,7 +84,7 @@ class PlanData(StagePasses):
             run.trace.planned(program, run.steps.last)
 
     def _read_step(self, batches: int) -> Seen:
-        """All items of a step; what is wrong is said by all ranks."""
+        """Reads all items of a step; all ranks report an error."""
         run = self._ostinato
         assert run.section.sizes is not None
         items: list[Any] = []
@@ -104,11 +102,11 @@ class PlanData(StagePasses):
         return item
 
     def _next_unread(self):
-        """By DeepSpeed's code."""
+        """Reads an item through DeepSpeed's code."""
         with making_once(self):
             return super()._next_batch()
 
     def read_first_batch(self) -> None:
-        """Of the step or evaluation that begins."""
+        """Reads the first batch of the step or evaluation that begins."""
         with self._reading():
             self._ostinato.batches.read_first()

@@ -44,7 +44,7 @@ class Run:
     stock_parts: list[int]  # DeepSpeed's own partition of the model
     stock_names: (
         list[list[str]] | None
-    )  # parameters of each pipeline rank in it; None where the plan's is the same
+    )  # parameters of each pipeline rank in it; None where the plan has the same partition
     section: Section
     paths: Paths
     shards: dict[int, Shard]  # this rank's place in sharded stages, by layer
@@ -61,29 +61,29 @@ class Run:
     executor: Executor | None = None  # of training; None where the plan holds forwards only
     working: Executor | None = None  # the executor that runs, or has failed
     trace: Trace | None = None
-    gained: Gained | None = None  # whether the plan is faster than what ran before; None: that is not known
+    gained: Gained | None = None  # compares the plan with what ran before; None: nothing to compare with
     adapt: Adapt | None = None
     memory: StepMemory | None = None
     active: Stage | None = None  # the stage whose forward or backward runs
-    batches_before: int = 0  # this step: of all steps and evaluations
+    batches_before: int = 0  # of all steps and evaluations before this one
     ended: dict[int, Any] = field(
         default_factory=dict
-    )  # in a step: by batch, what DeepSpeed's forward pass has noted of its loss
+    )  # in a step: the losses that DeepSpeed's forward pass has noted, by batch
     loading: bool = False  # a batch is being read
     first_step: FirstStep | None = None  # until it is over
     unsaid: list[str] | None = (
-        None  # what step 1 has shown, which "check" says where it matters; None: say it
+        None  # what step 1 has shown, to be said where the comparison finds a difference; None: no comparison
     )
-    keeps_bits: bool = False  # losses are expected to be those of 1F1B bit for bit
+    keeps_bits: bool = False  # the same losses as 1F1B are expected, bit for bit
     offered: Any = None  # the iterator that the script gave this rank, which reads no data; until step 1
-    failed: str = ""  # what an error ended half-way, in words: ranks are out of step since
-    norm_told: bool = False  # that get_global_grad_norm() rounds
-    placement: str = ""  # its text, where steps have plans of their own
-    measured: str = ""  # the profile that these plans follow; "": none
-    steps: StepPlans | None = None  # which makes them
+    failed: str = ""  # what an error ended half-way, in words: ranks have been out of step since
+    norm_told: bool = False  # said that get_global_grad_norm() rounds
+    placement: str = ""  # its text, where each step gets its own plan
+    measured: str = ""  # the profile for these plans; "": none
+    steps: StepPlans | None = None  # makes these plans
     items: deque[Any] = field(default_factory=deque)  # of this step, read to plan it
     rest: list[Any] = field(default_factory=list)  # DeepSpeed's instructions after the last backward
-    # Made when the engine's __init__ is over (PlanEngine.ostinato_begin), in this order:
+    # Made after the engine's __init__ (PlanEngine.ostinato_begin), in this order:
     random_numbers: RandomNumbers = field(init=False)
     readers: Readers = field(init=False)
     forwards: Forwards = field(init=False)  # of evaluation; gone when the engine is destroyed
@@ -97,10 +97,10 @@ class Run:
 
     @property
     def plans_steps(self) -> bool:
-        """Each has a plan of its own, for the sizes of its micro-batches."""
+        """Whether each step gets its own plan, for the sizes of its micro-batches."""
         return self.section.sizes is not None
 
     @property
     def ready(self) -> bool:
-        """The engine's __init__ is over."""
+        """Whether the engine's __init__ has run."""
         return self.group is not None

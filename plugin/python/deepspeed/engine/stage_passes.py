@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the executor calls for a stage: its forward and what stands around its backward, by DeepSpeed's own
+"""What the executor calls for a stage: its forward, and what runs around its backward, through DeepSpeed's own
 passes."""
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..upstream import Engine
 
 
 class Nothing:
-    """Stands for None among the inputs of a stage, each of which DeepSpeed's forward pass clones."""
+    """Replaces None among the inputs of a stage, because DeepSpeed's forward pass clones each."""
 
     def clone(self) -> None:
         return None
@@ -32,7 +32,7 @@ class Nothing:
 
 NOTHING = Nothing()
 
-# Goes with the tensor of a tuple of one, which is something else to a layer than the tensor itself.
+# Sent with the tensor of a one-element tuple, which a layer must not get as a bare tensor.
 ALONE = torch.empty(0, 1, 0, 3, dtype=torch.uint8)
 
 
@@ -41,8 +41,8 @@ def _is_mark(value) -> bool:
 
 
 def _taken(stage: Stage, given, made: tuple | None):
-    """What a stage that reads data runs on: all inputs of the batch, or those that it takes and what other
-    stages made."""
+    """The inputs of a stage that reads data: all inputs of the batch, or those that it takes and the outputs
+    of other stages."""
     if stage.takes is None:
         return given
     given = given if isinstance(given, tuple) else (given,)
@@ -51,7 +51,7 @@ def _taken(stage: Stage, given, made: tuple | None):
 
 
 def _handed_on(inputs: tuple) -> Any:
-    """What a stage that reads no data runs on, out of what the executor gives it."""
+    """The inputs of a stage that reads no data, made from what the executor passes."""
     if len(inputs) == 1:
         return inputs[0]
     if len(inputs) == 2 and _is_mark(inputs[1]):
@@ -60,15 +60,15 @@ def _handed_on(inputs: tuple) -> Any:
 
 
 def _ask_for_gradient(inputs: Any) -> None:
-    """Of what stages that learn nothing have made: a re-entrant checkpoint runs no backward where nothing
-    that it is given asks for one."""
+    """Makes outputs of frozen stages require a gradient: a re-entrant checkpoint runs no backward if none of
+    its inputs does."""
     for tensor in inputs if isinstance(inputs, tuple) else (inputs,):
         if torch.is_tensor(tensor) and tensor.is_floating_point() and tensor.is_leaf:
             tensor.requires_grad_()
 
 
 def _by_itself(loss: torch.Tensor) -> torch.Tensor:
-    """It may hold as much memory as the logits that it was reduced from."""
+    """A loss may share the memory of the logits that it was reduced from: then a copy."""
     return loss if loss.untyped_storage().nbytes() <= loss.nbytes else loss.clone()
 
 
@@ -76,29 +76,29 @@ class StagePasses(Engine):
     """Mixed in before PipelineEngine."""
 
     _ostinato: Run
-    _steps_here = 0  # training steps of this engine; global_steps counts on from a checkpoint
+    _steps_here = 0  # training steps of this engine; global_steps continues from a checkpoint
 
     def _train_forward(self, stage: Stage, micro_batch: int, inputs: tuple | None):
-        """What the executor calls: the outputs of a stage, or the scaled loss."""
+        """The executor calls it; returns the outputs of a stage, or the scaled loss."""
         run = self._ostinato
         copies, name = plans.copies_of(run.stages), run.program.stages[stage.index].name
         with run.memory.forward(name) if run.memory else nullcontext():
             outputs = self.forward_stage(stage, batch := copies * micro_batch + stage.copy, inputs)
         if not stage.ends:
             return outputs
-        if self.fwd_outputs:  # a forward pass of the script's own may keep nothing
+        if self.fwd_outputs:  # the script's own forward pass may keep nothing
             run.ended[batch] = map_tensors(_by_itself, self.fwd_outputs.pop())
         if not torch.is_tensor(self.loss):
             raise OstinatoError(
-                f"the loss is a {type(self.loss).__name__}: a backward begins from one tensor (others: the model's get_additional_losses())"
+                f"the loss is a {type(self.loss).__name__}: return one tensor (further losses go through the model's get_additional_losses())"
             )
         loss = self.scale(self.loss / self.gradient_accumulation_steps())
-        self.loss = self.loss.detach()  # the executor frees the graph when the backward is done
+        self.loss = self.loss.detach()  # so that the executor frees the graph after the backward
         return loss
 
     def forward_stage(self, stage: Stage, batch: int, inputs: tuple | None):
-        """DeepSpeed's forward pass of one stage on one batch. `inputs`: what the stages before it made; None
-        where there is none."""
+        """DeepSpeed's forward pass of one stage on one batch. `inputs`: the outputs of the stages before it;
+        None for the first."""
         run, buffers = self._ostinato, self.pipe_buffers
         if stage.reads:
             inputs = _taken(stage, self._read(stage, batch, "inputs"), inputs)
@@ -114,17 +114,17 @@ class StagePasses(Engine):
             _ask_for_gradient(inputs)
         labels = (
             self._read(stage, batch, "labels") if stage.ends else None
-        )  # reading goes through these buffers
+        )  # read them first: reading uses these buffers
         buffers["inputs"][batch], buffers["labels"][batch] = inputs, labels
         run.active = stage
         self.module.show(stage)
         self.module.micro_offset = (
             run.batches_before + batch
-        )  # it seeds the layers of a micro-batch where seed_layers is on
+        )  # seeds the layers of a micro-batch where seed_layers is on
         with run.random_numbers.forward(batch):
             self._INSTRUCTION_MAP[schedule.ForwardPass](
                 self, batch
-            )  # as DeepSpeed: a method of a subclass does not count
+            )  # as DeepSpeed does: it ignores methods of a subclass
         run.active = None
         outputs = buffers["outputs"][batch]
         if isinstance(outputs, ShardedLogits):
@@ -139,7 +139,7 @@ class StagePasses(Engine):
         return (*outputs, ALONE.to(outputs[0].device)) if alone else outputs
 
     def _read(self, stage: Stage, batch: int, name: str):
-        """The "inputs" or "labels" of a batch; the first rank of a sharded stage reads them for the others."""
+        """The "inputs" or "labels" of a batch; the first rank of a sharded stage reads them for all its ranks."""
         run, value = self._ostinato, None
         if stage.rank == self.stage_id:
             with nullcontext() if run.batches.has_read(batch) else self._reading():
@@ -149,7 +149,7 @@ class StagePasses(Engine):
 
     @contextmanager
     def _reading(self):
-        """Around what DeepSpeed's code reads; what a loader draws there is no layer's."""
+        """Around DeepSpeed's reading of a batch: what a loader draws there belongs to no layer."""
         run = self._ostinato
         run.loading = True
         try:
@@ -159,12 +159,12 @@ class StagePasses(Engine):
             run.loading = False
 
     def _reentrant_activation_checkpointing(self):
-        """Asked while a batch is read, with the stage that ran last still shown."""
+        """Also called while a batch is read, when the last stage is still shown."""
         interval, function = self.module.own_checkpointing
         return interval > 0 and function is not non_reentrant_checkpoint
 
     def _follow(self, logits: ShardedLogits) -> None:
-        """What DeepSpeed does with outputs that are tensors: its hooks on their way back, and logits for
+        """Does what DeepSpeed does with outputs that are tensors: sets its backward hooks, and keeps logits for
         evaluation."""
         register_output_backward_hooks(
             logits.part, self._backward_prologue, self._backward_prologue_per_tensor
@@ -173,9 +173,9 @@ class StagePasses(Engine):
             self.outputs = logits.whole()
 
     def _before_backward(self, stage: Stage, micro_batch: int, part: str) -> None:
-        """Recomputation reads the stage's layers; DeepSpeed's hooks on gradients ask who runs the backward.
-        `part`: "B" (all of it), "I" or "W". DeepSpeed prepares for gradients of weights (bf16: clears the
-        last ones) where they come.
+        """Recomputation needs the stage's layers, and DeepSpeed's gradient hooks ask who runs the backward.
+        `part`: "B" (whole), "I" or "W". DeepSpeed prepares for gradients of weights (bf16: clears the last
+        ones) in the part that makes them.
         """
         run = self._ostinato
         run.active = stage
@@ -193,8 +193,8 @@ class StagePasses(Engine):
                 learn_nothing(run.idle)
 
     def _after_backward(self, part: str) -> None:
-        """What DeepSpeedEngine.backward() does once the gradients are there (bf16: adds them to their fp32
-        sums)."""
+        """Does what DeepSpeedEngine.backward() does once the gradients are there (bf16: adds them to their
+        fp32 sums)."""
         if part == "I":
             self._stop_timers(self.engine_timers.backward_timers)
         else:
@@ -207,12 +207,12 @@ class StagePasses(Engine):
         run.active = None
 
     def _backward_prologue(self):
-        """DeepSpeed calls it from a hook on the outputs, which of a split backward only the first half
-        passes."""
+        """Does nothing: DeepSpeed calls it from a hook on the outputs, which only the first half of a split
+        backward passes."""
 
     def _backward_prologue_per_tensor(self, grad):
-        """The loss was divided by the accumulation steps before the backward."""
+        """Does nothing: the loss was already divided by the accumulation steps."""
         return grad
 
     def _exec_backward_pass(self, buffer_id):
-        raise OstinatoError("a backward outside the plan")
+        raise OstinatoError("DeepSpeed started a backward outside the plan")

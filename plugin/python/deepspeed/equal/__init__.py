@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Are the numbers those of 1F1B? Two halves: what is done so that they are, and the measurement.
+"""Does a plan compute what 1F1B computes? One half makes it so, the other measures it.
 
 `streams` gives every layer the random numbers that 1F1B draws, under any placement, and `random_numbers`
-decides where that is possible and tells where it is not. `checked` records the first steps of a training
+decides where that is possible, and says where it is not. `checked` records the first steps of a training
 (`prints`: digests, norms and sketches of gradients, weights and buffers), under 1F1B in the first start and
 under the plan in the second; `compared` says what it found: equal bit for bit, equal up to rounding, or the
 first step, layer and tensor that differ.

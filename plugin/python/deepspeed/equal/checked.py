@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an engine computes in its first steps is recorded, to be compared with what another schedule computes
+"""Records what an engine computes in its first steps, to compare it with what another schedule computes
 (prints).
 
-    recorder = Recorder(engine, steps=2)             # right after the engine is made, on every rank: DeepSpeed's own, or a plan's
+    recorder = Recorder(engine, steps=2)             # right after the engine is made, on every rank; it may be DeepSpeed's or a plan's
     for _ in range(2):
         engine.train_batch(data)
-    recorder.repeat(run)                             # if need be: is the same step equal when it runs once more?
+    recorder.repeat(run)                             # optional: is a step equal when it runs once more?
     text = recorder.all().to_text()                  # what all ranks saw; the engine is as it was
 
-Of each step that is the loss, the gradients that the optimizer's step is given (DeepSpeed has reduced them by
-then), their norm, and the weights and buffers after it. A tensor's name is the model's own, so it is the same
-under every placement.
+Per step it records the loss, the gradients that the optimizer gets (which DeepSpeed has reduced by then),
+their norm, and the weights and buffers after the step. Tensors have their names in the model, which are the
+same under every placement.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -30,7 +30,7 @@ from ..upstream import Engine
 
 
 class Recorder:
-    """Keeps prints of the first `steps` training steps of the engine, which it then leaves as it was."""
+    """Keeps prints of the engine's first `steps` training steps, then leaves the engine as it was."""
 
     def __init__(self, engine: Engine, steps: int):
         self._engine, self._expected = engine, steps
@@ -39,7 +39,7 @@ class Recorder:
         self._left_out: set[str] = set()
         self._unseen = ""
         self._itself: list[Difference] = []  # repeat()
-        self._now: Step = {}  # of the step that runs
+        self._now: Step = {}  # of the current step
         instructions, train = engine._INSTRUCTION_MAP, engine.train_batch
         step = instructions[OptimizerStep]
         self._ours = {
@@ -51,7 +51,7 @@ class Recorder:
             engine.__dict__.update(self._ours)
 
     def all(self) -> Records:
-        """Of all ranks, each of which must call it: the same on each. What several hold is in it once."""
+        """The records of all ranks, equal on each. A tensor that several ranks hold appears once. All must call it."""
         self._leave()
         mine, grid = self._records(self._steps, self._itself), self._engine.grid
         which, replica = grid.get_slice_parallel_rank(), grid.get_data_parallel_rank()
@@ -65,15 +65,15 @@ class Recorder:
 
     def repeat(self, run: Callable[[], None]) -> None:
         """`run`: forwards and backwards of one step, on all ranks. Runs them twice from the same weights,
-        buffers and random numbers, and notes in what they differ. For an engine that trains no further: its
-        gradients, and whatever else layers keep, are lost.
+        buffers and random state, and notes how they differ. For an engine that does not train on: its
+        gradients, and any other state that layers keep, are lost.
         """
         engine, model = self._engine, self._engine.module
         buffers, offset = Buffers({"": model}), model.micro_offset
         before, seen = buffers.now(), list[Step]()
         for _ in range(2):
             with random_state_kept(), buffers.as_they_were(before):
-                model.micro_offset = offset  # from which seed_layers has its seeds
+                model.micro_offset = offset  # seed_layers makes its seeds from it
                 engine.zero_grad()
                 engine.optimizer.zero_grad()
                 run()
@@ -81,7 +81,7 @@ class Recorder:
         self._itself = compare(*(self._records([step], []) for step in seen)).differences
 
     def _of_passes(self) -> Step:
-        """What forwards and backwards have left on this rank."""
+        """Prints of what forwards and backwards have left on this rank."""
         engine = self._engine
         step: Step = {kind: {} for kind in KINDS}
         step["loss"] = {} if engine.total_loss is None else {"": _print_of_number(engine.total_loss)}
@@ -98,14 +98,14 @@ class Recorder:
         return step
 
     def _unreduced(self, parameter: Any) -> torch.Tensor | None:
-        """Of this replica alone."""
+        """The gradient of this replica alone."""
         if self._engine.using_bf16_optimizer:
             return getattr(parameter, "_hp_grad", None)
-        accumulated = getattr(parameter, "grad_accum", None)  # where gradients are added in another dtype
+        accumulated = getattr(parameter, "grad_accum", None)  # where gradients are added in a different dtype
         return parameter.grad if accumulated is None else accumulated
 
     def _leave(self) -> None:
-        """Where a script has put a wrapper on ours, both stay, and hand everything on."""
+        """Where a script has wrapped one of our methods, both stay, and pass everything through."""
         self._expected, attributes = 0, self._engine.__dict__
         for name in [name for name, value in self._ours.items() if attributes.get(name) is value]:
             del attributes[name]
@@ -121,14 +121,14 @@ class Recorder:
         return loss
 
     def _step(self, step: Callable, **given: Any) -> None:
-        """DeepSpeed's instruction, and what is seen before and after it."""
+        """Runs DeepSpeed's instruction, and records what is there before and after it."""
         engine = self._engine
         if not self._expected:
             return step(engine, **given)
         gradients = self._gradients()
         before = {} if self._steps else {BEFORE: self._weights()}
         step(engine, **given)
-        norm = engine._global_grad_norm  # not get_global_grad_norm(), which says more under a plan
+        norm = engine._global_grad_norm  # not get_global_grad_norm(), which prints a note under a plan
         self._now = before | {
             "gradients": gradients,
             "norm": {} if norm is None else {"": _print_of_number(norm)},
@@ -140,7 +140,7 @@ class Recorder:
         return {name: print_of(tensor) for name, tensor in self._held(self._engine.module.named_parameters())}
 
     def _held(self, named: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, Any]]:
-        """Those that this rank holds all of."""
+        """The tensors that this rank holds whole."""
         run = getattr(self._engine, "_ostinato", None)
         parts, shards = ({id(part.parameter) for part in run.parts}, run.shards) if run else (set(), {})
         for name, tensor in named:
@@ -153,7 +153,7 @@ class Recorder:
                 yield name, tensor
 
     def _gradients(self) -> dict[str, Print | None]:
-        """All ranks that hold the same parameters must call it: ZeRO's put their shares together."""
+        """All ranks that hold the same parameters must call it: under ZeRO they gather their shares."""
         learning = {
             name: p for name, p in self._held(self._engine.module.named_parameters()) if p.requires_grad
         }
@@ -170,7 +170,7 @@ class Recorder:
         return parameter.get_full_hp_grad() if hasattr(parameter, "_hp_mapping") else parameter.grad
 
     def _readable(self, parameters: list[Any]) -> bool:
-        """Whether every replica has its shares of ZeRO's gradients: one that has not would leave the others
+        """Whether every replica can read its shares of ZeRO's gradients: one that cannot would leave the rest
         waiting."""
         try:
             mine = self._engine.using_bf16_optimizer or all(map(_has_share, parameters))
@@ -181,7 +181,7 @@ class Recorder:
         return bool(agreed)
 
     def _dtypes(self) -> Iterator[torch.dtype]:
-        """In which the model computes, as far as DeepSpeed and torch know."""
+        """The dtypes in which the model computes, as far as DeepSpeed and torch know."""
         engine = self._engine
         yield from {p.dtype for p in engine.module.parameters() if p.is_floating_point()}
         if engine.torch_autocast_enabled():
@@ -191,12 +191,12 @@ class Recorder:
 
 
 def _print_of_number(number: Any) -> Print:
-    """Its dtype is another on ranks that DeepSpeed has sent it to."""
+    """In fp64, because the dtype differs on ranks that DeepSpeed has sent the number to."""
     return print_of(torch.tensor(float(number), dtype=torch.float64))
 
 
 def _print_of_numbers(returned: Any) -> Print:
-    """What train_batch() returns: a subclass's may return several losses."""
+    """Of what train_batch() returns, which may be several losses in a subclass."""
     numbers: list[torch.Tensor] = []
     map_tensors(numbers.append, returned)
     return print_of(
@@ -224,8 +224,8 @@ def _layer_of(name: str, specs: list[Any]) -> int:
 
 
 def _merged(everyone: list[tuple[str, Records]]) -> Records:
-    """`everyone`: (replica and slice, record) by rank. Where the tensor of one is another (BatchNorm's
-    statistics, a slice of a weight), it is name@replica.
+    """`everyone`: (replica and slice, record) by rank. A tensor that differs between them (BatchNorm's
+    statistics, a slice of a weight) is called name@replica.
     """
     layers: dict[str, int] = {}
     steps: list[Step] = [

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The first steps under a plan are compared with those that DeepSpeed's own 1F1B has run in the first start
+"""Compares the first steps under a plan with those that DeepSpeed's own 1F1B ran in the first start
 ("check")."""
 
 from typing import Any
@@ -11,15 +11,15 @@ from .prints import Records, compare
 from ..upstream import Engine
 
 WHY = (
-    "a layer that keeps more than buffers, an optimizer that sees several parameters together, data that differ by rank, or random numbers that the "
-    "script draws without a seed, or for the layers of its rank"
+    "possible causes: a layer that keeps state outside its buffers, an optimizer that looks at several parameters together, data that differ by "
+    "rank, or random numbers that the script draws without a seed or for the layers of its rank"
 )
 
 
 def compare_with(engine: Engine, first: str, require: bool, unsaid: list[str]) -> None:
-    """`first`: Records of the first start, as text. The step after the last that is compared does not begin
-    where they differ beyond rounding, unless `require` is off. `unsaid`: why they may differ, as step 1
-    shows, for rank 0 to say where they do. All ranks must call it.
+    """`first`: Records of the first start, as text. Where the compared steps differ beyond rounding the run
+    stops after the last of them, unless `require` is off. `unsaid`: reasons that step 1 has shown; rank 0
+    says them where steps differ. All ranks must call it.
     """
     theirs = Records.from_text(first)
     recorder, train = Recorder(engine, len(theirs.steps)), engine.train_batch
@@ -42,6 +42,6 @@ def _tell(theirs: Records, ours: Records, require: bool, unsaid: list[str]) -> N
         say(why)
     if require and not told.within_rounding:
         raise OstinatoError(
-            f'{told.sentence()} ({WHY}); "require": false in the "ostinato" section lets the run go on all the same'
+            f'{told.sentence()} ({WHY}); "require": false in the "ostinato" section lets the run go on anyway'
         )
     say(f"measured: {told.sentence()}")

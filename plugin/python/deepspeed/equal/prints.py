@@ -1,27 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prints of a training's tensors, step by step, and whether two trainings that have the same ones are equal.
+"""Prints of a training's tensors, step by step, and whether two trainings of one model are equal.
 
     told = compare(Records.from_text(text), records)
     print(told.sentence())      # "steps 1 and 2: losses, gradients and weights of 26 layers equal DeepSpeed's 1F1B bit for bit"
 
-A print is a digest of a tensor's bytes, its norm, and a sketch from which the distance of two tensors is
-estimated (within a quarter, as a rule), where their digests differ.
+A print is a digest of a tensor's bytes, its norm, and a sketch. Where the digests of two tensors differ, the
+sketches estimate their distance (within a quarter, as a rule).
 
 *Up to rounding* is a distance of at most sqrt(eps) / 4 of the first's norm: 9e-5 in fp32, 8e-3 in fp16 and
-TF32, 2e-2 in bf16. eps is of the coarsest dtype that the model computes in: sums in fp32 of what bf16 made
-have its digits. A gradient that only rounding keeps from zero (a key's bias before a softmax) has no digits
-that could agree: it may differ by eps of the norm of all gradients. Adam makes a whole step of it, so that
-tensor's weights count as rounding from there on. Of one tensor, such may be a part (the bias of query, key
-and value in one): where its gradient rounds, weights may differ by what the optimizer has moved its faint
-elements, those of at most sqrt(eps) / 4 of their root mean square. What overflowed in both agrees. Integers
-must be equal.
+TF32, 2e-2 in bf16. eps is of the coarsest dtype that the model computes in: a sum in fp32 of bf16 results has
+only bf16's digits. A gradient that would be zero without rounding (a key's bias before a softmax) has no
+digits that could agree: it may differ by eps times the norm of all gradients. Adam turns it into a whole
+step, so the weights of that tensor count as rounding from there on. It may also be just a part of a tensor
+(one bias for query, key and value): where its gradient rounds, weights may differ by what the optimizer has
+moved its faint elements, those of at most sqrt(eps) / 4 of their root mean square. Values that overflowed in
+both agree. Integers must be equal.
 
-Where 1F1B differs from itself beyond rounding, when it runs a step once more, twice that is added (in each
-step, as weights drift): kernels that add in an order that they do not keep. Beyond sqrt(eps) nothing is
-added: no order explains it, but a layer that keeps state, or draws from a generator that nobody has put back.
+Where 1F1B differs from itself beyond rounding when it runs a step once more (kernels that do not add in a
+fixed order), twice that difference is added to the bound (in each step, as weights drift). Beyond sqrt(eps)
+nothing is added: that is no matter of order, but a layer that keeps state, or that draws from a generator
+which is not restored.
 
-A layer that computes something else in its forward changes the gradients of all layers: the first is named,
-which need not be that one.
+A layer that computes something different in its forward changes the gradients of all layers: the first layer
+is named, which need not be the cause.
 """
 
 import hashlib
@@ -56,13 +57,13 @@ class Print(NamedTuple):
     kind: str  # dtype and shape
     digest: str
     norm: float
-    sketch: list[float]  # of a difference of tensors, it is the difference of theirs
-    faint: float = 0.0  # which share of its elements; of gradients
+    sketch: list[float]  # linear: the sketch of a difference is the difference of the sketches
+    faint: float = 0.0  # share of faint elements; of gradients only
 
 
 Step = dict[
     str, dict[str, Print | None]
-]  # by KINDS and the tensor's name ("" of what the model has one of); None: no gradient
+]  # by KINDS and the tensor's name ("" where there is one per model); None: no gradient
 
 
 class Difference(NamedTuple):
@@ -74,7 +75,7 @@ class Difference(NamedTuple):
     layer: int
     by: float  # relative to the first's norm
     rounding: bool
-    words: str = ""  # where the two cannot be subtracted
+    words: str = ""  # in place of `by`, where the two cannot be subtracted
 
     def __str__(self) -> str:
         where = f" of layer {self.layer} ({self.name})" if self.name else ""
@@ -82,14 +83,14 @@ class Difference(NamedTuple):
 
 
 class Records(NamedTuple):
-    """What one or all ranks saw."""
+    """What one rank, or all ranks, saw."""
 
     steps: list[Step]
     layers: dict[str, int]  # by the tensor's name; the loss function comes after the last layer
     left_out: list[str]  # names of tensors of which a rank holds a part
-    unseen: str  # the optimizer whose gradients could not be had
+    unseen: str  # the optimizer that does not show its gradients
     eps: float  # of the coarsest dtype
-    itself: Sequence[Difference] = ()  # of one step from itself, when it runs once more
+    itself: Sequence[Difference] = ()  # between two runs of the same step
 
     def to_text(self) -> str:
         return json.dumps(self)
@@ -111,7 +112,7 @@ def _signs(seed: int) -> torch.Tensor:
 
 
 def print_of(tensor: torch.Tensor, piece: int = PIECE, eps: float = 0.0) -> Print:
-    """`piece`: blocks that are on the processor at a time. `eps`: faint elements are counted, as of a
+    """`piece`: blocks that are copied to the CPU at a time. `eps`: if set, counts faint elements, for a
     gradient. O(elements)."""
     tensor = tensor.detach().to_dense() if tensor.is_sparse else tensor.detach()
     kind = f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
@@ -130,7 +131,7 @@ def print_of(tensor: torch.Tensor, piece: int = PIECE, eps: float = 0.0) -> Prin
         for block, values in enumerate(held.split(BLOCK), begin // BLOCK):
             values = values.to(torch.float64)
             square += float(values.dot(values))
-            if eps:  # of a block, whose elements are like the tensor's
+            if eps:  # relative to the block, which stands for the tensor
                 sizes = values.abs()
                 faint += int(((sizes > 0) & (sizes <= bound(eps) * values.square().mean().sqrt())).sum())
             rows = torch.nn.functional.pad(values, (0, -len(values) % SUMS)).view(-1, SUMS)
@@ -145,7 +146,7 @@ def same(first: Print | None, second: Print | None) -> bool:
 
 @dataclass(frozen=True)
 class Comparison:
-    """`differences` are in the order of steps, KINDS and the model; `kinds`: those that were compared."""
+    """`differences`: in the order of steps, KINDS and layers; `kinds`: those that were compared."""
 
     steps: int
     layers: int
@@ -153,11 +154,11 @@ class Comparison:
     differences: list[Difference]
     left_out: int
     unseen: str
-    itself: Sequence[Difference] = ()  # of the first from itself, the largest first
+    itself: Sequence[Difference] = ()  # between two runs of 1F1B, the largest first
 
     @property
     def equal(self) -> bool:
-        """Bit for bit. The norm of all gradients, which ranks add up in their own order, may round."""
+        """Bit for bit. Only the norm of all gradients may round, as ranks add it up in their own order."""
         return all(d.kind == "norm" and d.rounding for d in self.differences)
 
     @property
@@ -165,8 +166,8 @@ class Comparison:
         return all(d.rounding for d in self.differences)
 
     def sentence(self) -> str:
-        notes = [f"gradients not seen under {self.unseen}"] * bool(self.unseen)
-        notes += [f"left out: {self.left_out} tensors of which ranks hold parts"] * bool(self.left_out)
+        notes = [f"gradients not compared: {self.unseen} does not show them"] * bool(self.unseen)
+        notes += [f"not compared: {self.left_out} tensors that are split over ranks"] * bool(self.left_out)
         itself = f"; {STOCK} does not repeat itself here: {_listed(self.itself)}" if self.itself else ""
         return " (".join([self._told() + itself, *["; ".join(notes) + ")"] * bool(notes)])
 
@@ -198,7 +199,7 @@ class Comparison:
 
 
 def _listed(differences: Sequence[Difference]) -> str:
-    """The loss, if it is among them, and the first tensor."""
+    """The loss, if it differs, and the first tensor."""
     told = [d for d in differences if not d.name][:1] + [d for d in differences if d.name][:1]
     more = len({d.layer for d in differences if d.name}) - 1
     return ", ".join(map(str, told)) + (f", and {more} more layer{'s'[: more > 1]}" if more > 0 else "")
@@ -229,13 +230,13 @@ def compare(first: Records, second: Records) -> Comparison:
     counted = len({layers[name] for name in names[1:]})
     itself = sorted(
         first.itself, key=lambda d: (d.rounding and d.by > bound(eps), -d.by)
-    )  # last gradients of rounding alone
+    )  # gradients that are only rounding come last
     return Comparison(len(steps), counted, kinds, found, len(left_out), unseen, itself)
 
 
 def _of_later_module(name: str) -> bool:
-    """What is not tied in a tied module is another tensor on each rank that has the module; a plan may run
-    all its layers on the first one's."""
+    """A parameter of a tied module that is not tied is a separate tensor on each rank that has the module; a
+    plan may run all its layers on the first rank's module."""
     return name.startswith("tied_modules.") and "@" in name
 
 
@@ -244,20 +245,20 @@ def bound(eps: float) -> float:
 
 
 class _Judge:
-    """Of differences in the order in which they arise."""
+    """Judges differences, in the order in which they arise."""
 
     def __init__(self, layers: dict[str, int], eps: float, first: Records):
         self._layers, self._eps, self._steps = layers, eps, first.steps
         beyond = [d for d in first.itself if not d.rounding]
-        self._itself: dict[int, float] = {}  # by layer: what 1F1B differs from itself by
+        self._itself: dict[int, float] = {}  # by layer: how far two runs of 1F1B differ
         if max((d.by for d in beyond), default=0.0) <= math.sqrt(eps):
             self._itself = {
                 layer: max(d.by for d in beyond if d.layer == layer) for layer in {d.layer for d in beyond}
             }
-        self._noisy: set[str] = set()  # names of tensors that have had a gradient of rounding alone
+        self._noisy: set[str] = set()  # names of tensors that have had a gradient that was only rounding
         self._faint: dict[
             str, float
-        ] = {}  # by the name of a tensor that has had a gradient that rounds: the largest share of faint elements
+        ] = {}  # largest share of faint elements, by the name of a tensor with a gradient that rounded
 
     def difference(
         self,
@@ -270,7 +271,7 @@ class _Judge:
         a, b = pair
         layer = self._layers.get(name, -1)
         if a is None or b is None:
-            words = f", which {STOCK} has not" if a is None else f", which only {STOCK} has"
+            words = f", which {STOCK} does not have" if a is None else f", which only {STOCK} has"
             return Difference(step, kind, name, layer, math.inf, False, words)
         if a.kind != b.kind:
             return Difference(step, kind, name, layer, math.inf, False, f", {b.kind} instead of {a.kind}")
@@ -300,15 +301,15 @@ class _Judge:
         return Difference(step, kind, name, layer, distance / a.norm if a.norm else math.inf, rounding)
 
     def _unsteady(self, step: int, layer: int) -> float:
-        """Twice what 1F1B differs from itself by, as both differ so; of all layers once weights are others,
-        and of the loss."""
+        """Twice the difference between two runs of 1F1B, as both sides vary; the largest of all layers once
+        weights have changed, and for the loss."""
         if step == 1 and layer >= 0:
             return 2 * self._itself.get(layer, 0.0)
         return 2 * step * max(self._itself.values(), default=0.0)
 
     def _moved_by_rounding(self, step: int, name: str) -> float:
-        """How far two optimizers that take steps of one length, whatever the gradient's, can come apart by
-        the faint elements of a tensor."""
+        """How far a tensor's faint elements can drift apart under an optimizer with steps of a fixed length,
+        whatever the gradient's size."""
         if not (faint := self._faint.get(name, 0.0)):
             return 0.0
         seen = [

@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random numbers that layers draw under a plan: those of 1F1B where that is possible, and else rank 0 says
-which layers draw other ones.
+"""Random numbers that layers draw under a plan: those of 1F1B where that is possible; else rank 0 says which
+layers draw different ones.
 
     numbers = RandomNumbers(engine, stages, elsewhere=True)      # all ranks
-    data_iter = numbers.before_step(data_iter)                   # the first time, runs a micro-batch for what layers draw
+    data_iter = numbers.before_step(data_iter)                   # the first time, runs one micro-batch to learn what layers draw
     numbers.prepare(evaluates=False)                             # a step, or an evaluation
     numbers.begin(batches)
     with numbers.forward(batch): ...                             # around every stage's forward
     numbers.end(whole=True)
-    numbers.after_step(1)                                        # says what is not as in 1F1B
+    numbers.after_step(1)                                        # says what differs from 1F1B
 
 DeepSpeed lets each rank draw from its generators for the layers of its partition, in the order of
-micro-batches. Where the plan runs layers `elsewhere`, or in another order, what each of them takes is learned
-from one forward, and its generators are put where 1F1B would have them (streams). What draws without having
-been learned is seen by the states of the generators (draws).
+micro-batches. Where the plan runs layers on different ranks (`elsewhere`) or in a different order, one forward
+shows what each layer draws, and the generators are set to where 1F1B would have them (streams). Draws that
+were not learned show up in the states of the generators (draws).
 """
 
 from collections.abc import Callable, Iterator
@@ -35,7 +35,7 @@ from .streams import Learning, Streams, layers_kept
 
 
 class RandomNumbers:
-    """Of one engine. `elsewhere`: layers would draw other numbers than in 1F1B; else nothing is watched."""
+    """Of one engine. `elsewhere`: layers would draw different random numbers than under 1F1B; else nothing is watched."""
 
     def __init__(self, engine: Any, stages: list[Stage], elsewhere: bool):
         self._engine, self._module, self._stages = engine, engine.module, stages
@@ -43,17 +43,17 @@ class RandomNumbers:
         self._draws = Draws() if elsewhere else None
         self._steps: Streams | None = None
         self._evaluations: Streams | None = None
-        self._evaluated = False  # once at least, or what layers draw in it is being learned
-        self._told = {"step": False, "evaluation": False}  # what draws
-        self._learning = False  # what runs is no step, and no evaluation
-        self._streams: Streams | None = None  # those of the step or evaluation that runs
-        self._unread: generators.State | None = None  # before the batch was read that begins what comes next
-        self._watcher: Draws | Streams | Learning | None = None  # is told of each layer before it runs
+        self._evaluated = False  # at least once, or what layers draw in an evaluation is being learned
+        self._told = {"step": False, "evaluation": False}  # whether a rank has said what draws
+        self._learning = False  # what runs is neither a step nor an evaluation
+        self._streams: Streams | None = None  # of the current step or evaluation
+        self._unread: generators.State | None = None  # before the first batch of the next step was read
+        self._watcher: Draws | Streams | Learning | None = None  # hears of each layer before it runs
 
     # ---- a step, an evaluation
 
     def before_step(self, data_iter):
-        """Before the first one. Returns the iterator that train_batch() is still to be given. All ranks must
+        """To be called before the first step. Returns the iterator to pass on to train_batch(). All ranks must
         call it."""
         if not self.elsewhere:
             return data_iter
@@ -66,8 +66,8 @@ class RandomNumbers:
         return None
 
     def prepare(self, evaluates: bool) -> None:
-        """Before anything of a step or evaluation, for the first evaluation learns what layers draw in it.
-        All ranks must call it."""
+        """To be called before anything else in a step or evaluation: the first evaluation learns what layers
+        draw. All ranks must call it."""
         self._streams = self._of_evaluation() if evaluates else self._steps
 
     def begin(self, batches: int) -> None:
@@ -75,12 +75,12 @@ class RandomNumbers:
         if self._draws is not None:
             self._draws.enter(LAYERS)
         if self._streams is not None:
-            streams, self._streams = self._streams, None  # the first batch is read before they begin
+            streams, self._streams = self._streams, None  # read the first batch before they begin
             streams.begin_step(batches, self._read_first())
             self._watcher = self._streams = streams
 
     def end(self, whole: bool) -> None:
-        """Whatever has happened since begin(). `whole`: it ran to its end."""
+        """Ends what begin() began. `whole`: it ran to its end."""
         self._module.watcher = None
         if self._draws is not None:
             self._draws.leave()
@@ -89,19 +89,19 @@ class RandomNumbers:
         if whole:
             self._streams.end_step()
             assert self._draws is not None  # what draws is learned where something does
-            self._draws.forget(TORCHS)  # all of it the streams'
+            self._draws.forget(TORCHS)  # the streams account for all of it
         self._watcher = self._streams = None
 
     def after_step(self, number: int) -> None:
-        """Rank 0 says what the first step has shown; what comes later is said by the rank that sees it. All
-        ranks must call it."""
+        """Rank 0 says what the first step has shown; later, each rank says what it sees. All ranks must call
+        it."""
         if number == 1:
             self._watcher = None
         self._tell("step", self._steps, together=number == 1)
 
     @contextmanager
     def evaluation(self) -> Iterator[None]:
-        """Around one."""
+        """Around an evaluation."""
         first = not self._evaluated
         yield
         if self._evaluated:
@@ -112,7 +112,7 @@ class RandomNumbers:
 
     @contextmanager
     def forward(self, batch: int) -> Iterator[None]:
-        """Around a stage's, on one batch."""
+        """Around a stage's forward on one batch."""
         if self._watcher is None:
             yield
             return
@@ -124,7 +124,7 @@ class RandomNumbers:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Around what DeepSpeed's code reads; what a loader draws there is no layer's."""
+        """Around DeepSpeed's reading of a batch: what a loader draws there belongs to no layer."""
         if self._draws is not None:
             self._draws.enter(BATCH)
         before = generators.current() if self._streams is not None else None
@@ -135,13 +135,13 @@ class RandomNumbers:
             self._draws.enter(LAYERS)
 
     def read_early(self) -> None:
-        """The first batch of what is to begin."""
+        """Reads the first batch of the step to come."""
         self._unread = self._unread or (generators.current() if self._streams is not None else None)
         self._engine.read_first_batch()
 
     def read_step(self, read: Callable[[], None], count: int) -> None:
-        """All batches of a step, before begin(): `read` reads the next. A loader that starts over draws at
-        the first."""
+        """Reads all batches of a step, before begin(): `read` reads the next. A loader that starts over draws
+        at the first."""
         if self._streams is None:
             with self.reading():
                 for _ in range(count):
@@ -193,7 +193,7 @@ class RandomNumbers:
         return self._evaluations
 
     def _read_first(self) -> generators.State | None:
-        """The first batch is read at once: where a loader starts over, it draws before any layer does. The
+        """Reads the first batch at once, as a loader that starts over draws before any layer does. Returns the
         state before it."""
         if not self._engine._reads_data():
             return None
@@ -203,9 +203,9 @@ class RandomNumbers:
         return before
 
     def _learn(self, follows_none: bool) -> Streams | None:
-        """Before the first step or evaluation: runs one micro-batch for what layers draw in it. Its batch is
-        read again, and buffers become what they were. `follows_none`: streams of layers that draw nothing,
-        too, for what a loader draws. All ranks must call it.
+        """Before the first step or evaluation: runs one micro-batch to learn what layers draw. The batch is
+        used again, and buffers are restored. `follows_none`: makes streams also where no layer draws, for what
+        a loader draws. All ranks must call it.
         """
         engine, run = self._engine, self._engine._ostinato
         batches_before, loader, iterator = (

@@ -2,22 +2,22 @@
 """The random numbers that 1F1B draws, under any placement.
 
 In DeepSpeed's own pipeline each rank draws from its own generators: micro-batch after micro-batch, for the
-layers of its partition in order. That sequence is the rank's stream. Where each layer takes as many numbers
-for every micro-batch, the state that it starts from is known without running anything else: the stream's
-state at the beginning of the step, so many numbers on. So a rank that runs a layer of another's partition
-puts its generators there before it, and puts them back afterwards.
+layers of its partition in order. That sequence is the rank's stream. Where each layer draws the same amount of
+random numbers for every micro-batch, the state that it starts from can be computed: the stream's state at the
+beginning of the step, advanced by a known count. So a rank that runs a layer from another rank's partition
+sets its generators to that state before the layer, and restores them afterwards.
 
-    counts = Learning(...)                  # watches one forward of each layer, for what it takes
+    counts = Learning(...)                  # watches one forward of each layer, and counts what it draws
     streams = Streams(parts, rank, counts, group, device)
-    streams.begin_step(batches)             # all ranks: states at the beginning of the step
-    streams.begin(batch); streams.enter(layer); ...; streams.end()      # around what runs, forwards and recomputations
+    streams.begin_step(batches)             # all ranks: exchanges the states at the beginning of the step
+    streams.begin(batch); streams.enter(layer); ...; streams.end()      # around each forward and recomputation
     streams.end_step()
-    streams.new()                           # layers that took another number than was learned: not 1F1B's from there on
+    streams.new()                           # layers that drew more or fewer than was learned: not 1F1B's from there on
 
-Numbers that a hook draws in a backward, or a layer that recomputes itself without its generator's state, are
-nobody's stream: they come from where such draws left off.
+Random numbers that a hook draws in a backward, or a layer that recomputes itself without restoring its random
+state, belong to no stream: they have a separate state, which goes on from one such draw to the next.
 
-Training and evaluation have streams of their own, for layers draw otherwise in them; "step" stands for
+Training and evaluation have separate streams, because layers draw differently in them; "step" stands for
 either.
 """
 
@@ -37,8 +37,8 @@ from ..stages.module import StagedLayers
 
 
 class Learning(Draws):
-    """How many numbers each layer of this rank takes. `counts`: by layer; None where they are not torch's, or
-    cannot be counted."""
+    """How many random numbers each layer of this rank draws. `counts`: by layer; None where they are not
+    torch's, or cannot be counted."""
 
     def __init__(self):
         super().__init__()
@@ -54,7 +54,7 @@ class Learning(Draws):
 
 
 class Streams:
-    """Of one rank. `parts`: DeepSpeed's partition; `counts`: of every layer that draws, the same on all ranks
+    """Of one rank. `parts`: DeepSpeed's partition; `counts`: of every layer that draws, equal on all ranks
     of the pipeline."""
 
     def __init__(self, parts: list[int], rank: int, counts: dict[int | str, Counts], group, device):
@@ -69,7 +69,7 @@ class Streams:
         self._starts: list[list[State]] = []  # by stream and batch, as far as they were needed
         self._batch = self._batches = 0
         self._checks = self._entered = True
-        self._beside: State | None = None  # where what is drawn in backwards goes on; None until something is
+        self._beside: State | None = None  # the state for draws in backwards; None until there are some
         self._own = self._expected = generators.current()
         self._now: int | str | None = None
         self._anew = False
@@ -79,8 +79,8 @@ class Streams:
         """All ranks of the pipeline must call it. `before`: the state before this rank read the first batch;
         None where it reads none.
 
-        In DeepSpeed's own pipeline the first and the last rank read it, and draw what a loader draws that
-        begins anew.
+        In DeepSpeed's own pipeline the first and the last rank read the batch, so their generators also move
+        when a loader starts over and shuffles.
         """
         self._batches, after, last = batches, generators.current(), len(self._order) - 1
         drew = generators.taken(before, after) if before is not None else tuple(0 for _ in after)
@@ -91,21 +91,21 @@ class Streams:
         self._starts = [[state] for state in self._gathered(after if reads else before or after, drew, reads)]
 
     def end_step(self) -> None:
-        """This rank's generators are where DeepSpeed's own pipeline would have left them."""
+        """Sets this rank's generators to where DeepSpeed's own pipeline would have left them."""
         generators.become(self._start(self._rank, self._batches))
         self._starts = []
 
     def begin(self, batch: int, recomputed: bool = False) -> None:
-        """`recomputed`: by what puts the generators somewhere itself, so that nothing is checked."""
+        """`recomputed`: by code that sets the generators itself, so that nothing is checked."""
         self._batch, self._now, self._checks, self._entered = batch, None, not recomputed, False
         self._anew = False
         self._own = self._expected = generators.current()
-        if recomputed:  # not where forwards begin: what is put there has been kept from a forward
+        if recomputed:  # start elsewhere than forwards, so that a state restored from a forward is told apart
             self._beside = self._beside or generators.advanced(self._own, tuple(4 for _ in self._own))
             generators.become(self._beside)
 
     def drawn_anew(self) -> None:
-        """In 1F1B, what runs next draws other numbers than in its forward."""
+        """Under 1F1B, what runs next draws different random numbers than in its forward."""
         self._anew = True
 
     def enter(self, what: int | str) -> None:
@@ -135,17 +135,17 @@ class Streams:
             self._beside, self._new[BACKWARD] = now, ["torch"]
 
     def _check(self) -> None:
-        """What ran last has taken what it was to take."""
+        """Checks that what ran last has drawn what was learned."""
         if (
             self._checks
             and self._now is not None
             and not generators.same(generators.current(), self._expected)
         ):
-            self._new[self._now] = ["another number of them than in the first forward"]
+            self._new[self._now] = ["more or fewer than in the first forward"]
             self._expected = generators.current()
 
     def note_batch(self, before: State) -> None:
-        """After a batch was read, inside of a step."""
+        """To be called after a batch was read within a step."""
         if not generators.same(before, generators.current()):
             self._new[BATCH] = ["torch"]
 
@@ -154,7 +154,7 @@ class Streams:
         return found
 
     def _start(self, stream: int, batch: int) -> State:
-        """O(batches) once a step and stream."""
+        """O(batches), once per step and stream."""
         states = self._starts[stream]
         while len(states) <= batch:
             total = self._total[stream]
@@ -162,7 +162,7 @@ class Streams:
         return states[batch]
 
     def _gathered(self, state: State, drew: Counts, reads: bool) -> list[State]:
-        """Of each rank of the pipeline; of those that would read the first batch in DeepSpeed's, after it."""
+        """The state of each rank of the pipeline; after the first batch on ranks that DeepSpeed lets read it."""
         sizes = [len(tensor) for tensor in state]
         numbers = torch.tensor([reads, *drew], dtype=torch.int64)
         mine = torch.cat([*state, numbers.view(torch.uint8)]).to(self._device)
@@ -183,15 +183,14 @@ class Streams:
 
 
 def _sum(counts) -> Counts | None:
-    """None of nothing."""
+    """None if there are no counts."""
     listed = list(counts)
     return tuple(map(sum, zip(*listed, strict=True))) if listed else None
 
 
 @contextmanager
 def layers_kept(model: StagedLayers) -> Iterator[None]:
-    """What a forward leaves in buffers is undone, and DeepSpeed's checkpointing, which counts forwards, takes
-    no part in it."""
+    """Restores buffers on exit, and switches off DeepSpeed's checkpointing, which counts forwards."""
     interval, model.activation_checkpoint_interval = model.activation_checkpoint_interval, 0
     buffers = Buffers({**model.layers_here(), "loss": model.loss_fn})
     before = buffers.now()

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers lie where the plan has them before the script sees its model.
+"""Places layers as the plan asks before the script sees its model.
 
 At the end of `PipelineModule.__init__` `placing` learns the plan (from `enable()`, OSTINATO_PLAN or
 --deepspeed_config), checks with all ranks that it was made for this model (`model_identity`, `loss_state`,
 `experts`), and lays the layers out: `rebuild` moves one layer at a time from the rank where DeepSpeed's
-partition built it to the rank of the plan, `holdings` says what of a layer goes along, `tied` where modules
-go that several layers use, and which layers must stay together.
+partition built it to the rank of the plan, `holdings` says which tensors move with a layer, `tied` where
+modules go that several layers use, and which layers must stay together.
 
-From then on nothing moves: what a script does to its layers afterwards, it does to layers in their place.
+From then on nothing moves: a script's later changes apply to layers in their final place.
 """

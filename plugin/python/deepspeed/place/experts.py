@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers of experts (deepspeed.moe) make the process groups of their experts while the engine is made: every
-rank must have such a layer, or the ranks would count their groups differently, and wait for each other for
-ever.
+"""Layers of experts (deepspeed.moe) make their experts' process groups while the engine is made: every rank
+must have such a layer, or the ranks would make different groups, and hang.
 """
 
 from ostinato.groups import everyones
@@ -11,20 +10,20 @@ from ..upstream import Model
 
 
 def refuse_experts_apart(model: Model) -> None:
-    """After the layers have moved, before DeepSpeed looks for experts. All ranks must call it; raises the
-    same on each."""
+    """To be called after the layers have moved, before DeepSpeed looks for experts. All ranks must call it;
+    raises the same error on each."""
     everyone = everyones(_groups_to_come(model))
     if all(groups == everyone[0] for groups in everyone):
         return
     has, lacks = everyone.index(max(everyone, key=len)), everyone.index(min(everyone, key=len))
     raise OstinatoError(
-        f"rank {has} has layers of experts (deepspeed.moe, ep_size {', '.join(map(str, everyone[has]))}) under this placement, and rank "
-        f"{lacks} has {'none' if not everyone[lacks] else 'others'}: DeepSpeed makes their process groups where they are, and the ranks would "
-        "wait for each other for ever. Use a placement that has layers of experts on every rank"
+        f"under this placement rank {has} has layers of experts (deepspeed.moe, ep_size {', '.join(map(str, everyone[has]))}), and rank "
+        f"{lacks} has {'none' if not everyone[lacks] else 'different ones'}: each rank makes process groups for its experts, and the ranks would "
+        "hang. Use a placement that puts layers of experts on every rank"
     )
 
 
 def _groups_to_come(model: Model) -> list:
-    """What tells the groups apart, in the order in which DeepSpeed makes them."""
+    """What identifies the groups, in the order in which DeepSpeed makes them."""
     layers = [module for module in model.modules() if hasattr(module, "set_deepspeed_parallelism")]
     return list(dict.fromkeys(getattr(layer, "ep_size", 0) for layer in layers))

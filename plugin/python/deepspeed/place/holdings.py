@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a rank holds of a layer that moves, whether it can become that of another rank, and how it does."""
+"""What a rank holds of a layer that moves, whether another rank can take it over, and how it is sent."""
 
 from dataclasses import dataclass
 
@@ -24,13 +24,13 @@ class Facts:
 def check_transfer(
     unit: str, sent: list[Facts], expected: list[Facts], rank: int, shard: Shard | None
 ) -> None:
-    """Every rank checks every transfer, so that all raise the same. `shard`: the part that the target takes;
+    """Every rank checks every transfer, so that all raise the same error. `shard`: the part that the target takes;
     None: all."""
     cut = {fact.name: fact.cut for fact in expected}
     parts = {f.name: (_part_of(f.shape, cut.get(f.name), shard), f.dtype) for f in sent}
     if parts != {f.name: (f.shape, f.dtype) for f in expected}:
         raise OstinatoError(
-            f'layer "{unit}" is not what its LayerSpec builds (rank {rank} holds other tensors): change layers in their '
+            f'layer "{unit}" is not what its LayerSpec builds (rank {rank} holds different tensors): change layers in their '
             "constructor, or after PipelineModule() has made them"
         )
 
@@ -43,7 +43,7 @@ def _part_of(shape: tuple[int, ...], cut: int | None, shard: Shard | None) -> tu
 
 
 def tensors_of(module) -> list[tuple[str, torch.Tensor]]:
-    """Parameters and buffers by name, shared ones once."""
+    """Parameters and buffers by name; shared ones appear once."""
     return [*module.named_parameters(), *module.named_buffers()]
 
 
@@ -53,7 +53,7 @@ def facts_of(module: torch.nn.Module) -> list[Facts]:
 
 
 def send_tensors(module: torch.nn.Module, wanted: list[Facts], part: Shard | None, rank: int, group) -> None:
-    """To a rank that builds the same module, or a part of it."""
+    """Sends tensors to a rank that builds the same module, or a part of it."""
     have = dict(tensors_of(module))
     for fact in wanted:
         tensor = have[fact.name]
@@ -65,7 +65,7 @@ def send_tensors(module: torch.nn.Module, wanted: list[Facts], part: Shard | Non
 
 
 def receive_tensors(module: torch.nn.Module, rank: int, group) -> None:
-    """What send_tensors() sends. A tensor keeps its order in memory (channels_last, say)."""
+    """Receives what send_tensors() sends. A tensor keeps its memory format (channels_last, for example)."""
     for _, tensor in tensors_of(module):
         if tensor.numel():
             held, numbers = tensor.data, tensor.data.contiguous()
@@ -75,5 +75,5 @@ def receive_tensors(module: torch.nn.Module, rank: int, group) -> None:
 
 
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor as bytes, which every backend can send whatever the dtype. A view where it is contiguous."""
+    """The tensor as bytes, which every backend can send for any dtype. A view where it is contiguous."""
     return tensor.detach().contiguous().view(-1).view(torch.uint8)

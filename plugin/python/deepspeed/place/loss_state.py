@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A loss_fn with parameters or buffers, whose loss another rank computes than in 1F1B.
+"""A loss_fn with parameters or buffers, where the plan computes the loss on a different rank than 1F1B.
 
-    hand_on(model, stages)      # that rank's loss_fn has the values of the one that 1F1B uses
+    hand_on(model, stages)      # gives that rank's loss_fn the values of the one that 1F1B uses
 
-Each rank has built one of its own, which PipelineModule holds as "loss_fn", and in 1F1B the last rank's
+Each rank has built its own loss_fn, which PipelineModule holds as "loss_fn"; under 1F1B the last rank's
 learns.
 """
 
@@ -19,7 +19,7 @@ NAME = "loss_fn"  # in a PipelineModule
 
 
 def hand_on(model: Model, stages: list[Stage]) -> None:
-    """All ranks must call it. Raises OstinatoError on each where they have other ones."""
+    """All ranks must call it. Raises OstinatoError on each where theirs differ."""
     ranks, last = [stage.rank for stage in stages if stage.ends], len(model._grid.pp_group) - 1
     if set(ranks) <= {last}:
         return
@@ -30,15 +30,15 @@ def hand_on(model: Model, stages: list[Stage]) -> None:
             f"{facts[0]} on rank {rank}" for facts, rank in zip(everyone, model._grid.pp_group, strict=True)
         )
         raise OstinatoError(
-            f"the placement computes the loss on another rank than 1F1B, and loss_fn, or what its tensors are, differs between ranks ({kinds}): give "
-            "PipelineModule an equal one on every rank"
+            f"the placement computes the loss on a different rank than 1F1B, but loss_fn, or its tensors' shapes or dtypes, differ between ranks "
+            f"({kinds}): give PipelineModule the same loss_fn on every rank"
         )
     for tensor in tensors.values():
         dist.broadcast(tensor.data, model._grid.pp_group[last], group=model._grid.pp_proc_group)
 
 
 def is_its(name: str) -> bool:
-    """Whether a parameter of that name is the loss's."""
+    """Whether the parameter `name` belongs to the loss."""
     return name.startswith(f"{NAME}.")
 
 

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a plan was made for this model: its placement carries the digest of each layer that was profiled.
+"""Whether a plan was made for this model: its placement holds the digest of each profiled layer.
 
-A rank has built some layers only. So each says the digests of those (agreement), and all tell the model's
-together, before DeepSpeed casts anything. A profile shows layers as deepspeed.initialize() gets them:
-adapters that a script puts on are not there yet when the PipelineModule is made, so that then only names are
-compared.
+A rank has built only some layers. So each rank sends the digests of its layers (agreement), and together they
+make the model's, before DeepSpeed casts anything. A profile shows layers as deepspeed.initialize() gets them:
+when the PipelineModule is made, the script has not added its adapters yet, so only names are compared then.
 """
 
 import torch
@@ -16,12 +15,12 @@ from ..upstream import Model, Topology
 
 
 def names_of(model: Model) -> list[str]:
-    """Of all layers, known without building them."""
+    """The names of all layers, known without building them."""
     return [layer_name(index, spec) for index, spec in enumerate(model._layer_specs)]
 
 
 def local_digests(model: Model) -> dict[int, str]:
-    """Of the layers that this rank has built and holds whole, by index."""
+    """Digests of the layers that this rank has built and holds whole, by index."""
     digests = {}
     held = vars(model).get("_local_layers") or range(
         model._local_start, model._local_start + len(model.forward_funcs)
@@ -38,7 +37,7 @@ def local_digests(model: Model) -> dict[int, str]:
 
 def together(of_ranks: list[dict[int, str]], topology: Topology) -> dict[int, str]:
     """The digests of layers, by index; of slices, that of the first, which is profiled. Raises OstinatoError
-    where two ranks hold the same layer, or the same slice of it, with other parameters.
+    where two ranks hold the same layer, or the same slice of it, with different parameters.
     """
     whole: dict[tuple[int, int], tuple[str, int]] = {}
     for rank, digests in enumerate(of_ranks):
@@ -46,16 +45,18 @@ def together(of_ranks: list[dict[int, str]], topology: Topology) -> dict[int, st
         for index, digest in digests.items():
             known, first = whole.setdefault((which, index), (digest, rank))
             if known != digest:
-                raise OstinatoError(f"layer {index} has other parameters on rank {rank} than on rank {first}")
+                raise OstinatoError(
+                    f"layer {index} has different parameters on rank {rank} than on rank {first}"
+                )
     return {index: digest for (which, index), (digest, _) in whole.items() if which == 0}
 
 
 def check(program, digests: dict[int, str], specs: list, made: bool) -> str:
-    """What rank 0 is to say, or "". Raises OstinatoError, the same on every rank, where the plan was made for
-    another model.
+    """What rank 0 is to say, or "". Raises the same OstinatoError on every rank where the plan was made for a
+    different model.
 
-    `digests`: of this model's layers, but for those of which ranks hold parts; `made`: the script has
-    finished the model.
+    `digests`: of this model's layers, except those of which ranks hold parts; `made`: the script has finished
+    the model.
     """
     if not program.model_sha256:  # a placement that was written by hand
         return ""
@@ -79,7 +80,7 @@ def check(program, digests: dict[int, str], specs: list, made: bool) -> str:
     return (
         changed
         and (
-            f"layers {', '.join(map(str, changed))} were given other parameters after they were built: the plan was made for what their "
+            f"layers {', '.join(map(str, changed))} got different parameters after they were built: the plan was made for what their "
             "LayerSpecs build"
         )
         or ""
@@ -87,41 +88,41 @@ def check(program, digests: dict[int, str], specs: list, made: bool) -> str:
 
 
 def _unknown(placement: str) -> str:
-    return f'placement "{placement}" was made from a profile without digests of layers: whether it is of this model is not known'
+    return f'placement "{placement}" was made from a profile without digests of layers: it may be for a different model'
 
 
 def size_note(program, samples: int) -> str:
-    """What rank 0 is to say of micro-batches of so many samples, or ""."""
+    """What rank 0 is to say of micro-batches of `samples` samples, or ""."""
     if program.micro_batch_size in (0, samples):
         return ""
     return (
-        f"the plan was made for micro-batches of {program.micro_batch_size} samples, and this run has {samples} "
-        "(train_micro_batch_size_per_gpu): its times and memory are not those planned; profile again"
+        f"the plan was made for micro-batches of {program.micro_batch_size} samples, but this run has {samples} "
+        "(train_micro_batch_size_per_gpu): its times and memory will differ from the plan; profile again"
     )
 
 
 def _difference(placement: str, wrong: list[int], here: list[str], expected: list[str]) -> str:
     first = wrong[0]
-    what = f'layer {first} is "{here[first]}", and was "{expected[first]}"'
+    what = f'layer {first} is "{here[first]}", but was "{expected[first]}"'
     if here[first] == expected[first]:
-        what = f'layer {first} ("{here[first]}") has other parameters than it had'
+        what = f'layer {first} ("{here[first]}") has different parameters than'
     more = (
         f" ({len(wrong) - 1} more differ: {', '.join(map(str, wrong[1:9]))}{', ...' if len(wrong) > 9 else ''})"
         if wrong[1:]
         else ""
     )
     return (
-        f'placement "{placement}" was made for another model: {what} when the model was profiled{more}; profile this model '
-        '("ostinato profile"), and plan again'
+        f'placement "{placement}" was made for a different model: {what} when the model was profiled{more}; profile this model '
+        '("ostinato profile") and plan again'
     )
 
 
 def _as_specified(name: str, spec) -> str:
-    """The digest of what a LayerSpec builds, without memory for it; "" where that cannot be told."""
+    """The digest of what a LayerSpec builds, built without memory; "" where that fails."""
     if not hasattr(spec, "build"):
         return ""
     try:
         with random_state_kept(), torch.device("meta"):
             return layer_digest(name, layer_parameters(spec.build()))
-    except Exception:  # the user's constructor, on a device that it may not expect
+    except Exception:  # from the user's constructor, on a device that it may not expect
         return ""

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts the layers of a PipelineModule where a plan has them, at the end of its constructor.
+"""Places the layers of a PipelineModule as a plan asks, at the end of its constructor.
 
     place(model, {"plan": "plan.json"}, file=None)      # all ranks, before the script sees the model
     placed_of(model)                                    # Placed; None where DeepSpeed's own partition holds
 
-Whatever a script does to the model afterwards (optimizers, hooks, adapters, references to layers) it does to
-what trains. deepspeed.initialize() checks that configuration and plan fit, and makes the engine (start).
+So whatever a script does to the model afterwards (optimizers, hooks, adapters, references to layers) it does
+to the layers that train. deepspeed.initialize() checks that configuration and plan fit, and makes the engine
+(start).
 """
 
 from dataclasses import dataclass, field
@@ -31,7 +32,7 @@ from ..upstream import Model
 if TYPE_CHECKING:
     from ostinato._plugin import Program
 
-# What must be equal everywhere; files may have other names on other nodes.
+# What must be equal everywhere; files may have different names on each node.
 COMPARED = {
     "auto",
     "search",
@@ -50,28 +51,28 @@ KEY = "_ostinato_placed"
 
 @dataclass
 class Prepared:
-    """What this rank could make of its section; fields after the first that failed are None."""
+    """What this rank made of its section; fields after the first that failed are None."""
 
-    engine: int = 0  # which of the process's; 0: none yet
+    engine: int = 0  # which of the process's engines; 0: none yet
     section: Section | None = None
     paths: Paths | None = None
     program: "Program | None" = None
-    placement: str = ""  # its text, where steps have plans of their own
+    placement: str = ""  # its text, where each step gets its own plan
     measured: str = ""  # the profile that these plans follow; "": none
     places: list[cores.Place] = field(default_factory=list)  # by rank; known when the ranks have agreed
     error: OstinatoError | None = None
-    files: dict[str, str] = field(default_factory=dict)  # of a plan that was searched: their texts, by name
+    files: dict[str, str] = field(default_factory=dict)  # texts of a searched plan's files, by name
     kept: bool = False  # an earlier run has left the plan in "output"
 
     def checked(self) -> tuple[Section, Paths]:
-        """Once all ranks agree: nothing failed."""
+        """For use once all ranks agree that nothing failed."""
         assert self.section is not None and self.paths is not None
         return self.section, self.paths
 
 
 @dataclass
 class Placed:
-    """A model whose layers lie where the plan of `prepared` has them."""
+    """A model with its layers placed as the plan of `prepared` asks."""
 
     prepared: Prepared
     stages: list[plans.Stage]
@@ -84,8 +85,8 @@ def placed_of(model) -> Placed | None:
 
 
 def place(model: Model, section: dict, file: str | None) -> None:
-    """Where the plan is not known yet, is checked against 1F1B first, or is not for this model, the latter
-    stays as DeepSpeed has made it: deepspeed.initialize() says what is wrong. Raises OstinatoError on every
+    """Leaves the model as DeepSpeed made it where the plan is not known yet, is to be checked against 1F1B
+    first, or is not for this model (deepspeed.initialize() says what is wrong). Raises OstinatoError on every
     rank where a layer cannot be moved.
     """
     prepared = Prepared()
@@ -110,7 +111,7 @@ def place(model: Model, section: dict, file: str | None) -> None:
 
 
 def _is_known(section: Section, paths: Paths) -> bool:
-    """The plan, now that the model is made, and nothing comes before it. A second start without one has none."""
+    """Whether the plan is known now, while the model is made, and nothing runs before it."""
     if again.left_by_first() is not None:
         return paths.plan is not None and paths.plan.parent == again.left_by_first()
     return not section.check and (
@@ -119,8 +120,8 @@ def _is_known(section: Section, paths: Paths) -> bool:
 
 
 def take_kept(prepared: Prepared, model: Model, made: bool = True) -> bool:
-    """The plan that an earlier run with "auto" has left, or any for a placement that is named; whether there
-    is one. All ranks must call it."""
+    """Takes the plan that an earlier run with "auto" has left, or any plan for a named placement; returns
+    whether there is one. All ranks must call it."""
     with kept_plan(*prepared.checked(), model.topology().get_dim("pipe")) as found:
         if found is None:
             return False
@@ -131,7 +132,7 @@ def take_kept(prepared: Prepared, model: Model, made: bool = True) -> bool:
 
 
 def lay_out(prepared: Prepared, model: Model) -> Placed:
-    """Moves the layers. All ranks must call it, with one program."""
+    """Moves the layers. All ranks must call it, with the same program."""
     assert prepared.program is not None
     stages = plans.wired(plans.stages_of(prepared.program), model._layer_specs)
     shards = shards_of(model._grid, stages, prepared.checked()[0].timeout_s)
@@ -145,7 +146,7 @@ def lay_out(prepared: Prepared, model: Model) -> Placed:
 
 
 def lower(prepared: Prepared, paths: Paths, model: Model) -> None:
-    """The program of a plan that fits this model, and the model that it was made for; else the error."""
+    """Sets the program of a plan that fits this model, and the model that it was made for; else the error."""
     try:
         _lower(prepared, paths, model)
     except OstinatoError as error:
@@ -166,9 +167,9 @@ def _lower(prepared: Prepared, paths: Paths, model: Model) -> None:
 
 
 def agreed(prepared: Prepared, model: Model, configuration: str = "", made: bool = True) -> None:
-    """Raises the same on every rank where one cannot run, where they differ, and where the plan is for
-    another model. `configuration`: what of DeepSpeed's own must be equal, a line each; `made`: the script has
-    finished the model.
+    """Raises the same error on every rank where one cannot run, where they differ, and where the plan is for a
+    different model. `configuration`: what must be equal in DeepSpeed's own, one key per line; `made`: the
+    script has finished the model.
     """
     timeout_s = (prepared.section or Section.model_construct(plan="")).timeout_s
     everyone = agree(_statement(prepared, model, configuration), timeout_s)
@@ -177,7 +178,7 @@ def agreed(prepared: Prepared, model: Model, configuration: str = "", made: bool
         return
     digests = model_identity.together([statement.layers for statement in everyone], model.topology())
     note = model_identity.check(prepared.program, digests, model._layer_specs, made)
-    # What is searched here counts the sharing, and writes no hosts where layers wait or sleep more than they
+    # A search in this run counts shared cores, and writes no hosts where layers wait or sleep more than they
     # compute.
     counted = prepared.program.counts_hosts or prepared.checked()[0].searches
     for said in (note, "" if placed_of(model) else cores.note(prepared.places, counted)):

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gives a PipelineModule that has just been made the layers of a placement, with the weights that DeepSpeed's
-own partition initialised.
+"""Moves the layers of a new PipelineModule to the ranks of a placement, with the weights that DeepSpeed's own
+partition initialised.
 
 DeepSpeed has built each layer on the rank of its partition, with that rank's random numbers. Layers that stay
-are kept as they are. Those that move do so one at a time: their new rank builds one under a copy of the
-random state and takes over its parameters and buffers by name, and the old one drops its own before the next
-layer moves. So every weight, and every random number drawn afterwards, is what it would be without ostinato,
-and no rank holds more than one layer beside those of the two partitions.
+are kept as they are. The rest move one at a time: the new rank builds the layer, with its random state
+restored afterwards, and receives parameters and buffers by name; the old rank drops its layer before the next
+one moves. So every weight, and every random number drawn afterwards, is what it would be without ostinato,
+and no rank holds more than one layer beyond those of the two partitions.
 
 Units are what DeepSpeed registers: "3" for layer 3, "tied_modules.embed" for a tied module, once a rank. A
 layer of a sharded stage is a unit of each of the stage's ranks, which gets its part of every tensor.
@@ -38,10 +38,10 @@ from ..upstream import Model, count_elsewhere
 @dataclass(frozen=True)
 class Rebuilt:
     """`units`: of each pipeline rank in DeepSpeed's partition, in the order in which it registers them; None
-    where no layer changed its rank. `regrouped`: keys of tied layers whose gradients are now summed in
-    another order. `copies`: what this rank holds together with its peers, where the plan runs the model in
-    several directions. `parts`: the parameters of which it holds a part. `notes`: what rank 0 is to say of
-    layers that moved.
+    where no layer changed its rank. `regrouped`: keys of tied layers whose gradients are now summed in a
+    different order. `copies`: what this rank shares with its peers, where the plan runs the model in several
+    directions. `parts`: the parameters of which it holds a part. `notes`: what rank 0 is to say of layers
+    that moved.
     """
 
     units: list[list[str]] | None
@@ -82,7 +82,7 @@ def rebuild(model, stages: list[Stage], shards: dict[int, Shard]) -> Rebuilt:
 
 
 def moves(model, stages: list[Stage]) -> bool:
-    """Whether some layer of a model that DeepSpeed has made lies elsewhere in these stages."""
+    """Whether these stages put any layer on a different rank than DeepSpeed's partition."""
     return [_holders(stages, layer) for layer in range(model._num_layers)] != [
         (rank,) for rank in owners_of(model)
     ]
@@ -94,7 +94,7 @@ def _holders(stages: list[Stage], layer: int) -> tuple[int, ...]:
 
 
 def _places(stages: list[Stage]) -> dict[int, dict[int, Shard]]:
-    """By sharded layer and pipeline rank, which part it holds: the same for all directions that it serves."""
+    """By sharded layer and pipeline rank, the part that the rank holds: the same for all directions."""
     places: dict[int, dict[int, Shard]] = {}
     for stage in (c for c in stages if c.sharded):
         parts = {rank: Shard(index, len(stage.ranks)) for index, rank in enumerate(stage.ranks)}
@@ -104,17 +104,17 @@ def _places(stages: list[Stage]) -> dict[int, dict[int, Shard]]:
 
 
 def _wires(model: Model, stages: list[Stage]) -> dict[int, list[Wires]]:
-    """Where the stages are not a chain: by stage, what each of its layers is given and hands on."""
+    """Where the stages are not a chain: by stage, what each of its layers takes and returns."""
     if stages[0].takes is None:
         return {}
     return {index: wires.layers for index, wires in stage_wires(model._layer_specs, stages).items()}
 
 
 def _regrouped(model: Model, before: list[int], by_layer: list[Stage]) -> list[str]:
-    """DeepSpeed adds the gradients of tied layers within a stage as they come, and those of several ranks at
-    the end.
+    """Keys of tied layers whose gradients are summed in a different order.
 
-    The sums are the same where layers that shared a rank share a stage, and those that did not are on
+    DeepSpeed adds the gradients of tied layers within a stage as they come, and those of several ranks at the
+    end. The sums are the same where layers that shared a rank share a stage, and layers that did not are on
     different ranks.
     """
     tied: dict[str, list[int]] = {}
@@ -132,8 +132,8 @@ def _regrouped(model: Model, before: list[int], by_layer: list[Stage]) -> list[s
 
 @dataclass
 class _Said:
-    """By one rank, of the unit that moves next: what it has of it, and why it cannot build it ("" where it
-    can)."""
+    """What a rank says of the unit that moves next: what it holds of it, and why it cannot build it ("" where
+    it can)."""
 
     facts: list[Facts] = field(default_factory=list)
     error: str = ""
@@ -150,8 +150,8 @@ class _Mover:
         places: dict[int, dict[int, Shard]],
         shards: dict[int, Shard],
     ):
-        """By layer: its rank in DeepSpeed's partition, those that will hold it, and the part of each where it
-        is sharded."""
+        """By layer: its rank in DeepSpeed's partition, the ranks that will hold it, and the part of each where
+        it is sharded."""
         self.model, self.rank, self.owners, self.before = model, model.stage_id, owners, before
         self.group, self.ranks = model._grid.pp_proc_group, model._grid.pp_group
         self.specs = model._layer_specs
@@ -165,9 +165,9 @@ class _Mover:
         self.held = Holders(self.new, held, self.rank)
         self.modules: dict[
             str, torch.nn.Module
-        ] = {}  # what this rank has built in DeepSpeed's partition, until it has handed it on
+        ] = {}  # what this rank has built in DeepSpeed's partition, until it has sent it
         self.arrived: dict[str, torch.nn.Module] = {}
-        self.whole: dict[str, list[Facts]] = {}  # of what is sharded, before it was
+        self.whole: dict[str, list[Facts]] = {}  # of sharded units, before they were cut
         self.parts: list[ParameterPart] = []
         self.notes: list[str] = []
 
@@ -196,15 +196,15 @@ class _Mover:
             self._register_layer(layer)
 
     def _refuse(self, error: str) -> None:
-        """Raises the same on every rank where one has an error, and brings their notes together. All ranks
-        must call it."""
+        """Raises the same error on every rank where one has an error, and collects their notes. All ranks must
+        call it."""
         everyone = everyones((error, self.notes), self.group)
         if errors := [said for said, _ in everyone if said]:
             raise OstinatoError(errors[0])
         self.notes = sorted({note for _, notes in everyone for note in notes})
 
     def _transfer(self, unit: str, source: int, target: int, last: bool) -> None:
-        """One unit from a rank to another. `last`: the source hands it on to none after this."""
+        """Sends one unit from a rank to another. `last`: the source sends it to no further rank."""
         said, built = _Said(), None
         if self.rank == source:
             said = _Said(facts_of(self.modules[unit]))
@@ -225,7 +225,7 @@ class _Mover:
             self.arrived[unit], self.whole[unit] = built, everyone[source].facts
 
     def _try_to_build(self, unit: str, source: int) -> tuple[torch.nn.Module | None, str]:
-        """As `source` has built it, or this rank's part of that."""
+        """Builds the unit as `source` has, or this rank's part of it."""
         try:
             layer = self._build(unit, source)
             return self._place(self._cut(unit, layer) if unit in self.shards else layer), ""
@@ -238,7 +238,7 @@ class _Mover:
             )
 
     def _cut_own(self) -> str:
-        """Of what this rank has whole, and holds a part of from now on. Why it cannot be cut, or ""."""
+        """Cuts the units that this rank has whole and is to hold a part of. Why one cannot be cut, or ""."""
         for unit in (u for u in self.new[self.rank] if u in self.shards and u in self.old[self.rank]):
             whole = self.modules[unit]
             self.whole[unit] = facts_of(whole)
@@ -263,7 +263,7 @@ class _Mover:
         return [ParameterPart(int(unit), p, self.shards[unit], split[name], whole[name]) for name, p in named]
 
     def tie(self) -> None:
-        """The groups over which the gradients of tied layers are summed, and who reads their weights from
+        """Makes the groups that sum the gradients of tied layers, and notes who reads their weights from
         checkpoints."""
         model = self.model
         for parameter in model.parameters():
@@ -278,7 +278,7 @@ class _Mover:
             model.read_for_others.append((weights, self._reader(f"tied_modules.{key}"), tied["group"]))
 
     def share(self) -> Copies:
-        """In the place of tie(), where the plan runs the model in several directions."""
+        """Replaces tie() where the plan runs the model in several directions."""
         self.model.tied_comms, self.model.read_for_others = {}, []
         copies, holders = Copies(self.model, self.held), self.held.ranks()
         for unit in sorted(u for u in self.new[self.rank] if "." in u and len(holders[u, None]) > 1):
@@ -287,8 +287,8 @@ class _Mover:
         return copies
 
     def _reader(self, unit: str) -> int:
-        """The rank that reads the tied module from checkpoints: DeepSpeed has it there for a layer without a
-        forward_fn only."""
+        """The rank that reads the tied module from checkpoints: DeepSpeed saves it only for a layer without a
+        forward_fn."""
         tied = [layer for layer, name in enumerate(self.names) if name == unit]
         read = [layer for layer in tied if self.specs[layer].forward_fn is None]
         return self.ranks[self.owners[(read or tied)[0]][0]]
@@ -302,7 +302,7 @@ class _Mover:
         return self.model.get_submodule(unit)
 
     def _build(self, unit: str, source: int) -> torch.nn.Module:
-        """As the rank `source` has done in DeepSpeed's partition."""
+        """Builds it as the rank `source` has in DeepSpeed's partition."""
         spec = self.specs[
             next(i for i, name in enumerate(self.names) if name == unit and self.before[i] == source)
         ]
@@ -318,8 +318,8 @@ class _Mover:
         return source_of(self.names, self.before, self.owners, unit, target)
 
     def _transfers(self) -> list[tuple[str, int, int]]:
-        """(unit, from, to) in one order for all ranks, so that blocking transfers cannot deadlock: layers
-        leave ranks that hold many for ranks that hold few.
+        """(unit, from, to), in the same order on all ranks, so that blocking transfers cannot deadlock: layers
+        move first from ranks that hold many to ranks that hold few.
         """
         waiting = [
             (unit, s, target)
@@ -338,7 +338,7 @@ class _Mover:
         return order
 
     def _forbidden(self) -> str:
-        """What this rank's layers do not allow of the placement; "" where it may be."""
+        """What this rank's layers do not allow in the placement; "" where they allow it."""
         what, _ = _search.broken(
             [one.row for one in bound_layers(self.model)],
             [([layer], list(ranks)) for layer, ranks in enumerate(self.owners)],
@@ -347,7 +347,7 @@ class _Mover:
         return what and f"the placement has {what}"
 
     def _note_together(self) -> None:
-        """Of tied layers of several ranks that come to lie on one."""
+        """Notes tied layers that move from several ranks to one."""
         for unit in sorted(
             {name for name in self.names if name is not None and "." in name} & self.modules.keys()
         ):
@@ -356,8 +356,7 @@ class _Mover:
                 self.notes += together_now(layers, self.before, self.owners, more[0])
 
     def _unregister(self) -> None:
-        """From here on `modules` alone holds what this rank has, so that a layer that has left takes no
-        memory."""
+        """From here on only `modules` holds this rank's layers, so that a layer that was sent takes no memory."""
         model = self.model
         for unit in self.old[self.rank]:
             parent, _, name = unit.rpartition(".")
@@ -366,7 +365,7 @@ class _Mover:
         model.tied_comms = {}
 
     def _register_layer(self, layer: int) -> None:
-        """Puts it where PipelineModule._build() would have put it."""
+        """Registers it as PipelineModule._build() would have."""
         model, unit, spec = self.model, self.names[layer], self.specs[layer]
         function = spec
         if unit is not None:
@@ -383,9 +382,9 @@ class _Mover:
 
 
 def stock_names(model: Model, units: list[list[str]], skip: str) -> list[list[str]]:
-    """Of each pipeline rank in DeepSpeed's partition, the names of the parameters that it would hold, in its
-    order: of the modules that it registers as "loss_fn", then tied ones, then layers. `units`: as in Rebuilt;
-    `skip`: a parameter of no layer. All ranks must call it.
+    """By pipeline rank, the names of the parameters that it would hold in DeepSpeed's partition, in
+    DeepSpeed's order: "loss_fn", then tied modules, then layers. `units`: as in Rebuilt; `skip`: a parameter
+    that belongs to no layer. All ranks must call it.
     """
     names = [name for name, _ in model.named_parameters() if name != skip]
     everyone = everyones(names, model._grid.pp_proc_group)

@@ -2,15 +2,15 @@
 """Which module a tied layer runs on where layers have moved.
 
 DeepSpeed builds a tied module once on every rank that has one of its layers, and keeps only the tied weight
-equal. Whatever else it has, a bias or a position embedding, is another one on every rank, and learns from
-that rank's layers alone. So a rank that gets tied layers gets the whole module of the rank that has them in
+equal. Everything else in it (a bias, a position embedding) is separate on every rank, and learns from that
+rank's layers alone. So a rank that gets tied layers gets the whole module of the rank that has them in
 DeepSpeed's partition:
 
-    source_of(names, before, owners, "tied_modules.embed", target=2)      # the rank of which rank 2 takes its module
+    source_of(names, before, owners, "tied_modules.embed", target=2)      # the rank from which rank 2 takes its module
 
-Where layers of several ranks come to lie on one, that is the module of the first of them. Where layers of one
-rank come to lie on several, each would go on with a copy, and what is not tied would learn apart: no search
-does that, and a plan that does is refused (bound_layers).
+Where layers of several ranks move to one, it takes the module of the first of them. Where layers of one rank
+move to several, each would train its own copy of what is not tied: no search does that, and a plan that does
+is refused (bound_layers).
 """
 
 from operator import attrgetter
@@ -25,7 +25,7 @@ def source_of(
     names: list[str | None], before: list[int], owners: list[tuple[int, ...]], unit: str, target: int
 ) -> int:
     """The rank that has built, in DeepSpeed's partition, what `target` is to hold of `unit`. By layer:
-    `names` of units, the rank `before`, and `owners`.
+    `names` of units, the rank `before`, and the new `owners`.
     """
     return next(
         rank
@@ -42,10 +42,10 @@ def beside(spec, module: torch.nn.Module) -> list[str]:
 
 
 def bound_layers(model) -> list[Restriction]:
-    """Of this rank's layers in DeepSpeed's own partition, those that must stay on one rank, or on this one."""
+    """Which of this rank's layers in DeepSpeed's own partition must stay together, or stay on this rank."""
     units: dict[str, list[int]] = {}
     before = owners_of(model)
-    users: dict[int, list[int]] = {}  # by id of a parameter of a module that the script has built: layers
+    users: dict[int, list[int]] = {}  # layers, by the id of a parameter of a module that the script has built
     for layer, (rank, spec) in enumerate(zip(before, model._layer_specs, strict=True)):
         for parameter in spec.parameters() if isinstance(spec, torch.nn.Module) else ():
             users.setdefault(id(parameter), []).append(layer)
@@ -56,7 +56,7 @@ def bound_layers(model) -> list[Restriction]:
     for unit, layers in units.items():
         spec, module = model._layer_specs[layers[0]], model.get_submodule(unit)
         if "." in unit and len(layers) > 1 and (more := beside(spec, module)):
-            why = f'tied as "{spec.key}", and DeepSpeed\'s own partition runs them on one module, of which "{more[0]}" is not tied'
+            why = f'tied as "{spec.key}", and DeepSpeed\'s own partition runs them on one module, whose "{more[0]}" is not tied'
             found.append(Restriction("together", why, layers=tuple(layers)))
         others = {
             holder.setdefault(t.data_ptr(), unit) for _, t in tensors_of(module) if t.numel() and t.data_ptr()
@@ -68,15 +68,17 @@ def bound_layers(model) -> list[Restriction]:
             for layer in users.get(id(p), ())
             if before[layer] != model.stage_id
         }
-        if far and not others:  # this rank's copy of what another rank has as well: they would become one
+        if (
+            far and not others
+        ):  # this rank's copy of a parameter that another rank has too: they would become one
             found.append(_sharing(module, layers, model.stage_id))
     return found
 
 
 def _sharing(module: torch.nn.Module, layers: list[int], rank: int) -> Restriction:
     why = (
-        f'they share tensors ("{type(module).__name__}"): one object at several places of the model, or a parameter of two layers, has one '
-        "set of weights on one rank and several on several; use TiedLayerSpec for layers that share weights"
+        f'they share tensors ("{type(module).__name__}"): an object that several layers use is one set of weights on one rank, but a set '
+        "on each of several ranks; use TiedLayerSpec for layers that share weights"
     )
     return Restriction("together", why, layers=tuple(layers), device=rank)
 
@@ -97,15 +99,15 @@ def unit_of(layer: int, spec) -> str | None:
 
 
 def together_now(layers: list[int], before: list[int], owners: list[tuple[int, ...]], name: str) -> list[str]:
-    """What is to be said of tied `layers` that DeepSpeed's own partition runs on several modules, and the
-    placement on one. `name`: of what is not tied in it.
+    """What to say of tied `layers` that DeepSpeed's own partition runs on several modules, and the placement
+    on one. `name`: of a parameter in it that is not tied.
     """
     found = []
     for ranks in sorted({rank for layer in layers for rank in owners[layer]}):
         here = [layer for layer in layers if ranks in owners[layer]]
         if len({before[layer] for layer in here}) > 1:
             found.append(
-                f"tied layers {', '.join(map(str, here))} run on one module, that of layer {here[0]}: in 1F1B each of their ranks has one, and what is not tied in "
-                f'it ("{name}") is that rank\'s'
+                f"tied layers {', '.join(map(str, here))} share the module of layer {here[0]}: under 1F1B each of their ranks has its own module, with its own "
+                f'"{name}", which is not tied'
             )
     return found

@@ -2,32 +2,32 @@
 """Which layers draw random numbers while a plan runs, and from which generators.
 
     draws = Draws()
-    draws.enter(3)             # layer 3 begins: what was drawn since the last call belongs to what ran before it
-    draws.leave()              # nothing that counts runs from here on
-    draws.new()                # {3: ["torch"]}: what has been seen since the last call
+    draws.enter(3)             # layer 3 begins: draws since the last call belong to what ran before it
+    draws.leave()              # draws from here on do not count
+    draws.new()                # {3: ["torch"]}: what was seen since the last call
 
-A layer draws where the state of a generator is another one after it: module kinds tell nothing of functional
-dropout, and a `Dropout` that is switched off draws nothing. DeepSpeed's own 1F1B lets each rank draw from its
-own generators, for the layers of its own partition and in the order of micro-batches; with layers elsewhere,
-the same layers draw other numbers.
+A layer draws if it changes the state of a generator: a module's class does not show functional dropout, and a
+`Dropout` that is switched off draws nothing. In DeepSpeed's own 1F1B each rank draws from its own generators,
+for the layers of its own partition and in the order of micro-batches; layers that run on a different rank
+draw different random numbers.
 """
 
 from typing import Protocol, runtime_checkable
 
 from .random_state import KINDS, same, states
 
-TORCHS = set(KINDS[:3])  # what a generator of torch's draws from
+TORCHS = set(KINDS[:3])  # torch's own generators
 BATCH, LOSS, LAYERS, BACKWARD = (
     "the batch",
     "the loss",
     "layers",
     "backwards",
-)  # what may draw beside single layers; `LAYERS`: some of them
+)  # what may draw besides single layers; `LAYERS`: some layers, not known which
 
 
 @runtime_checkable
 class Watcher(Protocol):
-    """What wants to know of layers that draw other numbers when they run once more."""
+    """Is told where layers draw different random numbers when they run once more."""
 
     def drawn_anew(self) -> None: ...
 
@@ -44,11 +44,11 @@ class Draws:
         self.leave()
 
     def end(self) -> None:
-        """Of a stage's forward: what runs next is the engine's, until leave()."""
+        """A stage's forward has ended: what runs next belongs to the engine, until leave()."""
         self.enter(LAYERS)
 
     def enter(self, what: int | str) -> None:
-        """`what`: a layer's index in the model, or one of the names above. O(size of the generators' states):
+        """`what`: a layer's index in the model, or a name from above. O(size of the generators' states):
         tens of microseconds."""
         now = states()
         self._note(now)
@@ -61,7 +61,7 @@ class Draws:
         self._now, self._states = None, ()
 
     def _note(self, states_now: tuple) -> None:
-        """What ran until now has drawn where its states are others."""
+        """What ran until now has drawn if the states have changed."""
         if self._now is None:
             return
         changed = {
@@ -74,7 +74,7 @@ class Draws:
         self._new.setdefault(what, set()).update(kinds)
 
     def forget(self, kinds: set[str]) -> None:
-        """What was seen of these."""
+        """Drops what was seen of these kinds."""
         self._new = {what: left for what, seen in self._new.items() if (left := seen - kinds)}
 
     def new(self) -> dict[int | str, list[str]]:
@@ -83,8 +83,8 @@ class Draws:
 
 
 def merged(all_draws, with_batches: bool = False) -> dict:
-    """Of several ranks. Reading batches counts only among streams: else a loader draws on the ranks that
-    read, as in 1F1B."""
+    """The draws of several ranks. Reading batches counts only with streams: else a loader draws on the ranks
+    that read, as in 1F1B."""
     found: dict = {}
     for draws in all_draws:
         for what, kinds in draws.items():

@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch's generators as something to jump in: how many numbers lie between two states, and the state so many
-numbers on.
+"""Counts the random numbers between two states of torch's generators, and advances a state by a count.
 
-    count = taken(before, after)          # of each kind; None: the later state is not so reached
+    count = taken(before, after)          # per generator; None: drawing does not lead from one to the other
     state = advanced(before, count)
 
-Beside torch's own generators these are the states of DeepSpeed's tracker (deepspeed.checkpointing), which
-Megatron's layers put in their place while they draw for a slice.
+Besides torch's own generators this covers the states of DeepSpeed's tracker (deepspeed.checkpointing), which
+Megatron's layers switch to while they draw for a slice.
 
-A processor's generator (mt19937) hands out 32-bit words, and is advanced by drawing them; an accelerator's
-(Philox) counts, so that its state is a seed and an offset. A state is a tuple, one entry a generator that
-this process draws from.
+A CPU's generator (mt19937) yields 32-bit words, and is advanced by drawing them; an accelerator's (Philox)
+counts, so its state is a seed and an offset. A state is a tuple with one entry per generator of this process.
 """
 
 from typing import Any
@@ -19,11 +17,11 @@ import torch
 
 PHILOX = 16  # bytes of a state: seed and offset
 BLOCK = 624  # words that mt19937 makes at a time
-FURTHEST = 1 << 24  # words: a layer that draws more from a processor's generator is not followed
+FURTHEST = 1 << 24  # words: a layer that draws more from a CPU's generator is not followed
 LEFT = slice(8, 12)  # of the state: how many words of the block are left, as int32
 WORDS = slice(
     0, 24 + 8 * BLOCK
-)  # of the state: what words come; behind it is the other half of a pair of normal numbers
+)  # of the state: the words to come; after it is the second of a pair of normal numbers
 
 State = tuple[torch.Tensor, ...]
 Counts = tuple[int, ...]
@@ -34,7 +32,7 @@ def current() -> State:
 
 
 def tracked() -> State:
-    """By name."""
+    """The states of DeepSpeed's tracker, ordered by name."""
     states = _tracker().get_states()
     return tuple(states[name] for name in sorted(states))
 
@@ -70,7 +68,7 @@ def same(a: State, b: State) -> bool:
 
 
 def taken(before: State, after: State) -> Counts | None:
-    """O(words that lie between, or FURTHEST where there are none such)."""
+    """O(words between the states, or FURTHEST where drawing does not lead from one to the other)."""
     counts = [
         (_offsets if was.numel() == PHILOX else _words)(was, now)
         for was, now in zip(before, after, strict=False)
@@ -80,7 +78,7 @@ def taken(before: State, after: State) -> Counts | None:
 
 
 def advanced(state: State, counts: Counts) -> State:
-    """O(words) for a processor's generator, else O(1)."""
+    """O(words) for a CPU's generator, else O(1)."""
     return tuple(
         (_after_offset if was.numel() == PHILOX else _after_words)(was, count)
         for was, count in zip(state, counts, strict=True)
@@ -114,7 +112,7 @@ def _after_words(state: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def _draw(generator: torch.Generator, count: int) -> None:
-    """Each of a byte's random numbers takes a word."""
+    """Each random byte takes a word."""
     for begin in range(0, count, 1 << 20):
         torch.empty(min(count - begin, 1 << 20), dtype=torch.uint8).random_(generator=generator)
 

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The states of this process's generators of random numbers: torch's, the accelerator's, Python's and
+"""The states of this process's random number generators: torch's, the accelerator's, Python's and
 NumPy's.
 
 with random_state_kept():              # restores the random states on exit
     layer = spec.build()
 
-with draws_of(original) as original:   # nor in here, beside what `original` draws
+with draws_of(original) as original:   # the same, except for what `original` draws
     import something                   # (a module may draw when it is imported)
     original(engine)
 
-drawn = foreign()                      # the states that torch knows nothing of
-with foreign_again(drawn):             # drawn once more from there, without moving on
+drawn = foreign()                      # the states that torch does not know
+with foreign_again(drawn):             # draws the same numbers again, and restores the states on exit
     layer(inputs)
 """
 
@@ -27,14 +27,14 @@ KINDS = ("torch", "the accelerator", "DeepSpeed's tracker", "Python's random", "
 
 
 def states() -> tuple:
-    """In the order of KINDS; None for an accelerator that is the processor. O(size of the states): tens of
+    """In the order of KINDS; None where the accelerator is the CPU. O(size of the states): tens of
     microseconds."""
     host, *accelerator = generators.own()
     return host, accelerator[0] if accelerator else None, generators.tracked(), *foreign()
 
 
 def torchs(kept: tuple) -> generators.State:
-    """Of states(): those of torch's generators, DeepSpeed's tracker included."""
+    """Of states(), those of torch's generators, including DeepSpeed's tracker."""
     host, accelerator, tracked, *_ = kept
     return host, *([] if accelerator is None else [accelerator]), *tracked
 
@@ -45,7 +45,7 @@ def become(kept: tuple) -> None:
 
 
 def foreign() -> tuple:
-    """Python's and NumPy's, which torch's checkpointing does not put back."""
+    """Python's and NumPy's states, which torch's checkpointing does not restore."""
     return random.getstate(), numpy.random.get_state()
 
 
@@ -72,7 +72,7 @@ def random_state_kept() -> Iterator[None]:
 
 @contextmanager
 def foreign_again(drawn: tuple) -> Iterator[None]:
-    """Python's and NumPy's numbers come once more from `drawn` on."""
+    """Starts Python's and NumPy's generators from `drawn`, and restores them on exit."""
     now = foreign()
     _become_foreign(drawn)
     try:
@@ -83,8 +83,8 @@ def foreign_again(drawn: tuple) -> Iterator[None]:
 
 @contextmanager
 def draws_of(original: Callable) -> Iterator[Callable]:
-    """Restores the random states on exit, up to what calls of what this yields, which is `original`, have
-    drawn."""
+    """Yields a version of `original`. Restores the random states on exit, except for what calls of that
+    version have drawn."""
     kept, inside = states(), True
 
     def counted(*args, **kwargs):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints: which placement an optimizer's state is of (`checkpoint`), how ranks that hold other layers
-read it (`optimizer_state`, of `optimizer_files`), what keeps DeepSpeed alone from taking it for that of other
-layers (`seal`), files of layers as DeepSpeed's own partition names them (`layer_files`), and universal
-checkpoints of layers that several pipeline ranks hold (`universal`). Without an engine: what lies in one
-(`contents`), and the same for DeepSpeed alone (`convert`), which has to know its `partition`."""
+"""Checkpoints. `checkpoint` records which placement an optimizer state belongs to; `optimizer_state` and
+`optimizer_files` read it for ranks that hold different layers; `seal` keeps DeepSpeed alone from loading it
+into the wrong layers; `layer_files` writes files of layers as in DeepSpeed's own partition; `universal` handles
+universal checkpoints of layers that several pipeline ranks hold. Without an engine, `contents` reads a
+checkpoint, and `convert` writes one for DeepSpeed alone, for which it must know DeepSpeed's `partition`."""

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which placement a checkpoint's optimizer state belongs to.
 
-Layer files are per layer, and those of sharded layers whole, so weights load under any placement. Optimizer
-state is per rank, and seal keeps DeepSpeed alone from giving it to other layers: a file `ostinato.json`
-beside it names the layers of each pipeline rank, the parameters that its optimizer steps (optimizer_state
-reads them for other ranks), and how DeepSpeed would cut the model (partition). A checkpoint without that file
-was written by DeepSpeed alone, under its own partition of the same model.
+There is a file per layer, which holds sharded layers whole, so weights load under any placement. Optimizer
+state is per rank, and seal keeps DeepSpeed alone from loading it into the wrong layers. A file `ostinato.json`
+beside it names the layers of each pipeline rank, the parameters that its optimizer steps (with which
+optimizer_state reads them for other ranks), and how DeepSpeed would cut the model (partition). A checkpoint
+without that file was written by DeepSpeed alone, under its own partition of the same model.
 """
 
 import json
@@ -22,20 +22,22 @@ from ..section.plans import Stage, copies_of
 FORMAT = "ostinato-checkpoint/1"
 NAME = "ostinato.json"
 LATEST = "latest"  # DeepSpeed's
-IDLE = "ostinato_idle"  # the parameter of a rank that has nothing to train (stages.idle)
+IDLE = "ostinato_idle"  # the parameter of a rank with nothing to train (stages.idle)
 Names = list[list[tuple[str, list[int]]]]  # by parameter group: name and shape, in the optimizer's order
-CONVERT = '; to convert, ds_to_universal --inject_missing_state, then "checkpoint": {"load_universal": true}'
+CONVERT = (
+    '; to keep it, run ds_to_universal --inject_missing_state and set "checkpoint": {"load_universal": true}'
+)
 
 
 def layers_of_ranks(stages: list[Stage]) -> list[list[int]]:
-    """Per pipeline rank its layers, in model order."""
+    """The layers of each pipeline rank, in model order."""
     ranks = 1 + max(rank for stage in stages for rank in stage.ranks)
     return [sorted({i for c in stages if c.on(rank) for i in c.layers}) for rank in range(ranks)]
 
 
 def held_by(stages: list[Stage]) -> dict[str, Any]:
-    """What optimizer state belongs to: the layers of each pipeline rank, in how many copies of the model,
-    which of them are sharded, and the ranks of those that are on others for each direction.
+    """What optimizer state belongs to: the layers of each pipeline rank, the number of copies of the model,
+    which layers are sharded, and the ranks of sharded layers that are on different ranks in each direction.
     """
     sharded = sorted({layer for stage in stages if stage.sharded for layer in stage.layers})
     ranks = {
@@ -53,7 +55,7 @@ def held_by(stages: list[Stage]) -> dict[str, Any]:
 
 
 def held_alone(parts: list[int]) -> dict[str, Any]:
-    """The same in DeepSpeed's own partition, by the bounds of its ranks."""
+    """The same for DeepSpeed's own partition. `parts`: the bounds of its ranks."""
     return {
         "format": FORMAT,
         "layers": [list(range(a, b)) for a, b in pairwise(parts)],
@@ -65,29 +67,28 @@ def held_alone(parts: list[int]) -> dict[str, Any]:
 def write(
     save_dir: str, tag: str, stages: list[Stage], names: list[Names | None], facts: dict[str, Any]
 ) -> None:
-    """Rank 0 writes it before the rest of the checkpoint. `names`: of each pipeline rank's optimizer; None
-    where DeepSpeed's files have them. `facts`: of the model, from `partition`.
+    """Writes ostinato.json, on rank 0, before the rest of the checkpoint. `names`: of each pipeline rank's
+    optimizer; None where DeepSpeed's files have them. `facts`: of the model, from `partition`.
     """
     record = held_by(stages) | {"model": facts} | ({} if None in names else {"parameters": names})
     write_text(Path(save_dir) / tag / NAME, json.dumps(record) + "\n")
 
 
 def write_latest(save_dir: str, tag: str) -> None:
-    """What load_checkpoint() loads where it is given no tag. Rank 0 writes it after the whole checkpoint."""
+    """Writes the tag that load_checkpoint() loads by default, on rank 0, after the whole checkpoint."""
     write_text(Path(save_dir) / LATEST, tag)
 
 
 def reads_optimizer(engine, wanted: bool, module_only: bool) -> bool:
-    """Whether load_checkpoint() of `engine` with these arguments reads optimizer state as ranks have written
-    it, whoever had its layers."""
+    """Whether engine.load_checkpoint() with these arguments reads optimizer state from the files of ranks,
+    no matter which layers they had."""
     return wanted and not module_only and not engine.load_universal_checkpoint()
 
 
 @dataclass(frozen=True)
 class Saved:
-    """A checkpoint. `held` and `now`: what its optimizer state belongs to, and what ranks hold; `names`: of
-    each pipeline rank's optimizer, where DeepSpeed's files do not have them; `recorded`: there is an
-    ostinato.json.
+    """A checkpoint. `held`: what its optimizer state belongs to; `now`: what ranks hold; `names`: of each
+    pipeline rank's optimizer, where DeepSpeed's files do not have them; `recorded`: it has an ostinato.json.
     """
 
     folder: Path
@@ -106,22 +107,22 @@ class Saved:
 
     def refused(self, why: str) -> OstinatoError:
         by = (
-            ("another placement" if self.moved else "this placement")
+            ("a different placement" if self.moved else "this placement")
             if self.recorded
             else "DeepSpeed's own partition"
         )
         return OstinatoError(
-            f"{self.folder}: optimizer state of {by} (layers of its ranks: {self.held['layers']}) cannot be read for ranks that hold "
+            f"{self.folder}: optimizer state from {by} (layers by rank: {self.held['layers']}) cannot be loaded by ranks that hold "
             f"{self.now['layers']}: {why}. {_advice(self.folder)}"
         )
 
 
 def found(load_dir: str, tag: str | None, now: dict[str, Any], parts: list[int], files: int) -> Saved | None:
-    """The checkpoint that load_checkpoint() would read; None where there is none, of which DeepSpeed says
-    what it thinks. `now`: what ranks hold; `parts`: bounds of the ranks in DeepSpeed's own partition;
-    `files`: so many `mp_rank_*` this run would write.
+    """The checkpoint that load_checkpoint() would read; None where there is none, which DeepSpeed reports
+    itself. `now`: what ranks hold; `parts`: bounds of the ranks in DeepSpeed's own partition; `files`: how many
+    `mp_rank_*` this run would write.
 
-    Raises OstinatoError where ranks had other layers, and no optimizer's state could be read for these.
+    Raises OstinatoError where ranks had different layers, and optimizer state cannot be read for these.
     """
     folder = folder_of(load_dir, tag)
     if folder is None or not folder.is_dir():
@@ -133,7 +134,7 @@ def found(load_dir: str, tag: str | None, now: dict[str, Any], parts: list[int],
         saved = Saved(folder, held_alone(parts), now, False)
         if written not in (0, files):
             raise saved.refused(
-                f"{written} ranks of a pipeline have written it, without saying which layers they had, and here are {files}"
+                f"{written} pipeline ranks wrote it without saying which layers they had, but this run has {files}"
             )
     if saved.moved:
         saved.refuse_parts()
@@ -141,24 +142,24 @@ def found(load_dir: str, tag: str | None, now: dict[str, Any], parts: list[int],
 
 
 def check_alone(load_dir: str, tag: str | None, parts: list[int]) -> None:
-    """For an engine of DeepSpeed alone, whose ranks hold the layers between `parts`. Raises OstinatoError
-    where they had others."""
+    """For an engine of DeepSpeed alone, where `parts` bounds the layers of ranks. Raises OstinatoError where
+    the checkpoint's ranks had different layers."""
     folder, now = folder_of(load_dir, tag), held_alone(parts)
     record = recorded(folder) if folder is not None else None
     if folder is not None and record is not None and held_in(record) != now:
         raise OstinatoError(
-            f"{folder} holds optimizer state of a placement of ostinato's (layers of its ranks: {record['layers']}), and without its plan ranks hold "
-            f"{now['layers']}. Convert it (ostinato checkpoint convert), or, for the weights alone, load_checkpoint(..., load_optimizer_states=False)"
+            f"{folder} holds optimizer state from an ostinato placement (layers by rank: {record['layers']}), but without a plan ranks hold "
+            f"{now['layers']}. Convert it (ostinato checkpoint convert), or load only the weights: load_checkpoint(..., load_optimizer_states=False)"
         )
 
 
 def held_in(record: dict[str, Any]) -> dict[str, Any]:
-    """What held_by() was, when it was written."""
+    """What held_by() returned when the checkpoint was written."""
     return {key: value for key, value in record.items() if key not in ("parameters", "model")}
 
 
 def recorded(folder: Path) -> dict[str, Any] | None:
-    """None where DeepSpeed alone has written the checkpoint."""
+    """The checkpoint's ostinato.json; None where DeepSpeed alone has written it."""
     path = folder / NAME
     if not path.is_file():
         return None
@@ -167,10 +168,10 @@ def recorded(folder: Path) -> dict[str, Any] | None:
         list(record["layers"])
     except (ValueError, TypeError, KeyError) as error:
         raise OstinatoError(
-            f"{path} cannot be read: it is torn, or no file of ostinato's ({error})"
+            f"{path} cannot be read: it is incomplete, or not written by ostinato ({error})"
         ) from None
     if record.get("format") != FORMAT:
-        raise OstinatoError(f"{path}: format {record.get('format')!r}, and this version reads {FORMAT!r}")
+        raise OstinatoError(f"{path} has format {record.get('format')!r}, but this version reads {FORMAT!r}")
     return record
 
 
@@ -178,7 +179,7 @@ def _advice(folder: Path) -> str:
     convert = (
         CONVERT if any(folder.glob("*_optim_states.pt")) else ""
     )  # without ZeRO there is nothing that ds_to_universal reads
-    return f"For the weights alone, load_checkpoint(..., load_optimizer_states=False){convert}"
+    return f"To load only the weights: load_checkpoint(..., load_optimizer_states=False){convert}"
 
 
 def folder_of(load_dir: str, tag: str | None) -> Path | None:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What lies in a checkpoint of DeepSpeed's pipeline engine, and whether it is whole.
+"""What is in a checkpoint of DeepSpeed's pipeline engine, and whether it is whole.
 
     folder = chosen(Path("checkpoints"), tag=None)      # what `latest` names
     contents = read(folder)
-    contents.problems                                   # files that are missing, torn, or of another step; [] where it is whole
+    contents.problems                                   # files that are missing, incomplete, or from a different step; [] where it is whole
 
-Files are unpickled, as load_checkpoint() does it, and mapped: of their tensors none is read.
+Files are unpickled, as load_checkpoint() does, and memory-mapped: no tensor is read.
 """
 
 import re
@@ -38,7 +38,7 @@ class SavedLayer:
     index: int
     parameters: int
     bytes: int
-    ranks: list[int]  # pipeline ranks that held it; DeepSpeed alone does not say it without ZeRO
+    ranks: list[int]  # pipeline ranks that held it; DeepSpeed alone does not say so without ZeRO
 
 
 @dataclass
@@ -48,14 +48,14 @@ class Contents:
     heads: dict[int, dict] = field(default_factory=dict)  # by rank: its mp_rank file
     shares: dict[tuple[int, int], dict] = field(
         default_factory=dict
-    )  # by rank and replica: what ZeRO's optimizer has saved there
+    )  # what ZeRO's optimizer has saved, by rank and replica
     layers: list[SavedLayer] = field(default_factory=list)
     precisions: set[str] = field(default_factory=set)
     problems: list[str] = field(default_factory=list)
 
     @cached_property
     def head(self) -> dict:
-        """The first rank's."""
+        """The mp_rank file of the first rank."""
         return self.heads[min(self.heads)]
 
     @property
@@ -72,12 +72,12 @@ class Contents:
 
     @property
     def facts(self) -> dict[str, Any] | None:
-        """Of the model, as `partition` has them."""
+        """The facts of the model that `partition` has recorded."""
         return (self.record or {}).get("model")
 
     @property
     def own_partition(self) -> bool | None:
-        """Whether layers lay as DeepSpeed's own partition has them; None where nothing says so."""
+        """Whether layers were placed as in DeepSpeed's own partition; None where that is not known."""
         return (
             None
             if self.facts is None
@@ -86,7 +86,7 @@ class Contents:
 
     @property
     def kind(self) -> str | None:
-        """As optimizer_files names it; None without an optimizer."""
+        """The kind of optimizer, as optimizer_files names it; None without one."""
         held = unsealed(self.head.get("optimizer"))
         if held is None:
             return SHARE if self.head.get("param_shapes") is not None else None
@@ -103,7 +103,7 @@ class Contents:
 
     @property
     def optimizer(self) -> str:
-        """What configuration and state say of it."""
+        """The optimizer, by configuration and state."""
         if self.kind is None:
             return "none"
         config = self.head.get("ds_config")
@@ -114,7 +114,7 @@ class Contents:
             (sorted(state) for state in inner.get("state", {}).values() if isinstance(inner, dict) and state),
             [],
         )
-        return f"{named or 'of the script'} ({', '.join(keys) or 'no state'})"
+        return f"{named or 'made by the script'} ({', '.join(keys) or 'no state'})"
 
     def main(self, rank: int) -> str:
         return f"mp_rank_{rank:02d}_model_states.pt"
@@ -135,36 +135,36 @@ def _is_checkpoint(folder: Path) -> bool:
 
 
 def chosen(root: Path, tag: str | None) -> Path:
-    """The checkpoint's own folder, of the one that save_checkpoint() was given (or that itself). Raises
-    OstinatoError where there is none."""
+    """The folder of one checkpoint. `root`: the folder that save_checkpoint() was given, or the checkpoint's
+    own. Raises OstinatoError where there is none."""
     if not root.is_dir():
         raise OstinatoError(f"{root}: no such folder")
     if _is_checkpoint(root) and tag is None:
         return root
     if not (tags := tags_in(root)):
         raise OstinatoError(
-            f"{root} holds no checkpoint of DeepSpeed's pipeline engine: neither mp_rank_*_model_states.pt nor layer files, nor folders with them"
+            f"{root} holds no checkpoint of DeepSpeed's pipeline engine: no mp_rank_*_model_states.pt or layer files, here or one folder below"
         )
     said = f"there is {', '.join(tags)}"
     latest = root / checkpoint.LATEST
     if tag is None and latest.is_file():
         tag, where = latest.read_text().strip(), f"{latest} names "
     elif tag is None and len(tags) > 1:
-        raise OstinatoError(f"{root} has no file {checkpoint.LATEST!r}: name a tag with --tag; {said}")
+        raise OstinatoError(f"{root} has no file {checkpoint.LATEST!r}: choose a tag with --tag; {said}")
     else:
         tag, where = tag or tags[0], f"{root}: "
     if tag not in tags:
-        raise OstinatoError(f"{where}tag {tag!r}, which is not there; {said}")
+        raise OstinatoError(f"{where}tag {tag!r}, which does not exist; {said}")
     return root / tag
 
 
 def read(folder: Path) -> Contents:
-    """Raises OstinatoError where not even one file says what it is a part of."""
+    """Raises OstinatoError where no file shows what checkpoint this is."""
     made = Contents(folder, checkpoint.recorded(folder))
     present = {path.name for path in folder.iterdir()}
     if experts := sorted(name for name in present if EXPERTS.fullmatch(name)):
         raise OstinatoError(
-            f"{folder}: {experts[0]}: layers with experts have files of their own, which this command does not know"
+            f"{folder}: {experts[0]}: this command cannot read the separate files of layers with experts"
         )
     mains = sorted(
         int(name.split("_")[2]) for name in present if re.fullmatch(r"mp_rank_\d+_model_states\.pt", name)
@@ -181,7 +181,7 @@ def read(folder: Path) -> Contents:
         _read_ranks(made, present, mains)
     except (KeyError, TypeError, AttributeError) as error:
         raise OstinatoError(
-            f"{folder}: {made.main(min(made.heads))} is not of DeepSpeed's pipeline engine ({type(error).__name__}: {error})"
+            f"{folder}: {made.main(min(made.heads))} is not from DeepSpeed's pipeline engine ({type(error).__name__}: {error})"
         ) from None
     return made
 
@@ -216,7 +216,7 @@ def _read_layers(made: Contents, present: set[str]) -> None:
     for layer in sorted({*files, *expected}):
         names = files.get(layer) or [f"layer_{layer:02d}-model_states.pt"]
         made.problems += (
-            [f"{names[0]}: {len(names)} files of this layer for {counted(made.slices, 'slice')}"]
+            [f"{names[0]}: this layer has {len(names)} files, but {counted(made.slices, 'slice')}"]
             if 1 < len(names) != made.slices
             else []
         )
@@ -238,7 +238,7 @@ def _buffers(made: Contents) -> Iterator[str]:
 
 
 def _names(made: Contents, rank: int) -> Iterator[str]:
-    """Of parameters and buffers that a rank had, as far as its file says them."""
+    """Names of the parameters and buffers that a rank had, as far as its file has them."""
     yield from made.heads[rank].get("buffer_names") or ()
     for group in made.heads[rank].get("param_shapes") or ():
         yield from group
@@ -250,8 +250,8 @@ def _layer(name: str) -> int | None:
 
 
 def _read_ranks(made: Contents, present: set[str], mains: list[int]) -> None:
-    """Files of ranks, and whether they are of one checkpoint: a tag that was saved again by fewer ranks, or
-    whose saving was killed, is mixed."""
+    """Reads the files of ranks, and notes where they are not from one checkpoint: a tag is mixed where fewer
+    ranks saved it again, or where saving was killed."""
     same = ("global_steps", "dp_world_size", "mp_world_size")
     first, ranks = made.head, made.head["mp_world_size"]
     for rank in range(ranks):
@@ -259,12 +259,12 @@ def _read_ranks(made: Contents, present: set[str], mains: list[int]) -> None:
             made.problems.append(f"{made.main(rank)} is missing")
         held = made.heads.get(rank, first)
         made.problems += [
-            f"{made.main(rank)} has {key} {held[key]}, and {made.main(min(made.heads))} {first[key]}"
+            f"{made.main(rank)} has {key} {held[key]}, but {made.main(min(made.heads))} has {first[key]}"
             for key in same
             if held[key] != first[key]
         ]
     made.problems += [
-        f"{made.main(rank)} is of no rank of this checkpoint, which has {ranks}"
+        f"{made.main(rank)} is not part of this checkpoint, which has {ranks} ranks"
         for rank in mains
         if rank >= ranks
     ]
@@ -278,5 +278,5 @@ def _read_ranks(made: Contents, present: set[str], mains: list[int]) -> None:
                 steps.setdefault(
                     next((str(float(state["step"])) for state in states if "step" in state), ""), name
                 )
-    if len(told := [f"{name} of step {step}" for step, name in steps.items() if step]) > 1:
-        made.problems.append(f"optimizer state of several steps: {', '.join(told)}")
+    if len(told := [f"{name} from step {step}" for step, name in steps.items() if step]) > 1:
+        made.problems.append(f"optimizer state from different steps: {', '.join(told)}")

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A checkpoint of any placement, as DeepSpeed alone would have written it for stages of consecutive layers.
+"""Writes a checkpoint of any placement as DeepSpeed alone would have, for stages of consecutive layers.
 
     convert(read(folder), Path("converted"), bounds=[0, 5, 8], replicas=2)      # layers 0 to 4 on stage 0, the rest on stage 1
 
-Layer files are the same for each placement, and copied. What each stage's optimizer steps is read from the
-files of the ranks that had it (optimizer_files), and laid out as DeepSpeed lays it out: the parameters of a
-group in the order of the model, tied ones first. One file is made at a time, and its tensors lie on the disk
-until it is written: none has to fit into memory.
+Layer files are the same for each placement, so they are copied. The state of each stage's optimizer is read
+from the files of the ranks that had it (optimizer_files), and laid out as DeepSpeed does: the parameters of a
+group in the order of the model, tied ones first. One file is made at a time, and its tensors stay on disk
+until it is written: they need not fit into memory.
 """
 
 import os
@@ -31,28 +31,28 @@ from . import checkpoint, partition
 from .contents import LAYER, Contents
 from .optimizer_files import APART, FLAT, INNER, SHARE, Files, Piece, Slot, one_after_the_other, opened
 
-ALIGNMENT = 2  # numbers for each replica: DeepSpeed's nccl_start_alignment_factor
-SMALL = 2**20  # bytes of a tensor that is put together in memory
+ALIGNMENT = 2  # elements per replica: DeepSpeed's nccl_start_alignment_factor
+SMALL = 2**20  # bytes of a tensor that may be assembled in memory
 
 
 def bounds_for(contents: Contents, stages: int) -> list[int]:
-    """DeepSpeed's own partition."""
+    """The bounds of DeepSpeed's own partition."""
     facts = contents.facts
     layers = facts["bounds"][-1] if facts else 0
     if facts is None or (bounds := partition.parts(facts, stages)) is None:
         why = (
-            "the model cuts itself in a way of its own"
+            "the model has its own way to cut itself"
             if facts
-            else "only a checkpoint that was saved under a plan says how DeepSpeed would cut its model"
+            else "the checkpoint does not say how DeepSpeed would cut the model, as one saved under a plan does"
         )
-        raise OstinatoError(f"{contents.folder}: {why}: name the layers of each stage by --placement")
+        raise OstinatoError(f"{contents.folder}: {why}: give the layers of each stage with --placement")
     if not 0 < stages <= layers:
-        raise OstinatoError(f"--stages {stages}: the model has {layers} layers")
+        raise OstinatoError(f"--stages {stages}: must be 1 to {layers}, the number of layers")
     return bounds
 
 
 def bounds_of(placement: Path) -> list[int]:
-    """Of a placement that DeepSpeed alone can have: one stage of consecutive layers a device, in order."""
+    """Bounds of a placement that DeepSpeed alone can run: one stage of consecutive layers per device, in order."""
     found = core.Placement.from_file(placement).to_dict()
     devices = {
         stage["name"]: sorted(
@@ -63,10 +63,10 @@ def bounds_of(placement: Path) -> list[int]:
     layers = [stage.get("layers") for stage in found["stages"]]
     if None in layers or list(devices.values()) != [[device] for device in range(len(found["devices"]))]:
         raise OstinatoError(
-            f"{placement}: DeepSpeed alone runs one stage a device, in the order of the devices, and each needs its layers"
+            f"{placement}: DeepSpeed alone needs one stage per device, in the order of the devices, each with its layers"
         )
     if [begin for begin, _ in layers] != [0, *(end for _, end in layers[:-1])]:
-        raise OstinatoError(f"{placement}: its stages' layers do not follow each other: {layers}")
+        raise OstinatoError(f"{placement}: the layers of its stages are not consecutive: {layers}")
     return [0, *(end for _, end in layers)]
 
 
@@ -74,13 +74,13 @@ def bounds_of(placement: Path) -> list[int]:
 class _Parameter:
     name: str
     shape: torch.Size
-    layers: list[int]  # that it belongs to: several where it is tied
+    layers: list[int]  # to which it belongs: several where it is tied
     group: int
-    rank: int  # the pipeline rank of the checkpoint that is asked for it
-    order: int  # there, in the group
+    rank: int  # the pipeline rank of the checkpoint from which it is read
+    order: int  # its place in the group there
 
     def place(self, layers: Any) -> tuple[bool, int, int]:
-        """In the order of a stage, or rank, that holds `layers`."""
+        """A sort key: its place in a stage, or rank, that holds `layers`."""
         return (
             not self.name.startswith("tied_modules."),
             min(set(self.layers) & set(layers), default=-1),
@@ -89,10 +89,10 @@ class _Parameter:
 
 
 def convert(contents: Contents, into: Path, bounds: list[int], replicas: int) -> None:
-    """Makes the folder `into` as a whole, or not at all. Raises OstinatoError."""
+    """Makes the folder `into` completely, or not at all. Raises OstinatoError."""
     converter = _Converter(contents, bounds, replicas)
     if into.exists():
-        raise OstinatoError(f"{into} is there already: name a new folder")
+        raise OstinatoError(f"{into} already exists: choose a new folder")
     with new_folder(into) as made:
         folder = made / contents.folder.name
         folder.mkdir()
@@ -122,14 +122,14 @@ class _Converter:
             why = (
                 "layers are cut over tensor-parallel ranks"
                 if contents.slices > 1
-                else "it needs one replica at least"
+                else "--replicas must be at least 1"
             )
         elif record.get("sharded"):
             why = f"several ranks hold parts of layers {', '.join(map(str, record['sharded']))}"
         elif self.kind == SHARE and contents.head.get("param_shapes") is None:
             why = "DeepSpeed alone cannot load bf16 without ZeRO"
         elif any(any(group) for group in self.share.get(constants.PARAM_ALIGNMENT_PADDINGS, ())):
-            why = '"parameter_alignment" has left gaps between parameters'
+            why = '"parameter_alignment" left gaps between parameters'
         elif self.kind not in (SHARE, None) and "parameters" not in record:
             why = "without ZeRO, DeepSpeed's files do not say which parameter is which: load it under a plan and save it again"
         if why:
@@ -139,7 +139,7 @@ class _Converter:
         return OstinatoError(f"{self.contents.folder} cannot be converted: {why}")
 
     def _names(self) -> list[list[list[tuple[str, Any]]]]:
-        """Of each pipeline rank, by group; nothing of one that has nothing to train."""
+        """Names and shapes by pipeline rank and group; [] for a rank with nothing to train."""
         if self.kind is None:
             return []
         names = (self.contents.record or {}).get("parameters") or []
@@ -159,7 +159,7 @@ class _Converter:
         for rank, groups in enumerate(names):
             if groups and len(groups) != self.groups:
                 raise self._error(
-                    f"pipeline rank {rank} has {counted(len(groups), 'group')} of parameters, and another rank {self.groups}"
+                    f"pipeline rank {rank} has {counted(len(groups), 'parameter group')}, but another rank has {self.groups}"
                 )
             for index, group in enumerate(groups):
                 here = [
@@ -170,16 +170,16 @@ class _Converter:
                 places = [one.place(held[rank] if held else one.layers) for one in here]
                 if places != sorted(places):
                     raise self._error(
-                        f"group {index} of pipeline rank {rank} does not have its parameters in the order of the model"
+                        f"the parameters in group {index} of pipeline rank {rank} are not in the order of the model"
                     )
                 for one in here:
                     had = found.setdefault(one.name, one)
                     if had.group != index:
                         raise self._error(
-                            f'"{one.name}" is in group {had.group} of pipeline rank {had.rank}, and in group {index} of {rank}'
+                            f'"{one.name}" is in group {had.group} of pipeline rank {had.rank}, but in group {index} of pipeline rank {rank}'
                         )
                     if held and one.layers[0] in held[rank] and one.layers[0] not in held[had.rank]:
-                        found[one.name] = one  # where layer files have its weights from
+                        found[one.name] = one  # the rank whose weights the layer files have
         return list(found.values())
 
     def _layers_of(self, name: str) -> list[int]:
@@ -190,18 +190,18 @@ class _Converter:
             else None
         )
         if tied is None and not unit.isdecimal():
-            raise self._error(f'which layers "{name}" belongs to is not known')
+            raise self._error(f'it does not say to which layers "{name}" belongs')
         return tied or [int(unit)]
 
     def write(self, folder: Path, stage: int) -> None:
         """The files of one pipeline rank."""
         contents, stages, layers = self.contents, len(self.bounds) - 1, range(*self.bounds[stage : stage + 2])
-        base = stage if stages == contents.stages else 0  # whose file DeepSpeed would read
+        base = stage if stages == contents.stages else 0  # the rank whose file DeepSpeed would read
         groups = [self._of_group(index, layers) for index in range(self.groups)]
         for index, group in enumerate(groups):
             if not group:
                 raise self._error(
-                    f"stage {stage} (layers {layers[0]} to {layers[-1]}) would have none of the parameters in group {index} of the optimizer"
+                    f"stage {stage} (layers {layers[0]} to {layers[-1]}) would have no parameters in group {index} of the optimizer"
                 )
         head = opened(contents.folder / contents.main(base))
         dims = {
@@ -251,7 +251,7 @@ class _Converter:
         return files
 
     def _whole(self, folder: Path, groups: list[list[_Parameter]], base: int) -> dict:
-        """Of a stage without ZeRO: DeepSpeed's optimizers number what they step through all groups."""
+        """The optimizer state of a stage without ZeRO: DeepSpeed numbers tensors through all groups."""
         slots = [
             [
                 Slot(*one, _beside(folder))
@@ -278,8 +278,8 @@ class _Converter:
     def _share(
         self, folder: Path, groups: list[list[_Parameter]], base: int, replica: int, version: str
     ) -> dict:
-        """Of a replica of a stage with ZeRO: of each group its part of all numbers, which are padded at their
-        end."""
+        """The optimizer state of one replica of a stage with ZeRO: of each group, its part of all elements,
+        which are padded at the end."""
         slots, paddings = [], []
         for index, group in enumerate(groups):
             _, pieces = one_after_the_other([(p.name, p.shape) for p in group], FLAT)[0]
@@ -288,7 +288,7 @@ class _Converter:
             begin, end = replica * size, (replica + 1) * size
             if total <= begin:
                 raise self._error(
-                    f"group {index} of a stage has {total} numbers, too few for {self.replicas} replicas"
+                    f"group {index} of a stage has {total} elements, too few for {self.replicas} replicas"
                 )
             cuts = [(piece, max(piece.at, begin), min(piece.at + piece.size, end)) for piece in pieces]
             mine = [Piece(piece.name, a - piece.at, b - a, a - begin) for piece, a, b in cuts if a < b]
@@ -320,7 +320,7 @@ class _Converter:
 
 
 def _beside(folder: Path):
-    """Makes tensors of zeros; a large one lies in a file without a name, on the disk of `folder`."""
+    """Makes tensors of zeros; a large one is mapped to an unnamed file on the disk of `folder`."""
 
     def made(shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
         size = torch.Size(shape).numel()
@@ -331,7 +331,7 @@ def _beside(folder: Path):
             with open(path, "wb") as file:
                 os.posix_fallocate(
                     file.fileno(), 0, size * dtype.itemsize
-                )  # a full disk is an error here, and a signal later
+                )  # a full disk raises an error here, but a signal later
             return torch.from_file(str(path), shared=True, size=size, dtype=dtype).view(shape)
         finally:
             path.unlink(missing_ok=True)
@@ -342,5 +342,5 @@ def _beside(folder: Path):
 def _save(state: dict, path: Path) -> None:
     try:
         torch.save(state, path)
-    except RuntimeError as error:  # of torch's writer
+    except RuntimeError as error:  # from torch's writer
         raise OstinatoError(f"{path.name} cannot be written: {str(error).splitlines()[0]}") from None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoint files of a model whose rank holds several stages: they are those of DeepSpeed's own partition."""
+"""Checkpoint files of a model with several stages per rank: the same files as in DeepSpeed's own partition."""
 
 import zipfile
 from contextlib import contextmanager
@@ -25,7 +25,7 @@ class LayerFiles(Model):
     written_elsewhere: set[int]
     read_for_others: (
         list[Any] | None
-    )  # (tied weights, the rank that reads them, its group with those that have them too)
+    )  # (tied weights, the rank that reads them, the group of all ranks that have them)
 
     def sharded_parameters(self) -> set[str]:
         """Names of the parameters of which this rank holds a part."""
@@ -41,8 +41,8 @@ class LayerFiles(Model):
         return names
 
     def refuse_unreadable(self, folder: Path | None) -> None:
-        """Raises OstinatoError on every rank where a file of one rank's layers is missing or torn. All ranks
-        must call it."""
+        """Raises OstinatoError on every rank where a layer file of any rank is missing or incomplete. All
+        ranks must call it."""
         has_file = (at for at, layer in enumerate(self.forward_funcs) if hasattr(layer, "load_state_dict"))
         said = (
             [why for at in has_file if (why := self._why_unreadable(folder, at))]
@@ -60,12 +60,12 @@ class LayerFiles(Model):
             with open(path, "rb") as file:
                 if file.read(2) in (b"PK", b"") and not zipfile.is_zipfile(
                     path
-                ):  # torch.save's archive, whose end is lost
-                    return f"{path.name} cannot be read: it is torn"
+                ):  # an archive of torch.save() without its end
+                    return f"{path.name} cannot be read: it is incomplete"
         return ""
 
     def save_state_dict(self, save_dir, *args, **kwargs):
-        """Sharded layers are put together first, so that files are those of DeepSpeed's own partition."""
+        """Assembles sharded layers first, so that files are the same as in DeepSpeed's own partition."""
         with self._as_whole():
             super().save_state_dict(save_dir, *args, **kwargs)
 
@@ -74,9 +74,9 @@ class LayerFiles(Model):
             super().load_state_dir(load_dir, *args, **kwargs)
 
     def _synchronize_tied_weights(self):
-        """After a checkpoint was read. DeepSpeed takes them from the lowest rank, which may not have read
-        them."""
-        if self.read_for_others is None:  # they are where DeepSpeed has them
+        """Called after a checkpoint was read. DeepSpeed would broadcast them from the lowest rank, which may
+        not have read them."""
+        if self.read_for_others is None:  # they are placed as in DeepSpeed's partition
             return super()._synchronize_tied_weights()
         for weights, source, group in self.read_for_others:
             for weight in weights:
@@ -84,7 +84,7 @@ class LayerFiles(Model):
 
     @contextmanager
     def _as_whole(self, collect: bool = True):
-        """Puts stand-ins with the state of whole layers into the place of sharded ones."""
+        """Replaces sharded layers by stand-ins with the state of whole layers."""
         layers = self.forward_funcs
         self.forward_funcs = [
             self._stand_in(index, layer, collect) if isinstance(layer, torch.nn.Module) else layer

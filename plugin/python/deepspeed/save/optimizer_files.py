@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The files in which DeepSpeed keeps optimizer state, read without an engine.
 
-`mp_rank_R_model_states.pt` of pipeline rank R without ZeRO, and `*zero_pp_rank_D_mp_rank_R_optim_states.pt`
-of each of its replicas D with ZeRO or bf16. They hold what an optimizer steps: parameters, or those of a
-group one after the other, or a replica's share of that.
+Without ZeRO: `mp_rank_R_model_states.pt` of pipeline rank R; with ZeRO or bf16:
+`*zero_pp_rank_D_mp_rank_R_optim_states.pt` of each of its replicas D. They hold the tensors that an optimizer
+steps: single parameters, or the parameters of a group one after the other, or a replica's share of a group.
 
     files = Files(folder, SHARE, names, shapes, "AdamW")
     files.read_rank(2, {"3.weight": [(slot, piece)]}, read_here=False)      # slot.state: by the optimizer's key
 
-Files are opened one at a time and mapped into memory. Raises OstinatoError, which names the file or the
+Files are opened one at a time and memory-mapped. Errors are OstinatoErrors that name the file or the
 parameter.
 """
 
@@ -30,18 +30,17 @@ from .seal import INNER, inner_of, unsealed
 # Under these names DeepSpeed saves weights in fp32: a replica's share of a group, a group, or each
 # parameter's.
 SHARE, FLAT, APART = constants.SINGLE_PARTITION_OF_FP32_GROUPS, "fp32_groups_flat", constants.FP32_GROUPS
-LAID_OUT = {  # follows from where parameters lie, and is not taken from the checkpoint
+LAID_OUT = {  # follows from the layout of parameters, and is not taken from the checkpoint
     *INNER, SHARE, FLAT, APART, constants.DS_VERSION, constants.GROUP_PADDINGS, constants.PARAM_ALIGNMENT_PADDINGS, constants.PARTITION_COUNT, constants.PARAM_SLICE_MAPPINGS,
 }  # fmt: skip
 
-# DeepSpeed 0.19.8 names the places that parameters would have without it, in its files and on the parameters
-# themselves.
-ROUND_ROBIN = 'with "round_robin_gradients", where parameters lie is not what DeepSpeed says'
+# In its files and on the parameters, DeepSpeed 0.19.8 records the places that parameters would have without it.
+ROUND_ROBIN = 'with "round_robin_gradients", DeepSpeed does not record the true places of parameters'
 
 
 @dataclass(frozen=True)
 class Piece:
-    """`size` numbers of a parameter, from its `start`, lie in what an optimizer steps, from `at`."""
+    """`size` elements of a parameter from `start` on, which a tensor of the optimizer has from `at` on."""
 
     name: str
     start: int
@@ -50,7 +49,7 @@ class Piece:
 
 
 def one_after_the_other(parameters: list[tuple[str, Any]], kind: str) -> list[tuple[torch.Size, list[Piece]]]:
-    """(shape, pieces) of what an optimizer steps for these: names, with shapes."""
+    """(shape, pieces) of the tensors that an optimizer steps for these (name, shape)."""
     sizes = [torch.Size(shape).numel() for _, shape in parameters]
     if kind != FLAT:
         return [
@@ -75,23 +74,23 @@ def hyperparameters_of(groups: list[dict]) -> list[dict]:
 
 @dataclass
 class Slot:
-    """A tensor that an optimizer steps, and what was found for it. `state`: by the optimizer's key; fp32
+    """A tensor that an optimizer steps, and the state found for it. `state`: by the optimizer's key; fp32
     weights by kind."""
 
     shape: torch.Size
     pieces: list[Piece]
-    made: Callable[..., torch.Tensor] = torch.zeros  # of a shape and a dtype
+    made: Callable[..., torch.Tensor] = torch.zeros  # from a shape and a dtype
     state: dict[str, Any] = field(default_factory=dict)
     groups: list[dict] = field(default_factory=list)  # hyperparameters that the pieces had
 
     def take(self, mine: Piece, theirs: Piece, shape: torch.Size, state: dict[str, Any], group: dict) -> None:
-        """What both pieces have of the parameter. `shape`: of the tensor that `state` belongs to."""
+        """Takes what both pieces have of the parameter. `shape`: of the tensor to which `state` belongs."""
         begin, end = max(mine.start, theirs.start), min(mine.start + mine.size, theirs.start + theirs.size)
         if begin >= end:
             return
         if self.groups and self.state.keys() != state.keys():
             raise OstinatoError(
-                f'"{mine.name}" has {sorted(state)}, and the rest of its group {sorted(self.state)}'
+                f'"{mine.name}" has {sorted(state)}, but the rest of its group has {sorted(self.state)}'
             )
         for key, value in state.items():
             if torch.is_tensor(value) and value.shape == shape:
@@ -105,13 +104,13 @@ class Slot:
                 self.state[key] = value.clone() if torch.is_tensor(value) else value
             elif not equal(self.state[key], value):
                 raise OstinatoError(
-                    f'{key} of "{mine.name}" is {value}, and of the rest of its group {self.state[key]}'
+                    f'{key} of "{mine.name}" is {value}, but {self.state[key]} in the rest of its group'
                 )
         self.groups.append(group)
 
 
 class Files:
-    """The optimizer state of one checkpoint, whose pipeline ranks have written it each for itself."""
+    """The optimizer state of one checkpoint, of which each pipeline rank has written its own."""
 
     def __init__(
         self,
@@ -122,8 +121,8 @@ class Files:
         optimizer: str,
         recorded: bool = True,
     ):
-        """`names`: of each pipeline rank, where its files do not have them; not `recorded`: as they would
-        follow from this model. `shapes`: of the parameters that are read, by name; `optimizer`: its class.
+        """`names`: of each pipeline rank, where its files do not have them; not `recorded`: they were derived
+        from this model. `shapes`: of the parameters to read, by name; `optimizer`: its class.
         """
         self.folder, self.kind, self.names, self.shapes, self.recorded, self._optimizer = (
             folder,
@@ -133,18 +132,18 @@ class Files:
             recorded,
             optimizer,
         )
-        self.found: Counter[str] = Counter()  # numbers of each parameter
-        self.rest: dict[str, Any] = {}  # what belongs to no parameter, such as the loss scale
-        self.hyperparameters: list[dict] = []  # of the groups in the file that DeepSpeed reads on this rank
+        self.found: Counter[str] = Counter()  # elements of each parameter
+        self.rest: dict[str, Any] = {}  # state that belongs to no parameter, such as the loss scale
+        self.hyperparameters: list[dict] = []  # of groups, from the file that DeepSpeed reads on this rank
         self._step: tuple[int, str] | None = None  # of the first file, and its name
 
     def read_rank(self, rank: int, wanted: dict[str, list[tuple[Slot, Piece]]], read_here: bool) -> None:
-        """`wanted`: of the parameters in its files, the slots that they go to; `read_here`: DeepSpeed would
-        read these."""
+        """`wanted`: the slots for the parameters in its files; `read_here`: DeepSpeed would read these
+        files."""
         self._check_step(self.main(rank))
         starts: defaultdict[int, Counter[str]] = defaultdict(
             Counter
-        )  # by group: what the replicas before had of each parameter
+        )  # by group: elements of each parameter that earlier replicas had
         for number, held in enumerate(self._files(rank)):
             inner = inner_of(held)
             groups = hyperparameters_of(inner["param_groups"])
@@ -164,17 +163,17 @@ class Files:
         for name in wanted:
             if self.found[name] != (size := self.shapes[name].numel()):
                 raise OstinatoError(
-                    f'pipeline rank {rank} has saved {self.found[name] or "none"} of the {size} numbers of "{name}"'
+                    f'pipeline rank {rank} saved {self.found[name] or "none"} of the {size} elements of "{name}"'
                 )
 
     def hyperparameters_of_group(self, index: int, slots: list[Slot]) -> dict:
-        """That what `slots` have taken had in the checkpoint."""
+        """The hyperparameters that the state in `slots` had in the checkpoint."""
         had = [of_slot for slot in slots for of_slot in slot.groups] or self.hyperparameters[
             index : index + 1
         ]
         if not all(equal(had[0], other) for other in had[1:]):
             raise OstinatoError(
-                f"group {index} is of parameters that were in several groups, with different hyperparameters"
+                f"the parameters in group {index} were in several groups with different hyperparameters"
             )
         return had[0] if had else {}
 
@@ -183,11 +182,11 @@ class Files:
         self._step = self._step or step
         if step[0] != self._step[0]:
             raise OstinatoError(
-                f"{step[1]} is of step {step[0]}, and {self._step[1]} of step {self._step[0]}: files of two checkpoints are mixed"
+                f"{step[1]} is from step {step[0]}, but {self._step[1]} from step {self._step[0]}: files of two checkpoints are mixed"
             )
 
     def _check_shapes(self, rank: int, order: list[str]) -> None:
-        """`order`: of the parameters in the files of its replicas."""
+        """`order`: the parameters as they come in the files of its replicas."""
         shapes = opened(self.main(rank)).get("param_shapes") or []  # with ZeRO
         there = set(order)
         known = {name: shape for of_group in shapes for name, shape in of_group.items() if name in there}
@@ -198,15 +197,13 @@ class Files:
 
     def _check_shape(self, name: str, shape: Any) -> None:
         if shape is not None and list(self.shapes.get(name, shape)) != list(shape):
-            raise OstinatoError(
-                f'"{name}" has the shape {list(shape)} in it, and {list(self.shapes[name])} now'
-            )
+            raise OstinatoError(f'"{name}" had shape {list(shape)}, but has {list(self.shapes[name])} now')
 
     def main(self, rank: int) -> Path:
         return self.folder / f"mp_rank_{rank:02d}_model_states.pt"
 
     def _files(self, rank: int) -> Iterator[dict]:
-        """What the optimizer of each replica has saved."""
+        """The saved optimizer state of each replica."""
         if self.kind != SHARE:
             yield self._checked(self.main(rank), opened(self.main(rank)).get("optimizer"))
             return
@@ -226,17 +223,18 @@ class Files:
         held = unsealed(held)
         if held is None or next((kind for kind in (SHARE, FLAT, APART) if kind in held), "") != self.kind:
             raise OstinatoError(
-                f"{path.name} is of another kind of optimizer than {self._optimizer} (fp32, fp16, bf16, ZeRO)"
+                f"{path.name} is from a different kind of optimizer than {self._optimizer} (fp32, fp16, bf16, ZeRO)"
             )
         if isinstance(held.get(constants.BASE_OPTIMIZER_STATE), list):
-            raise OstinatoError(f'{path.name}: "elastic_checkpoint" has left out where parameters lie')
+            raise OstinatoError(
+                f'{path.name}: with "elastic_checkpoint", it does not say where parameters are'
+            )
         return held
 
     def _saved(
         self, held: dict, inner: dict, rank: int, index: int, starts: Counter
     ) -> Iterator[tuple[torch.Size, list[Piece], dict]]:
-        """Of one group in one file: the shape of each tensor that was stepped, the pieces in it, and its
-        state."""
+        """For one group in one file: the shape of each tensor of the optimizer, its pieces, and its state."""
         numbers = inner["param_groups"][index]["params"]
         if self.kind == SHARE:
             yield self._share(held, dict(inner["state"].get(numbers[0], {})), index, starts)
@@ -246,7 +244,7 @@ class Files:
         slots = one_after_the_other(known, self.kind)
         if len(slots) != len(numbers):
             raise OstinatoError(
-                f"group {index} of pipeline rank {rank} has {len(numbers)} parameters, and the script gives it {len(slots)}"
+                f"group {index} of pipeline rank {rank} has {len(numbers)} parameters, but the script gives it {len(slots)}"
             )
         for name, shape in known:
             self._check_shape(name, shape)
@@ -259,7 +257,7 @@ class Files:
             for key, value in state.items():
                 if not self.recorded and torch.is_tensor(value) and value.dim() and value.shape != whole:
                     raise OstinatoError(
-                        f'{key} of "{pieces[0].name}" would have the shape {list(value.shape)} instead of {list(whole)}'
+                        f'{key} of "{pieces[0].name}" has shape {list(value.shape)} instead of {list(whole)}'
                     )
             yield whole, pieces, state
 
@@ -281,8 +279,8 @@ class Files:
 
 
 def opened(path: Path) -> dict:
-    """A file that DeepSpeed has written, and unpickles itself where nothing moves: mapped, so that a rank
-    reads what it needs of it."""
+    """Unpickles a file of DeepSpeed's, as DeepSpeed itself does; memory-mapped, so that a rank reads only what
+    it needs."""
     try:
         return torch.load(path, map_location="cpu", weights_only=False, mmap=zipfile.is_zipfile(path))
     except FileNotFoundError:

@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Optimizer state of a checkpoint whose ranks held other layers, or which was cut for another number of
+"""Loads optimizer state from a checkpoint whose ranks held different layers, or that has a different number of
 replicas.
 
     with loading(engine, saved):
         ...                     # DeepSpeed's load_checkpoint()
 
-It is read from DeepSpeed's own files as they lie (optimizer_files). Which parameter lies where is known by
-name: from those files with ZeRO and bf16, else from `ostinato.json`. Of a checkpoint of DeepSpeed alone, it
-is the order in which the script gives the optimizer its parameters now, if that is the model's within each
-group; numbers and shapes must agree.
+It reads DeepSpeed's own files (optimizer_files). Names say where each parameter is: with ZeRO and bf16 the
+files have them, else `ostinato.json`. A checkpoint of DeepSpeed alone has no names: it is read in the order in
+which the script gives the optimizer its parameters now, provided that this is the model's order within each
+group; counts and shapes must agree.
 
-A rank opens the files of the ranks that held its layers, one at a time, mapped into memory: it reads what it
-takes. On the host it holds the state of its own parameters, once, until the optimizer has taken it. Nothing
-is changed before every rank has read its part.
+A rank opens the files of the ranks that held its layers, one at a time and memory-mapped, so it reads only
+what it needs. The host holds the state of the rank's own parameters, once, until the optimizer has taken it.
+Nothing changes before every rank has read its part.
 
-Refused on every rank, by name: files that are missing or torn, what they do not hold, parameters that have
-another shape or belong to no layer, another kind of optimizer, groups that have been divided otherwise, a
-schedule of learning rates for other groups; tensor parallelism, experts, sharded stages,
-"round_robin_gradients", and "elastic_checkpoint" where it has written the files.
+Refused on every rank, by name: files that are missing or incomplete, state that they lack, parameters with a
+different shape or in no layer, a different kind of optimizer, groups that were divided differently, a learning
+rate schedule for different groups; tensor parallelism, experts, sharded stages, "round_robin_gradients", and
+files written with "elastic_checkpoint".
 """
 
 from collections.abc import Iterator
@@ -54,8 +54,8 @@ def kind_of(optimizer) -> str:
 
 
 def named(engine: Engine) -> Names | None:
-    """The parameters of each group in the optimizer's order; None where DeepSpeed's files name them, or
-    nothing is optimized."""
+    """The parameters of each group, in the optimizer's order; None where DeepSpeed's files name them, or there
+    is no optimizer."""
     if engine.optimizer is None or kind_of(engine.optimizer) == SHARE:
         return None
     return [
@@ -72,9 +72,9 @@ def _groups(optimizer) -> list[list[torch.nn.Parameter]]:
 
 @contextmanager
 def loading(engine: Engine, saved: Saved | None) -> Iterator[None]:
-    """DeepSpeed's load_checkpoint(), in which the optimizer is given the state of its parameters, where the
-    rank's own file holds something else. All ranks must enter it. Raises OstinatoError on each where one
-    cannot read its part, before anything is changed.
+    """Around DeepSpeed's load_checkpoint(): where the rank's own file holds state of different parameters, the
+    optimizer gets the right state instead. All ranks must enter it. Raises OstinatoError on each where one
+    cannot read its part, before anything changes.
     """
     optimizer = engine.optimizer
     if saved is None or optimizer is None or not _lies_otherwise(engine, saved):
@@ -96,8 +96,8 @@ def loading(engine: Engine, saved: Saved | None) -> Iterator[None]:
 
 
 def _lies_otherwise(engine: Engine, saved: Saved) -> bool:
-    """Whether some rank's own file holds something else than its optimizer does now; or DeepSpeed cannot load
-    that: bf16 without ZeRO."""
+    """Whether any rank's own file does not match its optimizer; or DeepSpeed cannot load it: bf16 without
+    ZeRO."""
     if saved.moved or kind_of(engine.optimizer) != SHARE:
         return saved.moved
     replicas = len(list(saved.folder.glob("*zero_pp_rank_*_mp_rank_00_optim_states.pt")))
@@ -112,7 +112,7 @@ def _read(engine: Engine, saved: Saved) -> dict:
         state = _Reader(engine, saved, names).state()
     except OstinatoError as error:
         why = str(error)
-    except Exception as error:  # of a file with other contents
+    except Exception as error:  # from a file with unexpected contents
         why = f"{type(error).__name__}: {error}"
     if said := [f"{why} (rank {rank})" for rank, why in enumerate(everyones(why)) if why]:
         raise saved.refused(said[0])
@@ -120,7 +120,7 @@ def _read(engine: Engine, saved: Saved) -> dict:
 
 
 def _names_alone(engine: Engine) -> list[Names] | None:
-    """`named` for each rank of DeepSpeed's own partition, as far as it follows from how this script fills the
+    """`named` for each rank of DeepSpeed's own partition, where it follows from how this script fills the
     groups; else None. All ranks must call it.
     """
     order = {name: place for place, (name, _) in enumerate(engine.module.named_parameters())}
@@ -149,7 +149,7 @@ def _names_alone(engine: Engine) -> list[Names] | None:
 
 
 class _Reader(Files):
-    """Puts together the state of what this rank's optimizer steps."""
+    """Assembles the state for this rank's optimizer."""
 
     def __init__(self, engine: Engine, saved: Saved, names: list[Names] | None):
         """`names`: of each pipeline rank of the checkpoint, where its files do not have them."""
@@ -167,7 +167,7 @@ class _Reader(Files):
             type(engine.optimizer).__name__,
             saved.recorded,
         )
-        run = vars(engine).get("_ostinato")  # none in a first start
+        run = vars(engine).get("_ostinato")  # missing in a first start
         self.idle = engine.param_names[run.idle] if run is not None and run.idle is not None else None
 
     def state(self) -> dict:
@@ -192,16 +192,16 @@ class _Reader(Files):
 
     def _refuse(self) -> None:
         if getattr(self.engine, "has_moe_layers", False):
-            raise OstinatoError("experts have files of their own")
+            raise OstinatoError("experts have separate files")
         if self.engine.module.topology().get_dim("model") > 1:
             raise OstinatoError("parameters are cut over tensor-parallel ranks")
         if getattr(self.optimizer, "round_robin_gradients", False) and len(self.engine.grid.dp_group) > 1:
             raise OstinatoError(ROUND_ROBIN)
         if self.kind != SHARE and self.names is None:
-            raise OstinatoError("which of its numbers belong to which parameter is not certain")
+            raise OstinatoError("the files do not say which state belongs to which parameter")
 
     def _pieces(self, named: list[tuple[str, Any]]) -> list[list[Piece]]:
-        """Of the parameters of a group, in each tensor that is stepped for it."""
+        """The pieces of a group's parameters, in each tensor that the optimizer steps for it."""
         if self.kind != SHARE:
             return [
                 pieces for _, pieces in one_after_the_other([(name, p.shape) for name, p in named], self.kind)
@@ -217,8 +217,8 @@ class _Reader(Files):
         ]
 
     def _holder(self, name: str) -> int:
-        """The first pipeline rank that held the parameter's layer: of tied layers, the one in which layer
-        files have their weights."""
+        """The first pipeline rank that held the parameter's layer: for tied layers, the layer whose file has
+        the weights."""
         unit, _, rest = name.partition(".")
         layers = [int(unit)] if unit.isdecimal() else []
         if unit == "tied_modules":
@@ -232,9 +232,9 @@ class _Reader(Files):
             if layers and layers[0] in held:
                 return rank
         raise OstinatoError(
-            f'"{name}" is in no layer of the checkpoint'
+            f'no layer of the checkpoint has "{name}"'
             if name
-            else "the optimizer steps something that is no parameter of the model"
+            else "the optimizer has a parameter that is not in the model"
         )
 
     def _filled(self, groups: list[list[Slot]], tensors: list[list[torch.Tensor]]) -> dict:
@@ -257,9 +257,7 @@ class _Reader(Files):
         if self.engine.lr_scheduler is not None and not equal(
             hyperparameters_of(made["param_groups"]), self.hyperparameters
         ):
-            raise OstinatoError(
-                "the schedule of learning rates was for other groups of parameters on this rank"
-            )
+            raise OstinatoError("the learning rate schedule was for different parameter groups on this rank")
         made["state"] = state
         if not self.kind:
             return self.rest | made

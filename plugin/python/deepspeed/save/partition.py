@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How DeepSpeed would cut a model into any number of stages: written beside a checkpoint, for what is done
-with it where the model is not.
+"""How DeepSpeed would cut a model into any number of stages: saved with a checkpoint, for uses of the checkpoint
+without the model.
 
-note(model, "parameters")  # as soon as a PipelineModule is made: what each of this rank's layers weighs
-facts = facts_of(model)    # all ranks of a pipeline; for ostinato.json
-parts(facts, 3)            # [0, 4, 7, 12]; None where the model cuts itself in its own way
+    note(model, "parameters")       # right after a PipelineModule is made: the weight of each of this rank's layers
+    facts = facts_of(model)         # all ranks of a pipeline; for ostinato.json
+    parts(facts, 3)                 # [0, 4, 7, 12]; None where the model has its own way to cut itself
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ KEY, FACTS = "_ostinato_weights", "_ostinato_facts"
 
 
 def note(model: Model, method: str) -> None:
-    """DeepSpeed counts what learns in a layer that has just been built; scripts freeze some of it later."""
+    """Counts trainable parameters now, as DeepSpeed does when it builds a layer: scripts freeze some later."""
     bounds = model.partitions()
     mine = range(*bounds[model.stage_id : model.stage_id + 2])
     vars(model)[KEY] = method.lower(), {layer: _learning(_module(model, layer)) for layer in mine}
@@ -44,7 +44,7 @@ def _learning(module: Any) -> int:
 
 def facts_of(model: Model) -> dict[str, Any]:
     """`bounds` of its partition, and the `weights` that it balances, [] where it counts layers; `files`:
-    layers that have one; `tied`: by key its layers, that with the file first. All ranks of the pipeline must
+    layers that have a file; `tied`: layers by key, the one with the file first. All ranks of the pipeline must
     call it.
     """
     if FACTS not in vars(model):
@@ -81,7 +81,7 @@ def _facts(model: Model) -> dict[str, Any]:
 
 
 def parts(facts: dict[str, Any], stages: int) -> list[int] | None:
-    """Bounds of that many stages."""
+    """The bounds of `stages` stages."""
     if stages == len(facts["bounds"]) - 1:
         return facts["bounds"]
     return None if facts["weights"] is None else _cut(facts["weights"], facts["bounds"][-1], stages)

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Optimizer state of layers that a placement has moved, so saved that DeepSpeed alone cannot take it for that
-of other layers.
+"""Saves optimizer state of layers that a placement has moved so that DeepSpeed alone cannot load it into the
+wrong layers.
 
     with sealing(engine.optimizer):         # DeepSpeed's save_checkpoint()
         ...
     with unsealing(engine.optimizer):       # and its load_checkpoint()
         ...
 
-Where ostinato is not installed, or turned off, nothing else would notice: state of equal shapes fits. Sealed,
-torch's optimizers raise an error that ends in SEALED when they ask a parameter group for its "params", which
-lie beside the groups: a missing key is SEALED as a number. All of it is made of built-in types; weights load,
-and ds_to_universal, which asks groups for all the rest, converts it. "elastic_checkpoint" has no groups in
-its files: there the version under which ZeRO saved it is none.
+Where ostinato is not installed, or turned off, nothing would notice a mix-up: state of equal shapes fits. With
+sealed state, torch's optimizers raise an error that ends in SEALED when they ask a parameter group for its
+"params": these are kept beside the groups, and a missing key is float(SEALED), which raises. The file holds
+only built-in types: weights load, and ds_to_universal, which does not ask for "params", converts it. Files of
+"elastic_checkpoint" have no groups: there SEALED takes the place of the version under which ZeRO saved it.
 """
 
 from collections import defaultdict
@@ -25,16 +25,16 @@ from deepspeed.checkpoint import constants
 INNER = (
     constants.BASE_OPTIMIZER_STATE,
     constants.OPTIMIZER_STATE_DICT,
-)  # under these DeepSpeed saves the state of torch's optimizer, or under none
+)  # under one of these, or directly, DeepSpeed saves the state of torch's optimizer
 SEALED = (
-    "this optimizer state belongs to a placement of ostinato's, and DeepSpeed alone would give it to other layers: "
-    "load it under an ostinato plan, convert it (ostinato checkpoint convert), or load_optimizer_states=False"
+    "this optimizer state belongs to an ostinato placement, and DeepSpeed alone would load it into the wrong layers: "
+    "load it under an ostinato plan, convert it (ostinato checkpoint convert), or set load_optimizer_states=False"
 )
-KEY = "ostinato"  # what was sealed
+KEY = "ostinato"  # has what was sealed
 
 
 def inner_of(state: dict) -> Any:
-    """What torch's optimizer has saved."""
+    """The part that torch's optimizer has saved."""
     return next((state[key] for key in INNER if key in state), state)
 
 
@@ -56,14 +56,14 @@ def sealed(state: dict) -> dict:
     ]
     kept = {
         key: value for key, value in state.items() if key not in gaps
-    }  # else DeepSpeed compares these first, and blames another setting
+    }  # else DeepSpeed would compare these first, and blame a different setting
     return _with_inner(
         kept, inner | {"param_groups": rest, KEY: ([group["params"] for group in groups], gaps)}
     )
 
 
 def unsealed(state: Any) -> Any:
-    """What sealed() was given; what is not sealed as it is."""
+    """Undoes sealed(); returns state that is not sealed as it is."""
     if not isinstance(state, dict):
         return state
     if KEY in state and constants.DS_VERSION in state:
@@ -92,8 +92,8 @@ def unsealing(optimizer: Any) -> Iterator[None]:
     own = optimizer.load_state_dict
 
     def take(*states, **options):
-        """DeepSpeed gives ZeRO's by name, a list in which those of other replicas are missing; of a universal
-        checkpoint, none."""
+        """DeepSpeed passes ZeRO's state by keyword, as a list that lacks the other replicas'; for a universal
+        checkpoint it passes none."""
         if options.get("state_dict_list"):
             options["state_dict_list"] = [unsealed(state) for state in options["state_dict_list"]]
         return own(*map(unsealed, states), **options)
@@ -104,7 +104,7 @@ def unsealing(optimizer: Any) -> Iterator[None]:
 
 @contextmanager
 def replaced(of: Any, name: str, value: Any) -> Iterator[None]:
-    """An attribute of an object itself, as long as it lasts."""
+    """Sets an attribute of an object, and restores it on exit."""
     had = vars(of).get(name)
     setattr(of, name, value)
     try:

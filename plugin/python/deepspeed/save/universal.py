@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Universal checkpoints (ds_to_universal, "load_universal") where several pipeline ranks hold a layer.
 
-They hold each parameter whole, by name. A rank whose layer is a copy (two directions) reads what it names,
-like any other; one that holds a part reads the whole and cuts it. What is saved to be converted names each
-parameter once: a copy under its first holder. The converter has no place for parts over pipeline ranks, so
-the first rank of a sharded stage saves their state put together, as one more group of its optimizer's file,
-which the converter takes like the others and loading drops.
+They hold each parameter whole, by name. A rank with a copy of a layer (two directions) reads it like any other
+rank; a rank with a part reads the whole and cuts it. A checkpoint to be converted names each parameter once: a
+copy under its first holder. The converter cannot handle parts on several pipeline ranks, so the first rank of
+a sharded stage assembles their state, and saves it as one more group in its optimizer's file: the converter
+reads it like any group, and loading drops it.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,26 +22,26 @@ from ostinato.nn.layers import collect
 from ..upstream import Engine
 from .seal import replaced
 
-ADAM = ("exp_avg", "exp_avg_sq")  # the state that the converter knows, beside the weights in fp32
+ADAM = ("exp_avg", "exp_avg_sq")  # the state that the converter knows, besides the fp32 weights
 
 
 @dataclass(frozen=True)
 class ParameterPart:
-    """A parameter of which this rank holds a part. `whole`: the sizes of all parts together."""
+    """A parameter of which this rank holds a part. `whole`: the shape of the whole parameter."""
 
     layer: int
-    parameter: Any  # torch.nn.Parameter, with what DeepSpeed hangs on it
+    parameter: Any  # torch.nn.Parameter, with DeepSpeed's attributes
     shard: Shard
     dimension: int
     whole: tuple[int, ...]
 
 
 def prepare(engine: Engine, parts: list[ParameterPart], others_name: Callable[[str], bool]) -> None:
-    """Once the engine's optimizer is there. `others_name`: whether another rank names the parameter of that
-    name."""
+    """To be called once the engine has its optimizer. `others_name`: whether another rank saves the parameter
+    of that name."""
     mappings = getattr(engine.optimizer, "_param_slice_mappings", None)
     if mappings is None:
-        return  # the state of this optimizer is not saved for conversion
+        return  # this optimizer's state cannot be converted
     for part in parts:
         part.parameter.load_hp_checkpoint_state = _cutting(part, part.parameter.load_hp_checkpoint_state)
     in_parts = whole_shapes(engine, parts)
@@ -51,13 +51,13 @@ def prepare(engine: Engine, parts: list[ParameterPart], others_name: Callable[[s
 
 
 def whole_shapes(engine: Engine, parts: list[ParameterPart]) -> dict[str, torch.Size]:
-    """By the parameter's name."""
+    """The shapes of whole parameters, by name."""
     return {engine.param_names[part.parameter]: torch.Size(part.whole) for part in parts}
 
 
 @contextmanager
 def wholes_saved(engine: Engine, parts: list[ParameterPart]) -> Iterator[None]:
-    """While DeepSpeed writes the optimizer's state. All ranks must enter it."""
+    """Around DeepSpeed's writing of the optimizer's state. All ranks must enter it."""
     wholes = _put_together(engine, [part for part in parts if hasattr(part.parameter, "_hp_mapping")])
     if not wholes:
         yield
@@ -69,15 +69,15 @@ def wholes_saved(engine: Engine, parts: list[ParameterPart]) -> Iterator[None]:
 
 
 def drop_wholes(engine: Engine) -> None:
-    """After loading: what torch's optimizers keep of state that belongs to none of their parameters."""
+    """To be called after loading: drops state that belongs to none of the optimizer's parameters."""
     state = getattr(getattr(engine.optimizer, "optimizer", None), "state", {})
     for key in [key for key in state if not torch.is_tensor(key)]:
         del state[key]
 
 
 def _put_together(engine: Engine, parts: list[ParameterPart]) -> dict[str, list[torch.Tensor]]:
-    """By name: the fp32 weights and the state of ADAM, on the processor of the first rank of the first
-    replica; {} elsewhere."""
+    """By name: the fp32 weights and the state of ADAM, on the CPU of the first rank of the first replica; {}
+    elsewhere."""
     wholes: dict[str, list[torch.Tensor]] = {}
     states = engine.optimizer.optimizer.state.values()
     if not all(key in state for state in states for key in ADAM):
@@ -85,7 +85,7 @@ def _put_together(engine: Engine, parts: list[ParameterPart]) -> dict[str, list[
     for part in parts:
         values = [
             part.parameter.get_full_hp_param(key) for key in (None, *ADAM)
-        ]  # of the part: ZeRO's ranks add theirs
+        ]  # of the part: ZeRO's ranks contribute their shares
         if engine.grid.get_data_parallel_rank() > 0 or part.layer in engine.module.written_elsewhere:
             continue
         collected = [collect(value, part.dimension, part.shard) for value in values]
@@ -97,8 +97,8 @@ def _put_together(engine: Engine, parts: list[ParameterPart]) -> dict[str, list[
 
 
 def _with_group(saved: dict, wholes: dict[str, list[torch.Tensor]]) -> dict:
-    """What an optimizer saves, and one more group of the parameters in `wholes`, one after the other as the
-    others have it."""
+    """What an optimizer saves, plus one group of the parameters in `wholes`, one after the other as in the
+    other groups."""
     fp32, *adam = (
         torch.cat([value.flatten() for value in values]) for values in zip(*wholes.values(), strict=True)
     )
@@ -119,7 +119,7 @@ def _with_group(saved: dict, wholes: dict[str, list[torch.Tensor]]) -> dict:
 
 
 def _cutting(part: ParameterPart, load: Callable) -> Callable:
-    """DeepSpeed's loader of one parameter, told how the parameter is cut, as it knows it of tensor
+    """DeepSpeed's loader of one parameter, told how the parameter is cut in the way that DeepSpeed marks tensor
     parallelism."""
     size = part.whole[part.dimension]
     bounds = [part.shard.of(index).bounds(size) for index in range(part.shard.count)]

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Before anything is changed, every rank learns what every other rank holds, and all stop together where they
-differ.
+"""Before anything changes, every rank learns what all ranks hold, and all stop together where they differ.
 
     agree(Statement(plan=sha, ...), timeout_s=300)     # raises the same OstinatoError everywhere, or nowhere
 
-It goes through the store and not through a collective (ranks/reports.py): where a rank has no section, that
-would mix with DeepSpeed's own.
+It goes through the store instead of a collective (ranks/reports.py): where a rank has no section, a
+collective would mix with DeepSpeed's own.
 """
 
 import importlib.metadata
@@ -22,10 +21,10 @@ from ..errors import OstinatoError, Unsupported
 
 @dataclass(frozen=True)
 class Statement:
-    """What one rank holds. `model`: the names of all layers, a line each; `layers`: the digests of those that
-    it has built, by index. `configuration`: what of DeepSpeed's own all ranks must hold, a line each.
-    `place`: the host and cores that it computes on (cores.Place). `error` and `unsupported`: why it cannot
-    run, "" where it can.
+    """What one rank holds. `model`: the names of all layers, one per line; `layers`: digests of the layers
+    that the rank has built, by index. `configuration`: the part of DeepSpeed's configuration that must be
+    equal on all ranks, one key per line. `place`: the host and cores that it computes on (cores.Place).
+    `error` and `unsupported`: why it cannot run, "" where it can.
     """
 
     version: str = ""
@@ -41,18 +40,18 @@ class Statement:
 
 
 WORDS = {
-    "version": "another version of ostinato, torch or DeepSpeed",
-    "plan": "another plan",
-    "placement": "another placement",
-    "model": "another model",
-    "options": 'other options in the "ostinato" section',
-    "configuration": "another DeepSpeed configuration",
+    "version": "a different version of ostinato, torch or DeepSpeed",
+    "plan": "a different plan",
+    "placement": "a different placement",
+    "model": "a different model",
+    "options": 'different options in the "ostinato" section',
+    "configuration": "a different DeepSpeed configuration",
 }
 
 
 def agree(mine: Statement, timeout_s: float) -> list[Statement]:
-    """All statements, by rank. Raises where a rank reports an error, differs from rank 0, or does not report
-    in time."""
+    """Returns all statements, by rank. Raises where a rank reports an error, differs from rank 0, or does not
+    report in time."""
     everyone = _exchange(mine, timeout_s)
     _raise_reported(everyone, "error", OstinatoError)
     for name in (f.name for f in fields(Statement) if f.name in WORDS):
@@ -64,7 +63,7 @@ def agree(mine: Statement, timeout_s: float) -> list[Statement]:
 
 
 def _raise_reported(everyone: list[Statement], field: str, kind: type[OstinatoError]) -> None:
-    """One message for all ranks: each different reason once, after the ranks that gave it."""
+    """Raises one message on all ranks: each reason once, after the ranks that gave it."""
     reasons: dict[str, list[int]] = {}
     for rank, statement in enumerate(everyone):
         if getattr(statement, field):
@@ -98,7 +97,7 @@ def _exchange(mine: Statement, timeout_s: float) -> list[Statement]:
             )
         ]
     except Missing as error:
-        causes = ': is ostinato installed there, is the "ostinato" section in that configuration, or has it ended: see its log'
+        causes = ': check that ostinato is installed there, that its configuration has the "ostinato" section, and that it still runs (see its log)'
         raise OstinatoError(f"{error}{'' if error.store else causes}") from None
 
 

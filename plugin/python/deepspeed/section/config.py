@@ -1,34 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The "ostinato" section of `ds_config.json`. One of three ways to a plan (or, with "sizes", a placement
+"""The "ostinato" section of `ds_config.json`. It has one of three ways to a plan (or, with "sizes", a placement
 alone):
 
     "ostinato": {
       "plan": "plan.json",            // run this one
-      "placement": "placement.toml",  // default: placement.toml beside the plan; must be the one that the plan names
+      "placement": "placement.toml",  // default: placement.toml beside the plan; must be the one that the plan was made for
 
       "profile": "profile.json",      // or: search one at start, from a profile
       "auto": true,                   // or: run the first step under DeepSpeed's 1F1B, measure, search, and start again with the plan;
-                                      // "measure": end there, and let the next start run the plan that lies in "output"
-      "check": 1,                     // steps that DeepSpeed's 1F1B runs first, with which the plan's are compared (0; with "auto" 1)
-      "fallback": true,               // a plan that is slower than DeepSpeed's own steps before: go on without it (with "auto" true)
-      "search": {"time_limit": 30},   // how, for these two; keys as in configs/options.toml
+                                      // "measure": end there, and let the next start run the plan in "output"
+      "check": 1,                     // steps that DeepSpeed's 1F1B runs first, to compare the plan's steps with (0; with "auto" 1)
+      "fallback": true,               // where the plan is slower than DeepSpeed's own steps: go on without it (with "auto" true)
+      "search": {"time_limit": 30},   // how to search, for "profile" and "auto"; keys as in configs/options.toml
 
-      "adapt": {"every": 50, "gain": 0.03, "move": true},  // plan again where devices or layers take another time than planned (adapt)
+      "adapt": {"every": 50, "gain": 0.03, "move": true},  // plan again where devices or layers are slower or faster than planned (adapt)
 
-      "sizes": "tokens",              // micro-batches differ, and each step has a plan of its own; or "module:function"
-      "size": 1024,                   // that of the micro-batch which the placement describes; default: the mean of the first step
-      "keep_order": true,             // gradients are added as in 1F1B
-      "effort": 15,                   // percent of the usual work of a step's search
+      "sizes": "tokens",              // micro-batches differ in size, and each step gets its own plan; or "module:function"
+      "size": 1024,                   // of the micro-batch that the placement describes; default: the mean of the first step
+      "keep_order": true,             // add gradients in the order of 1F1B
+      "effort": 15,                   // percent of the usual work of searching a step's plan
 
-      "output": "out/ostinato",       // folder for what was searched; there "auto" finds it again instead of searching
-      "timeout_s": 300,               // a rank that waits longer says for which instruction of which peer, and stops
+      "output": "out/ostinato",       // folder for the plan; the next run with "auto" uses it instead of searching
+      "timeout_s": 300,               // a rank that waits longer says which instruction of which peer it waits for, and stops
       "trace": "out/trace",           // folder for ostinato-trace/1 files; absent: no trace
-      "memory": "out/memory",         // folder for who holds each rank's memory over one step; absent: not recorded
-      "require": true                 // false: where this run cannot be combined with a plan, go on under DeepSpeed's 1F1B
+      "memory": "out/memory",         // folder for records of who holds each rank's memory over one step; absent: no record
+      "require": true                 // false: where a plan does not work with this run, go on under DeepSpeed's 1F1B
     }
 
-Relative paths are taken from the folder of the configuration's file, or from the working directory where
-DeepSpeed was given a dictionary.
+Relative paths start at the folder of the configuration file, or at the working directory where DeepSpeed was
+given a dictionary.
 """
 
 from difflib import get_close_matches
@@ -43,7 +43,7 @@ from ..errors import OstinatoError
 
 
 class Search(BaseModel):
-    """How a plan is searched: options of `ostinato plan`; one that is None is left to its default there."""
+    """How to search a plan: options of `ostinato plan`; None: its default there."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -57,9 +57,9 @@ class Search(BaseModel):
     )  # "40GiB"; default: what the accelerator has
     max_chunks: int | None = Field(default=None, ge=1, le=64)
     ends: Literal["fixed", "free"] = (
-        "fixed"  # inputs on the first rank and the loss on the last one, as in 1F1B; "free": anywhere
+        "fixed"  # inputs on the first rank and the loss on the last, as in 1F1B; "free": anywhere
     )
-    exact_losses: bool = True  # False: split backwards and shards too, which change losses by rounding
+    exact_losses: bool = True  # False: also split backwards and shards, which change losses by rounding
     inference: bool = False  # forwards alone, for a script that only evaluates
     allow_incomplete: bool = False
 
@@ -84,15 +84,17 @@ class Search(BaseModel):
 
 
 class Adapting(BaseModel):
-    """A plan that follows its run."""
+    """Plans again while the run goes on."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     every: int = Field(
         default=50, ge=2, le=100_000
-    )  # steps between two comparisons of what blocks took with the plan
-    gain: float = Field(default=0.03, ge=0, le=10)  # of a step's time, below which a new plan is not worth it
-    move: bool = False  # all ranks start again with it once the script has saved a checkpoint
+    )  # steps between two comparisons of measured block times with the plan
+    gain: float = Field(
+        default=0.03, ge=0, le=10
+    )  # share of a step's time; a new plan that gains less is not worth it
+    move: bool = False  # all ranks start again with the new plan once the script has saved a checkpoint
 
 
 class Section(BaseModel):
@@ -128,7 +130,7 @@ class Section(BaseModel):
 
     @property
     def checks(self) -> int:
-        """Steps that DeepSpeed's own 1F1B runs first."""
+        """How many steps DeepSpeed's own 1F1B runs first."""
         return int(bool(self.auto)) if self.check is None else self.check
 
     @property
@@ -137,12 +139,12 @@ class Section(BaseModel):
 
     @property
     def searches(self) -> bool:
-        """The plan is made when the run starts."""
+        """Whether the plan is made when the run starts."""
         return self.plan is None
 
 
 class Paths(BaseModel):
-    """The section's files, absolute; `plan` and `placement` are None until they have been searched."""
+    """The section's files, absolute; `plan` and `placement` are None until the search has made them."""
 
     plan: Path | None
     placement: Path | None
@@ -151,12 +153,12 @@ class Paths(BaseModel):
     trace: Path | None
     memory: Path | None
     sizes: Path | None = (
-        None  # the profile that plans of steps follow, and the function that it was measured with
+        None  # the profile for the plans of single steps, and the function that it was measured with
     )
 
 
 def parse_section(section: object, where: str) -> Section:
-    """Checks a section. Raises OstinatoError that starts with `where` and names every key that is wrong."""
+    """Checks a section. Raises an OstinatoError that starts with `where` and names every wrong key."""
     if not isinstance(section, dict):
         raise OstinatoError(
             f'{where}: the "ostinato" section must be an object: {{"auto": true}}, or {{"plan": "plan.json"}}'
@@ -170,47 +172,47 @@ def parse_section(section: object, where: str) -> Section:
 
 
 def _check_ways(section: Section, where: str) -> None:
-    """There must be one way to a plan, and no key of another way."""
+    """Requires exactly one way to a plan, and no key that belongs to another."""
     ways = [key for key in ("plan", "profile", "auto") if getattr(section, key)]
     _check_sizes(section, ways, where)
     if not ways and section.sizes and section.placement:
         return
     if not ways:
-        raise OstinatoError(f'{where}: the "ostinato" section has no "plan" (or "profile", or "auto": true)')
+        raise OstinatoError(f'{where}: the "ostinato" section needs "plan", "profile" or "auto": true')
     if len(ways) > 1:
         given = " and ".join(f'"{way}"' for way in ways)
-        raise OstinatoError(f'{where}: the "ostinato" section has {given}: each is a way to a plan, give one')
+        raise OstinatoError(f'{where}: the "ostinato" section has {given}, of which only one is allowed')
     if section.placement and section.searches and (section.auto or not section.sizes):
         raise OstinatoError(
-            f'{where}: "placement" in the "ostinato" section belongs to "plan": a search makes its own'
+            f'{where}: "placement" in the "ostinato" section goes with "plan": a search makes its own placement'
         )
     if section.auto == "measure" and not section.output:
         raise OstinatoError(
-            f'{where}: "auto": "measure" in the "ostinato" section needs "output": a folder for the plan'
+            f'{where}: "auto": "measure" in the "ostinato" section needs "output", a folder for the plan'
         )
     if section.auto and section.search is not None and section.search.inference:
         raise OstinatoError(
-            f'{where}: "inference" in "search" needs "profile": "auto" measures while it trains'
+            f'{where}: "inference" in "search" needs "profile", because "auto" measures while training'
         )
     if section.fallback and not section.auto and not section.checks:
         raise OstinatoError(
-            f'{where}: "fallback" in the "ostinato" section needs "auto" or "check": DeepSpeed\'s own steps are timed before the plan\'s'
+            f'{where}: "fallback" in the "ostinato" section needs "auto" or "check", which time DeepSpeed\'s own steps first'
         )
     if section.adapt is not None:
         if not section.searches or not section.output:
             raise OstinatoError(
-                f'{where}: "adapt" in the "ostinato" section needs "auto" or "profile", and "output": a folder for new plans'
+                f'{where}: "adapt" in the "ostinato" section needs "auto" or "profile", and "output", a folder for new plans'
             )
         if section.sizes or (section.search is not None and section.search.inference):
             raise OstinatoError(
-                f'{where}: "adapt" in the "ostinato" section follows a training in which every step has the same plan'
+                f'{where}: "adapt" in the "ostinato" section needs a training that runs the same plan in every step'
             )
     for key in ("search", "output"):
         if getattr(section, key) is not None and not section.searches:
             raise OstinatoError(f'{where}: "{key}" in the "ostinato" section needs "profile" or "auto": true')
 
 
-OF_ORDERS = {"time_limit", "threads", "seed", "method", "objective"}  # options that concern no placement
+OF_ORDERS = {"time_limit", "threads", "seed", "method", "objective"}  # options that do not choose a placement
 
 
 def _check_sizes(section: Section, ways: list[str], where: str) -> None:
@@ -220,16 +222,16 @@ def _check_sizes(section: Section, ways: list[str], where: str) -> None:
                 raise OstinatoError(f'{where}: "{key}" in the "ostinato" section needs "sizes"')
     elif section.auto and section.size:
         raise OstinatoError(
-            f'{where}: "size" in the "ostinato" section does not go with "auto", which measures what it is'
+            f'{where}: "size" in the "ostinato" section does not go with "auto", which measures the size'
         )
     elif section.search is not None and (section.search.objective or "makespan") != "makespan":
         raise OstinatoError(
-            f'{where}: "objective" in "search" does not go with "sizes": a step of its own plan has the least makespan'
+            f'{where}: "objective" in "search" does not go with "sizes", which always minimises the makespan of each step'
         )
     elif section.placement and section.plan is None:
         for key in sorted((section.search or Search()).model_fields_set - OF_ORDERS):
             raise OstinatoError(
-                f'{where}: "{key}" in "search" does not go with "placement", which says where stages lie'
+                f'{where}: "{key}" in "search" does not go with "placement", which says where the stages are'
             )
 
 
@@ -248,7 +250,7 @@ def _in_words(error) -> str:
 
 
 def _suggestion(key: str, inside: str) -> str:
-    """The key that was meant, in this section or the other."""
+    """The key that was probably meant, in this section or another."""
     known = {"ostinato": Section.model_fields, "search": Search.model_fields, "adapt": Adapting.model_fields}
     near = get_close_matches(key, known[inside], 1)
     if near:
@@ -260,8 +262,8 @@ def _suggestion(key: str, inside: str) -> str:
 
 
 def resolve(section: Section, file: str | None, found: Path | None = None) -> Paths:
-    """Absolute paths. `found`: the folder in which the first start has left its plan to the second. Raises
-    OstinatoError where a plan that is named, or its placement, is missing.
+    """Makes paths absolute. `found`: the folder in which the first start has left its plan for the second.
+    Raises OstinatoError where the named plan, or its placement, is missing.
     """
     base = Path(file).parent if file else Path.cwd()
     named: dict[str, Any] = {
@@ -279,31 +281,33 @@ def resolve(section: Section, file: str | None, found: Path | None = None) -> Pa
     if section.searches:
         if (placement := named["placement"]) and not placement.is_file():
             raise OstinatoError(
-                f'"placement": {placement}: no such file; ostinato placement and ostinato partition make one'
+                f'"placement": {placement}: no such file; make one with ostinato placement or ostinato partition'
             )
         return Paths(**named)
     plan = named["plan"]
     if not plan.is_file():
         raise OstinatoError(
-            f'"plan": {plan}: no such file; ostinato plan PROFILE --output PLAN makes one (of a placement of your own: ostinato search)'
+            f'"plan": {plan}: no such file; make one with ostinato plan PROFILE --output PLAN (for your own placement: ostinato search)'
         )
     named["placement"] = named["placement"] or plan.with_name("placement.toml")
     if not named["placement"].is_file():
-        which = "" if section.placement else ' (the default, beside the plan; "placement" names another)'
+        which = (
+            "" if section.placement else ' (the default, beside the plan; set "placement" if it is elsewhere)'
+        )
         raise OstinatoError(f'"placement": {named["placement"]}: no such file{which}')
     return Paths(**named)
 
 
 def _names_another(named: Path | None, found: Path) -> bool:
-    """Of a second engine: the first start's plan was not its."""
+    """Whether this is a second engine, for which the first start did not make its plan."""
     return (
         named is not None and named.is_file() and found.is_file() and named.read_bytes() != found.read_bytes()
     )
 
 
 def check_outputs(paths: Paths, rank: int) -> None:
-    """Raises OstinatoError where what this rank is to write could not be written: before step 1, not when it
-    is there."""
+    """Raises OstinatoError where this rank could not write its output files: before step 1 instead of after
+    the training."""
     writes = {"trace": f"rank-{rank}.json", "memory": f"rank-{rank}.json", "output": "plan.json"}
     if rank != 0:
         del writes["output"]

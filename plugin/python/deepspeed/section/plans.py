@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plan as the DeepSpeed side needs it: lowered, checked against the model and the configuration."""
+"""The plan as the DeepSpeed side needs it: lowered, and checked against the model and the configuration."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -14,11 +14,11 @@ from ..errors import OstinatoError, Unsupported
 
 @dataclass(frozen=True)
 class Stage:
-    """`layers` of the model, rising, run by the pipeline ranks `ranks`; several of them hold a shard each.
+    """Pipeline ranks `ranks` run `layers` of the model, ascending; several ranks hold a shard each.
 
-    `copy`: where the plan runs the model in two directions, each has weights of its own; copy c runs the
-    batches i with i % copies == c. `takes`: elements of the batch's inputs that the stage reads where stages
-    are not a chain. `recomputes`: its forward keeps what it was given only.
+    `copy`: where the plan runs the model in two directions, each direction has its own copy of the weights;
+    copy c runs the batches i with i % copies == c. `takes`: elements of the batch's inputs that the stage
+    reads, where stages are not a chain. `recomputes`: its forward keeps only its inputs.
     """
 
     index: int  # among the stages of the program
@@ -36,7 +36,7 @@ class Stage:
 
     @property
     def rank(self) -> int:
-        """The first of its ranks, which reads the data and reports the loss where the stage does."""
+        """The first of its ranks, which reads the data and reports the loss if the stage does."""
         return self.ranks[0]
 
     @property
@@ -45,12 +45,12 @@ class Stage:
 
     @property
     def reads(self) -> bool:
-        """Takes the inputs of a batch, or some of them."""
+        """Whether it takes the inputs of a batch, or some of them."""
         return not self.inputs or bool(self.takes)
 
     @property
     def ends(self) -> bool:
-        """Computes the loss."""
+        """Whether it computes the loss."""
         return not self.outputs
 
     def on(self, rank: int) -> bool:
@@ -58,8 +58,7 @@ class Stage:
 
 
 def lower(paths: Paths):
-    """The lowered program. Raises OstinatoError with file and line where plan and placement are not right
-    together."""
+    """The lowered program. Raises OstinatoError with file and line where plan and placement do not fit."""
     plugin = compiled()
     try:
         return plugin.lower(str(paths.plan), str(paths.placement))
@@ -68,8 +67,8 @@ def lower(paths: Paths):
 
 
 def compiled():
-    """The compiled module. Raises Unsupported where it is missing or was built for another torch (it checks
-    itself)."""
+    """The compiled module. Raises Unsupported where it is missing or was built for a different torch (it
+    checks itself)."""
     try:
         from ostinato import _plugin
     except ImportError as error:
@@ -78,7 +77,7 @@ def compiled():
 
 
 def stages_of(program) -> list[Stage]:
-    """The stages in the placement's order: of one copy of the model, in model order."""
+    """The stages in the placement's order, which is model order within one copy of the model."""
     copies = _connected(program.stages)
     return [
         Stage(index, tuple(s.ranks), s.layers, tuple(s.inputs), tuple(s.outputs), copy, None, s.recomputes)
@@ -87,8 +86,7 @@ def stages_of(program) -> list[Stage]:
 
 
 def _connected(stages: list) -> list[int]:
-    """Which of the parts that nothing connects each stage belongs to; parts are numbered by their first
-    stage."""
+    """The connected part that each stage belongs to; parts are numbered by their first stage."""
     part = list(range(len(stages)))
     for index, stage in enumerate(stages):
         for other in stage.inputs:
@@ -99,12 +97,12 @@ def _connected(stages: list) -> list[int]:
 
 
 def copies_of(stages: list[Stage]) -> int:
-    """In how many directions the plan runs the model."""
+    """The number of directions in which the plan runs the model."""
     return 1 + max(stage.copy for stage in stages)
 
 
 def is_chain(stages: list[Stage]) -> bool:
-    """Every stage takes what the one before it in its copy of the model makes, and nothing else."""
+    """Whether every stage takes the output of the stage before it in its copy of the model, and nothing else."""
     return all(_is_chain(of_copy(stages, copy)) for copy in range(copies_of(stages)))
 
 
@@ -114,7 +112,7 @@ def _is_chain(stages: list[Stage]) -> bool:
 
 
 def of_copy(stages: list[Stage], copy: int) -> list[Stage]:
-    """One copy of the model: each stage behind those that feed it, else by its first layer."""
+    """The stages of one copy of the model: each after those that feed it, else by its first layer."""
     waiting, order = [stage for stage in stages if stage.copy == copy], []
     while waiting:
         late = {stage.index for stage in waiting}
@@ -129,7 +127,7 @@ def of_copy(stages: list[Stage], copy: int) -> list[Stage]:
 
 
 def wired(stages: list[Stage], specs: list) -> list[Stage]:
-    """The same stages; where they are not a chain, with what they take from the batch."""
+    """The same stages; where they are not a chain, with the inputs that they take from the batch."""
     if is_chain(stages):
         return stages
     from ..graph_model import stage_wires
@@ -139,29 +137,29 @@ def wired(stages: list[Stage], specs: list) -> list[Stage]:
 
 
 def check_micro_batches(program, micro_batches: int) -> None:
-    """Raises OstinatoError where the plan is for another number of them."""
+    """Raises OstinatoError where the plan is for a different number of micro-batches."""
     copies = copies_of(stages_of(program))
     if trains(program) and program.micro_batches * copies != micro_batches:
         ways = "" if copies == 1 else f", each for {copies} directions,"
         needed = (
             ""
             if micro_batches % copies
-            else f": ostinato plan PROFILE --micro-batches {micro_batches // copies} makes one for that"
+            else f": make a plan for that with ostinato plan PROFILE --micro-batches {micro_batches // copies}"
         )
         raise OstinatoError(
-            f"the plan is for {counted(program.micro_batches, 'micro-batch')}{ways} a step, and gradient_accumulation_steps is "
+            f"the plan is for {counted(program.micro_batches, 'micro-batch')}{ways} a step, but gradient_accumulation_steps is "
             f"{micro_batches}{needed}"
         )
 
 
 def check_shape(program, pipeline_ranks: int, specs: list) -> None:
-    """Raises OstinatoError where the plan is for another number of ranks or another model. `specs`: layers of
-    the PipelineModule."""
+    """Raises OstinatoError where the plan is for a different number of ranks or a different model. `specs`:
+    layers of the PipelineModule."""
     stages = stages_of(program)
     devices = program.ranks
     if devices != pipeline_ranks:
         raise OstinatoError(
-            f'placement "{program.placement_name}" has {counted(devices, "device")}, and the pipeline has {pipeline_ranks} '
+            f'placement "{program.placement_name}" has {counted(devices, "device")}, but the pipeline has {pipeline_ranks} '
             f"stages (PipelineModule's num_stages): they must be equal"
         )
     for copy in range(copies_of(stages)):
@@ -173,8 +171,7 @@ def check_shape(program, pipeline_ranks: int, specs: list) -> None:
 
 
 def _check_shards(program, stages: list[Stage]) -> None:
-    """A rank holds one part of a sharded layer, whatever the direction that it serves, and every direction
-    has the same parts."""
+    """A rank holds one part of a sharded layer, and it is the same part for every direction."""
     names = [stage.name for stage in program.stages]
     for stage in (c for c in stages if c.sharded):
         for other in (c for c in stages if c.copy != stage.copy and {*c.layers} & {*stage.layers}):
@@ -182,30 +179,30 @@ def _check_shards(program, stages: list[Stage]) -> None:
             if other.ranks != stage.ranks and not apart:
                 raise Unsupported(
                     f'placement "{program.placement_name}": stages "{names[stage.index]}" and "{names[other.index]}" hold the same '
-                    f"layers for two directions, on devices {list(stage.ranks)} and {list(other.ranks)}: these must be the same, or as "
-                    "many others"
+                    f"layers for two directions, on devices {list(stage.ranks)} and {list(other.ranks)}: give both the same devices, or "
+                    "as many that do not overlap"
                 )
 
 
 def _check_layers(program, stages: list[Stage], specs: list) -> None:
-    """The stages of one copy must cover the layers once, and take what their layers read."""
+    """The stages of one copy must hold each layer once, and take what their layers read."""
     name = program.placement_name
     if unsaid := [program.stages[stage.index].name for stage in stages if not stage.layers]:
         raise OstinatoError(
-            f'placement "{name}" does not say which layers stage "{unsaid[0]}" holds: ostinato placement --layers '
-            f"{len(specs)} shares them equally, ostinato plan and ostinato partition by what they take, or write [[stages]] by hand"
+            f'placement "{name}" does not say which layers stage "{unsaid[0]}" holds: write [[stages]], or let ostinato '
+            f"placement --layers {len(specs)} share them equally, or ostinato plan or ostinato partition by their times"
         )
     count = 1 + max(stage.layers[-1] for stage in stages)
     if count != len(specs):
         raise OstinatoError(
-            f'placement "{name}" is for a model of {counted(count, "layer")}, and this PipelineModule has {len(specs)}: make one '
-            "for this model, with ostinato profile and ostinato plan"
+            f'placement "{name}" is for a model of {counted(count, "layer")}, but this PipelineModule has {len(specs)}: make one '
+            "for this model with ostinato profile and ostinato plan"
         )
     held = sorted((layer, program.stages[stage.index].name) for stage in stages for layer in stage.layers)
     for expected, (layer, stage) in enumerate(held):
         if layer != expected:
             raise OstinatoError(
-                f'placement "{name}": stage "{stage}" holds layer {layer} where layer {expected} is next'
+                f'placement "{name}": stage "{stage}" holds layer {layer}, but layer {expected} comes next'
             )
     if not _is_chain(stages):
         _check_branches(program, stages, specs)
@@ -222,7 +219,7 @@ def _check_branches(program, stages: list[Stage], specs: list) -> None:
             if c.inputs != ((before.index,) if before else ())
         )
         raise Unsupported(
-            f'placement "{name}": stage "{names[odd.index]}" does not take the output of the stage before it alone, and a '
+            f'placement "{name}": stage "{names[odd.index]}" does not take just the output of the stage before it, but a '
             "PipelineModule is a chain: say what its layers read with ostinato.deepspeed.graph()"
         )
     expected = feeds(specs, stages)
@@ -231,11 +228,11 @@ def _check_branches(program, stages: list[Stage], specs: list) -> None:
             needs = ", ".join(names[s] for s in sorted(expected[stage.index])) or "no stage"
             raise OstinatoError(
                 f'placement "{name}": stage "{names[stage.index]}" takes the outputs of '
-                f"{', '.join(names[s] for s in stage.inputs) or 'no stage'}, and its layers read those of {needs}"
+                f"{', '.join(names[s] for s in stage.inputs) or 'no stage'}, but its layers read those of {needs}"
             )
     if ends := [names[stage.index] for stage in stages[:-1] if stage.ends]:
         raise OstinatoError(
-            f'placement "{name}": stage "{ends[0]}" feeds no other, and is not the last of the model'
+            f'placement "{name}": stage "{ends[0]}" feeds no other stage, but is not the last of the model'
         )
 
 
@@ -245,7 +242,8 @@ def trains(program) -> bool:
 
 
 def splits(program, stage: Stage | None = None) -> bool:
-    """Whether some backward, or some of the stage, runs in two halves, which start from all outputs at once."""
+    """Whether the plan splits any backward, or any of the stage, into two halves, which start from all outputs at
+    once."""
     return any(
         i.action == "W" and (stage is None or i.stage == stage.index)
         for rank in (range(program.ranks) if stage is None else stage.ranks)
@@ -263,8 +261,8 @@ def one_by_one(stage: Stage, parts: Sequence[int]) -> bool:
 
 
 def as_in_1f1b(program, stage: Stage, owner: int, stages: int) -> bool:
-    """Whether the forwards and backwards of a stage come in the order that DeepSpeed's 1F1B has for stage
-    `owner` of so many."""
+    """Whether a stage's forwards and backwards run in the order in which DeepSpeed's 1F1B runs stage `owner`
+    of `stages`."""
     ran = [
         i.action == "F"
         for i in program.instructions(stage.rank)
@@ -280,8 +278,8 @@ def as_in_1f1b(program, stage: Stage, owner: int, stages: int) -> bool:
 
 
 def draws_otherwise(program, stages: list[Stage], owner: Callable[[int], int]) -> bool:
-    """Whether some rank runs other layers than in DeepSpeed's own partition (`owner`: rank of a layer), or in
-    another order."""
+    """Whether any rank runs different layers than in DeepSpeed's own partition (`owner`: rank of a layer), or
+    runs them in a different order."""
     if any(stage.ranks != (owner(layer),) for stage in stages for layer in stage.layers):
         return True
     place = {stage.index: number for number, stage in enumerate(stages)}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What cannot be combined with a plan, each refused by its name before step 1."""
+"""What does not work with a plan: each is refused by name before step 1."""
 
 import re
 from typing import Any
@@ -17,11 +17,11 @@ from .refused_keys import check_keys
 from ..upstream import Engine, Model
 
 OLDEST = (0, 19, 7)  # before it, gradients were scaled wrongly where engine.backward() is bypassed
-NEWEST = (0, 19, 8)  # that this version was tried with
+NEWEST = (0, 19, 8)  # with which this version was tried
 
 
 def check_run(model: Model, config) -> None:
-    """Raises Unsupported for the first feature of the run that a plan cannot keep. `config` is a
+    """Raises Unsupported for the first feature of the run that does not work with a plan. `config` is a
     DeepSpeedConfig."""
     import deepspeed
 
@@ -31,9 +31,7 @@ def check_run(model: Model, config) -> None:
     if any(
         kind.__name__ == "DualPipeVModule" for kind in type(model).__mro__
     ):  # DeepSpeed has it since 0.19.8
-        raise Unsupported(
-            "DualPipeVModule brings its own stages and schedule: give ostinato a PipelineModule"
-        )
+        raise Unsupported("DualPipeVModule has its own stages and schedule: use a PipelineModule")
     check_keys(config._param_dict)
     stage = config.zero_config.stage
     if stage > 1:
@@ -43,21 +41,21 @@ def check_run(model: Model, config) -> None:
 
 
 def check_slices(model: Model) -> None:
-    """Raises Unsupported where each step is to have its own plan, and ranks hold slices of layers."""
+    """Raises Unsupported where each step gets its own plan and ranks hold slices of layers."""
     if model.topology().get_dim("model") > 1:
         raise Unsupported(
-            '"sizes" in the "ostinato" section does not work with tensor slicing (the "model" axis of the topology): each pipeline would plan its '
-            "steps alone; leave it out"
+            '"sizes" in the "ostinato" section does not work with tensor slicing (the "model" axis of the topology), because each pipeline would '
+            "plan its steps by itself: remove it"
         )
 
 
 def untried_version(version: str) -> str:
-    """What is to be said of a DeepSpeed that is newer than those that were tried; empty where it is not."""
+    """What to say of a DeepSpeed that is newer than those that were tried; "" where it is not."""
     if _numbers(version) <= NEWEST:
         return ""
     return (
-        f"DeepSpeed {version} is newer than {_text(OLDEST)} to {_text(NEWEST)}, with which ostinato was tried: what it has changed since in "
-        "its pipeline engine is not known here"
+        f"DeepSpeed {version} was not tried: this ostinato was tried with {_text(OLDEST)} to {_text(NEWEST)}, and does not know later changes "
+        "to the pipeline engine"
     )
 
 
@@ -74,7 +72,7 @@ def _text(numbers: tuple[int, ...]) -> str:
     return ".".join(map(str, numbers))
 
 
-# Methods of PipelineEngine in whose place the executor runs, or PlanEngine's own.
+# Methods of PipelineEngine that the executor, or PlanEngine, replaces.
 REPLACED = (
     "_exec_schedule",
     "_exec_backward_pass",
@@ -86,12 +84,12 @@ REPLACED = (
 
 
 def refuse_passes(engine: Any) -> None:
-    """Of an engine, or its class. Raises Unsupported where a pass that the executor takes the place of is the
-    script's own."""
+    """`engine`: an engine, or its class. Raises Unsupported where the script has its own version of a pass
+    that the executor replaces."""
     for name in REPLACED:
         if not is_deepspeeds(getattr(engine, name)):
             raise Unsupported(
-                f"engine.{name}() is not DeepSpeed's own, and a plan runs backwards and transfers without it"
+                f"engine.{name}() is not DeepSpeed's own, but a plan runs backwards and transfers without calling it"
             )
     for command in (
         schedule.BackwardPass,
@@ -102,39 +100,39 @@ def refuse_passes(engine: Any) -> None:
     ):
         if not is_deepspeeds(engine._INSTRUCTION_MAP[command]):
             raise Unsupported(
-                f"engine._INSTRUCTION_MAP[{command.__name__}] is not DeepSpeed's own, and a plan does not call it"
+                f"engine._INSTRUCTION_MAP[{command.__name__}] is not DeepSpeed's own, but a plan does not call it"
             )
 
 
 def restrictions_of(model: Model, engine: Any, section: Section) -> list[Restriction]:
-    """What model, engine (or its class) and, where it has a plan searched, the section allow of a plan: the
-    search obeys it, and check_own() holds every plan to it."""
+    """What model, engine (or its class) and, if it asks for a search, the section allow in a plan: the search
+    obeys these restrictions, and check_own() checks every plan against them."""
     searches = section.searches and section.placement is None
     return of_classes(model, engine) + ((section.search or Search()).restrictions() if searches else [])
 
 
 def check_own(engine: Any, program: Any, stages: list[plans.Stage], restrictions: list[Restriction]) -> None:
-    """Raises Unsupported where the script's own classes do what a plan would leave out, or the plan has what
-    this run does not allow."""
+    """Raises Unsupported where the script's own classes do something that a plan would skip, or the plan has
+    something that this run does not allow."""
     refuse_passes(engine)
     placed = [(list(stage.layers), list(stage.ranks)) for stage in stages]
     forbidden, option = _search.broken([one.row for one in restrictions], placed, plans.splits(program))
     if forbidden:
-        ways = f"ostinato plan {option} makes one without; so does" if option else "one without comes from"
-        raise Unsupported(f'the plan has {forbidden}: {ways} "auto", with "output" in another folder')
+        ways = f"make one without, with ostinato plan {option}, or" if option else "make one without,"
+        raise Unsupported(f'the plan has {forbidden}: {ways} with "auto" and a new folder as "output"')
 
 
 def refuse_uneven(engine: Engine) -> None:
-    """ZeRO sums the norms of gradients over the ranks of a pipeline group by group, and DeepSpeed drops
-    groups without parameters: where ranks have different numbers of them, the step would never end. All ranks
-    must call it.
+    """ZeRO sums gradient norms over the ranks of a pipeline, one parameter group at a time, and DeepSpeed
+    drops groups without parameters: where ranks have different numbers of groups, the step would never end.
+    All ranks must call it.
     """
     if not engine.zero_optimization():
         return
     counts = everyones(len(engine.optimizer.param_groups))
     if (fewest := min(counts)) < max(counts):
         raise OstinatoError(
-            f"rank {counts.index(fewest)} has parameters of {fewest} of the optimizer's groups under this placement, and rank "
-            f"{counts.index(max(counts))} of {max(counts)}: ZeRO sums norms group by group over all of them, and DeepSpeed would wait for ever. "
-            "Use another placement, one group, or no ZeRO"
+            f"under this placement rank {counts.index(fewest)} has parameters in {fewest} of the optimizer's groups, and rank "
+            f"{counts.index(max(counts))} in {max(counts)}: ZeRO sums norms group by group over all ranks, which would hang. "
+            "Use a different placement, one group, or no ZeRO"
         )

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plan that is searched when the run starts: rank 0 searches, and every rank gets the bytes of the same two
-files.
+"""Searches a plan when the run starts: rank 0 searches, and sends the same two files to every rank.
 
     with shared_plan(section, paths, Size(devices=4, micro_batches=8)) as found:     # all ranks must call it
         program = plans.lower(found)
 
-They travel through the store of the default process group, so nodes need not share a file system, and ranks
-that wait hold no collective.
+The files go through the store of the default process group: nodes need not share a file system, and waiting
+ranks are not in a collective.
 """
 
 import json
@@ -35,16 +34,16 @@ ADAPTED = "adapted"  # a folder in "output" (adapt)
 BASE, BASE_DEVICES = (
     "base.json",
     "base-devices.toml",
-)  # in it, what the plan was made from; devices only where they are not alike
-SIZES = "sizes.json"  # the profile that plans of steps follow, and the function that it was measured with
+)  # in it, what the plan was made from; devices only where they differ
+SIZES = "sizes.json"  # the profile for the plans of single steps, and the function that it was measured with
 NO_LIMIT = timedelta(days=7)
-USUAL_LIMIT = 10  # seconds of a search, where the section says nothing
+USUAL_LIMIT = 10  # seconds of a search, by default
 _rounds = count()  # every rank makes its engines in the same order
 
 
 @dataclass(frozen=True)
 class Size:
-    """What a plan must fit: `devices` pipeline ranks, `micro_batches` a step, the run's `restrictions`.
+    """What a plan must fit: `devices` pipeline ranks, `micro_batches` per step, the run's `restrictions`.
     `hosts`: (devices, cores) of each host in turn, where ranks share cores."""
 
     devices: int
@@ -55,9 +54,9 @@ class Size:
 
 @contextmanager
 def shared_plan(section: Section, paths: Paths, size: Size) -> Iterator[Paths]:
-    """`paths` with a plan and its placement, in files that last for the block.
+    """`paths` with a plan and its placement, in files that exist inside the with block.
 
-    Raises the same OstinatoError on every rank where no plan is found.
+    Raises the same OstinatoError on every rank where the search finds no plan.
     """
     with _shared(lambda: _found(section, paths, size), section, paths) as found:
         assert found is not None
@@ -66,8 +65,8 @@ def shared_plan(section: Section, paths: Paths, size: Size) -> Iterator[Paths]:
 
 @contextmanager
 def kept_plan(section: Section, paths: Paths, devices: int) -> Iterator[Paths | None]:
-    """The same before the configuration is known: what an earlier run with "auto" has left in "output"; of a
-    "placement" any plan, which says where layers lie; else None.
+    """The same before the configuration is known: the plan that an earlier run with "auto" has left in
+    "output"; for a "placement" any plan, as it only says where layers are; else None.
     """
     with _shared(lambda: _kept(section, paths, devices), section, paths) as found:
         yield found
@@ -75,7 +74,7 @@ def kept_plan(section: Section, paths: Paths, devices: int) -> Iterator[Paths | 
 
 @contextmanager
 def _shared(answer: Callable[[], dict[str, str]], section: Section, paths: Paths) -> Iterator[Paths | None]:
-    """`answer`: on rank 0, texts of files by their names; {}: there are none."""
+    """`answer`: called on rank 0, returns the texts of files by name; {}: there are none."""
     store, key = _get_default_store(), f"ostinato/search/{next(_rounds)}"
     if dist.get_rank() == 0:
         packed = zlib.compress(json.dumps(_or_error(answer)).encode())
@@ -98,7 +97,7 @@ def _shared(answer: Callable[[], dict[str, str]], section: Section, paths: Paths
 
 
 def texts_of(paths: Paths) -> dict[str, str]:
-    """Of a plan's files, by their names."""
+    """The texts of a plan's files, by name."""
     return {
         path.name: path.read_text() for path in (paths.plan, paths.placement, paths.sizes) if path is not None
     }
@@ -143,10 +142,13 @@ def _found(section: Section, paths: Paths, size: Size) -> dict[str, str]:
 
 
 def _costs_by_size(section: Section, paths: Paths) -> dict[str, str]:
-    """What plans of steps need."""
+    """The profile that the plans of single steps need."""
     if section.sizes is None or paths.profile is None:
         return {}
-    profile = json.loads(paths.profile.read_text()) | {"operators": [], "transfers": []}  # which are long
+    profile = json.loads(paths.profile.read_text()) | {
+        "operators": [],
+        "transfers": [],
+    }  # long, and not needed
     return {SIZES: json.dumps({"function": section.sizes, "profile": profile})}
 
 
@@ -156,19 +158,19 @@ def costs_in(sizes: Path | None) -> str:
 
 
 def _kept_costs(section: Section, kept: Path) -> dict[str, str]:
-    """What an earlier run with "auto" has measured beside the plan that it left."""
+    """The profile that an earlier run with "auto" has left beside its plan."""
     if section.sizes is None or not (kept / SIZES).is_file():
         return {}
     text = (kept / SIZES).read_text()
     if (function := json.loads(text).get("function")) != section.sizes:
         raise OstinatoError(
-            f'"output": {kept / SIZES} was measured with "sizes": "{function}", and now it is "{section.sizes}": give another folder'
+            f'"output": {kept / SIZES} was measured with "sizes": "{function}", but this run has "{section.sizes}": choose another folder'
         )
     return {SIZES: text}
 
 
 def _has_kept(paths: Paths) -> bool:
-    """An earlier run has left a plan in "output"."""
+    """Whether an earlier run has left a plan in "output"."""
     return paths.output is not None and all((paths.output / name).is_file() for name in FILES)
 
 
@@ -181,8 +183,7 @@ def _devices_of_kept(paths: Paths) -> int:
 
 
 def profile_for(paths: Paths, devices: int) -> Path | None:
-    """On rank 0: what an earlier run on another number of pipeline ranks has measured, where it lies in
-    "output" beside its plan."""
+    """On rank 0: the profile in "output" of an earlier run with a different number of pipeline ranks."""
     if not _has_kept(paths) or _devices_of_kept(paths) == devices:
         return None
     assert paths.output is not None
@@ -195,7 +196,7 @@ def _search(search: Search, profile: Path, size: Size) -> Plan:
     """Raises OstinatoError with what ostinato.plan() said."""
     if not profile.is_file():
         raise OstinatoError(
-            f'"profile": {profile}: no such file; ostinato profile SCRIPT --output PROFILE makes one'
+            f'"profile": {profile}: no such file; make one with ostinato profile SCRIPT --output PROFILE'
         )
     options = search.model_dump(exclude_none=True, exclude=Search.RESTRICT)
     memory = options.pop("device_memory", None) or _device_memory()
@@ -210,8 +211,8 @@ def _search(search: Search, profile: Path, size: Size) -> Plan:
         )
     except Error as error:
         why = f"infeasible: {error}" if isinstance(error, InfeasibleError) else str(error)
-        raise OstinatoError(f'the search of the "ostinato" section found no plan: {why}') from None
-    print(f"ostinato: searched {found.report['seconds']:.1f} s: {found.report['chosen']}", flush=True)
+        raise OstinatoError(f'the search that the "ostinato" section asks for found no plan: {why}') from None
+    print(f"ostinato: searched for {found.report['seconds']:.1f} s: {found.report['chosen']}", flush=True)
     for line in found.report["not_tried"]:
         print(f"ostinato: not tried: {printable(line)}", flush=True)
     if limit := found.report.get("limit"):
@@ -220,8 +221,8 @@ def _search(search: Search, profile: Path, size: Size) -> Plan:
 
 
 def _of_placement(wanted: Search, placement: Path, size: Size) -> Plan:
-    """For micro-batches that are alike: what evaluations run, and what steps of their own plans are checked
-    against."""
+    """A plan for micro-batches of equal size: evaluations run it, and the plans of single steps are checked
+    against it."""
     options = wanted.model_dump(include={"time_limit", "threads", "seed", "method"}, exclude_none=True)
     try:
         return search(
@@ -232,7 +233,7 @@ def _of_placement(wanted: Search, placement: Path, size: Size) -> Plan:
 
 
 def _device_memory() -> str:
-    """Of this rank's accelerator; of a processor, whose memory the ranks share, none is known."""
+    """Of this rank's accelerator. A CPU's memory is shared by its ranks, so it counts as unlimited."""
     from deepspeed.accelerator import get_accelerator
 
     accelerator = get_accelerator()
@@ -246,4 +247,4 @@ def _wait(store, key: str, section: Section) -> None:
     try:
         store.wait([key], NO_LIMIT if limit == 0 else patience)
     except dist.DistError:
-        raise OstinatoError(f"rank 0 has not found a plan within {patience.total_seconds():g} s") from None
+        raise OstinatoError(f"rank 0 did not find a plan within {patience.total_seconds():g} s") from None

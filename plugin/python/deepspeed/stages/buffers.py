@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Buffers of layers (BatchNorm's statistics, say), which a forward may write to: kept, compared, and put
-back.
+"""Saves, compares and restores the buffers of layers (BatchNorm's statistics, for example), which a forward may
+write to.
 
     buffers = Buffers({3: layer, 4: another})
     before = buffers.now()
-    ...                                  # a forward that is not to count
+    ...                                  # a forward that should not count
     buffers.changed(before)              # ["3.running_mean"]
     buffers.restore(before)
 
-It is the only state of a layer that a forward may change, beside torch's generators (docs/deepspeed.md).
+Buffers and torch's generators are the only state that a layer's forward may change (docs/deepspeed.md).
 """
 
 from collections.abc import Iterator, Mapping
@@ -24,14 +24,14 @@ Kept = dict[
 
 
 def modules_of(function: Any) -> list[torch.nn.Module]:
-    """What runs where a PipelineModule has the function: a layer, or of tied ones a partial() of their
-    forward_fn. Layers have `args` themselves."""
+    """The modules behind a function of a PipelineModule: a layer, or for tied ones a partial() of their
+    forward_fn. (Layers may have an attribute `args`, too.)"""
     inside = (function, *function.args) if isinstance(function, partial) else (function,)
     return [value for value in inside if isinstance(value, torch.nn.Module)]
 
 
 class Buffers:
-    """`functions`: what runs, by a name for it; modules, and functions that are given some (of tied layers)."""
+    """`functions`: by name, modules, and functions that take modules as arguments (of tied layers)."""
 
     def __init__(self, functions: Mapping[Any, Any]):
         self._modules = {
@@ -64,7 +64,7 @@ class Buffers:
 
     @contextmanager
     def as_they_were(self, kept: Kept) -> Iterator[None]:
-        """While it lasts; what they are then is dropped."""
+        """Restores `kept` inside the with block; changes made there are dropped."""
         now = self.now()
         self.restore(kept)
         try:

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans that run the model in two directions (X: Chimera, DualPipe), each with weights of its own.
+"""Plans that run the model in two directions (X: Chimera, DualPipe), each with its own copy of the weights.
 
 Every layer, or each part of a sharded one, is on several ranks: gradients of all copies are added before
 DeepSpeed reduces them over data-parallel replicas, each counts once in norms, and the first holder writes
-checkpoints. (A stage sharded over the same ranks for all directions has one copy: gradients meet on each
-rank.) The copies start equal, and stay equal, because they add the same numbers and step alike.
+checkpoints. (A stage sharded over the same ranks for all directions has one copy: its ranks add the gradients
+of both directions.) The copies start equal, and stay equal, because they add the same gradients and take the
+same steps.
 """
 
 from collections import Counter
@@ -27,24 +28,24 @@ from ..upstream import Engine, Model, count_elsewhere
 
 
 class Holders:
-    """Which pipeline ranks hold what, the same on every rank. `units[r]`: of rank r (rebuild), in model
-    order; `places`: of a sharded unit, which part each of its ranks has.
+    """Which pipeline ranks hold which units, equal on every rank. `units[r]`: of rank r (rebuild), in model
+    order; `places`: for a sharded unit, the part that each of its ranks has.
     """
 
     def __init__(self, units: list[list[str]], places: dict[str, dict[int, Shard]], rank: int):
         self.units, self.rank, self._places = units, rank, places
 
     def part(self, unit: str, rank: int) -> Shard | None:
-        """None where the rank holds all of it."""
+        """The part of the unit that the rank holds; None for all of it."""
         return self._places.get(unit, {}).get(rank)
 
     def key(self, unit: str, rank: int) -> tuple[str, int | None]:
-        """What the rank holds of the unit: the index of a part, or None for all of it."""
+        """The unit, and the index of the part that the rank holds, None for all of it."""
         part = self.part(unit, rank)
         return unit, None if part is None else part.index
 
     def ranks(self) -> dict[tuple[str, int | None], tuple[int, ...]]:
-        """By key, ascending."""
+        """The ranks that hold each key, ascending."""
         held: dict[tuple[str, int | None], tuple[int, ...]] = {}
         for rank, units in enumerate(self.units):
             for key in (self.key(unit, rank) for unit in units):
@@ -52,33 +53,33 @@ class Holders:
         return held
 
     def counts_elsewhere(self, unit: str, name: str, module: torch.nn.Module) -> bool:
-        """In norms, of what the ranks of a sharded unit hold: each part counts, and what is whole everywhere
-        on the first."""
+        """Whether a norm counts the parameter on another rank of a sharded unit: each part counts, but a
+        tensor that is whole on all ranks counts on the first only."""
         part = self.part(unit, self.rank)
         return part is not None and part.index > 0 and name not in split_of(module)
 
 
 class Copies:
-    """The weights that several ranks hold. `groups`: by the pipeline ranks in them. All ranks must make one."""
+    """The weights that several ranks hold. `groups`: process groups, by their pipeline ranks. All ranks must make one."""
 
     def __init__(self, model: Model, held: Holders):
         self._model, self._held, self._holders = model, held, held.ranks()
         self.groups = groups_of(model._grid, list(self._holders.values()))
         self._shared: list[
             tuple[object, list[torch.nn.Parameter]]
-        ] = []  # in one order on all ranks of the group
+        ] = []  # in the same order on all ranks of the group
         self._elsewhere = {
             unit for (unit, _), ranks in self._holders.items() if held.rank in ranks[1:]
         }  # another rank holds it first
 
     def settle(self) -> None:
-        """Once the script has made the model what it trains: its parameters may be others than those that
-        were built. All ranks must call it.
+        """To be called once the script has finished the model: it may have replaced parameters. All ranks must
+        call it.
 
         The gradients of a unit are summed over all ranks that hold it, tied or not, and it counts once in
         norms: its holders take turns, because DeepSpeed's norms need something to count on every rank. Where
-        directions have a sharded unit on different ranks, that is so for each of its parts; a part that
-        serves both directions on its rank has one holder.
+        directions have a sharded unit on different ranks, the same holds for each part; a part that serves
+        both directions on its rank has one holder.
         """
         held, turn = self._held, Counter[tuple[int, ...]]()
         shared: dict[tuple[int, ...], list[torch.nn.Parameter]] = {}
@@ -95,7 +96,7 @@ class Copies:
         self._shared = [(self.groups[ranks], shared[ranks]) for ranks in sorted(shared)]
 
     def _begin_equal(self, module: torch.nn.Module, ranks: tuple[int, ...]) -> None:
-        """What a script adds (adapters) each rank may have drawn by itself."""
+        """Makes the copies equal: each rank may have initialised what a script adds (adapters) by itself."""
         with torch.no_grad():
             for tensor in (*module.parameters(), *module.buffers()):
                 dist.broadcast(
@@ -103,11 +104,11 @@ class Copies:
                 )
 
     def others_name(self, parameter: str) -> bool:
-        """Whether the parameter of that name stands under another rank's in what is saved for all."""
+        """Whether another rank saves the parameter of that name."""
         return any(parameter.startswith(f"{unit}.") for unit in self._elsewhere)
 
     def add_gradients(self, engine: Engine) -> None:
-        """Sums them over all copies, in one exchange a group and dtype."""
+        """Sums gradients over all copies, in one exchange per group and dtype."""
         for group, parameters in self._shared:
             by_dtype: dict[torch.dtype, list[torch.Tensor]] = {}
             for gradient in _gradients(engine, parameters, group):
@@ -122,16 +123,16 @@ class Copies:
 @contextmanager
 def watched_buffers(model: StagedLayers, group) -> Iterator[None]:
     """Around the forwards of a step. Raises OstinatoError on every rank where they changed buffers
-    (BatchNorm's statistics): checkpoints and evaluation have one for both directions. All ranks of the group
-    must call it.
+    (BatchNorm's statistics), because checkpoints and evaluation keep one for both directions. All ranks of the
+    group must call it.
     """
     buffers = Buffers(model.layers_here())
     before = buffers.now()
     yield
     if changed := sorted({name for held in everyones(buffers.changed(before), group) for name in held}):
         raise OstinatoError(
-            f"the plan runs the model in two directions, and forwards change {_of_layer(changed[0])}{f' and {len(changed) - 1} more' if changed[1:] else ''}: "
-            "each direction would have its own, of its own batches. Use a placement of one direction, or layers without such statistics"
+            f"the plan runs the model in two directions, but forwards change {_of_layer(changed[0])}{f' and {len(changed) - 1} more' if changed[1:] else ''}: "
+            "each direction would update its own copy, from its own batches. Use a placement with one direction, or layers without such statistics"
         )
 
 
@@ -141,8 +142,8 @@ def _of_layer(buffer: str) -> str:
 
 
 def _gradients(engine: Engine, parameters: list[torch.nn.Parameter], group) -> list[torch.Tensor]:
-    """Of those that a batch of any direction reached: zeros where it was another rank's alone. One that none
-    reached has none, as in 1F1B. All ranks of the group must call it.
+    """The gradients of parameters that a batch of any direction reached: zeros where it did so on another rank
+    only. A parameter that no batch reached has no gradient, as in 1F1B. All ranks of the group must call it.
     """
     found = [_gradient(engine, parameter) for parameter in parameters]
     reached = torch.tensor(
@@ -157,12 +158,12 @@ def _gradients(engine: Engine, parameters: list[torch.nn.Parameter], group) -> l
 
 
 def _gradient(engine: Engine, parameter) -> torch.Tensor | None:
-    """Where DeepSpeed's optimizer keeps the sum of a step."""
+    """The gradient, where DeepSpeed's optimizer keeps the sum of a step."""
     return getattr(parameter, _place_of_gradients(engine), None)
 
 
 def _zeros(engine: Engine, parameter) -> Any:
-    """Puts them where _gradient() finds them."""
+    """Makes a gradient of zeros, where _gradient() finds it."""
     if engine.using_bf16_optimizer:
         _begin_sum(engine.optimizer, parameter)
     else:
@@ -179,8 +180,8 @@ def _place_of_gradients(engine: Engine) -> str:
 
 
 def _begin_sum(optimizer, parameter) -> None:
-    """As DeepSpeed's bf16 optimizer does when the first gradient arrives: its fp32 sums are parts of one
-    tensor."""
+    """Does what DeepSpeed's bf16 optimizer does when the first gradient arrives: its fp32 sums are parts of
+    one tensor."""
     for group, parameters in enumerate(optimizer.bf16_groups):
         for index, held in enumerate(parameters):
             if held is parameter:
@@ -189,8 +190,8 @@ def _begin_sum(optimizer, parameter) -> None:
 
 
 def add_losses(engine: Engine, ranks: list[int]) -> None:
-    """Brings the losses of every rank that computes some to the first of `ranks`, pipeline ranks in one order
-    everywhere."""
+    """Sends the losses of every rank that computes some to the first of `ranks`: pipeline ranks, in the same
+    order everywhere."""
     mine, group = engine.stage_id, engine._ostinato.group
     ranks = list(dict.fromkeys(ranks))  # one rank may end both directions
     if mine not in ranks or len(ranks) == 1:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A parameter for ranks that have nothing to train: frozen layers alone.
+"""A parameter for ranks that have nothing to train: all their layers are frozen.
 
-DeepSpeed's optimizers refuse to be made without one, its clipping looks for one, and ZeRO and bf16 reduce
-theirs on every rank. This one is a zero of one element, whose gradient is zero; it belongs to no layer and is
+DeepSpeed's optimizers cannot be made without a parameter, its clipping looks for one, and ZeRO and bf16 reduce
+theirs on every rank. This one has a single element, a zero with gradient zero; it belongs to no layer and is
 in no layer's checkpoint.
 """
 
@@ -15,9 +15,9 @@ from ..upstream import Model, count_elsewhere
 
 
 def give_idle(model: nn.Module, groups: list[dict]) -> nn.Parameter | None:
-    """Registers one where no parameter of this rank learns, and puts it into the first of the optimizer's
-    `groups`, which may be []: DeepSpeed then reads the model's parameters itself. None where the rank has
-    something to train.
+    """Registers one where this rank has no trainable parameter, and adds it to the first of the optimizer's
+    `groups`; with [], DeepSpeed reads the model's parameters itself. Returns None where the rank has something
+    to train.
     """
     if (had := getattr(model, NAME, None)) is not None:  # since the model was made
         return _alone(model, had)
@@ -33,19 +33,19 @@ def give_idle(model: nn.Module, groups: list[dict]) -> nn.Parameter | None:
 
 
 def _alone(model: nn.Module, idle: nn.Parameter) -> nn.Parameter | None:
-    """It, unless the script has added something to the model that learns."""
+    """`idle`, unless the script has added something trainable to the model."""
     learns = any(p.requires_grad for p in model.parameters() if p is not idle)
     idle.requires_grad_(not learns)
     return None if learns else idle
 
 
 def learn_nothing(idle: nn.Parameter) -> None:
-    """A backward, for whoever waits for a gradient."""
+    """Runs a backward, as DeepSpeed waits for a gradient."""
     idle.backward(torch.zeros_like(idle))
 
 
 def names_where_idle(model: Model, idle: nn.Parameter | None) -> list[list[str]] | None:
-    """Of each pipeline rank, the names of its parameters; None where all have something to train. All ranks
+    """By pipeline rank, the names of its parameters; None where all have something to train. All ranks
     must call it."""
     everyone = everyones(
         ([name for name, _ in model.named_parameters()], idle is not None), model._grid.pp_proc_group

@@ -2,8 +2,8 @@
 """A PipelineModule whose rank holds several stages, only one of which runs at a time.
 
     adopt(model, owners, stages)       # changes the class of `model` in place
-    model.show(stage)                  # forward() is now this stage's
-    model.show_all()                   # the resting state: all local layers, as checkpoints and compile() want them
+    model.show(stage)                  # forward() now runs this stage
+    model.show_all()                   # the resting state: all local layers, as checkpoints and compile() expect
 
 The stage must be shown during its backward too: activation checkpointing recomputes through forward_funcs.
 """
@@ -31,23 +31,23 @@ class StagedLayers(RecomputedLayers, LayerFiles):
     _wires: dict[int, list[Wires]]
     _views: "dict[int, _View]"
     _shown: "_View | None"
-    _run: int  # which of the runs of layers that are checkpointed
+    _run: int  # index of the current run of checkpointed layers
 
-    own_kind: type  # of the script, or PipelineModule
-    placed_in_order: bool  # on every rank alike: DeepSpeed's own schedule could run the layers where they are
+    own_kind: type  # the script's class, or PipelineModule
+    placed_in_order: bool  # equal on every rank: DeepSpeed's own schedule could run the layers where they are
     whole_logits = False  # forward() of a sharded head returns the logits of all its ranks
-    _one_backward = False  # layers are compiled so that gradients of inputs and weights come together
+    _one_backward = False  # compiled layers compute the gradients of inputs and weights together
 
     def forward(self, forward_input):
-        """DeepSpeed's, in which each run of layers that is checkpointed knows which one it is, when it is
-        recomputed, too."""
+        """DeepSpeed's forward, in which each run of checkpointed layers knows its index, also when it is
+        recomputed."""
         self._refuse_gaps()
         self._given_alone = isinstance(forward_input, tuple) and len(forward_input) == 1
         own, self._run = self.activation_checkpoint_func, -1
 
         def numbered(function, *inputs):
             before = self._run
-            first: list = []  # states of generators, where it began
+            first: list = []  # states of the generators at its start
             self._check_learns(own, before + 1, inputs)
 
             def run(*values):
@@ -67,11 +67,11 @@ class StagedLayers(RecomputedLayers, LayerFiles):
         return made.whole() if self.whole_logits and isinstance(made, ShardedLogits) else made
 
     def _refuse_gaps(self) -> None:
-        """The script calls the model, and what this rank has is no piece of it."""
+        """Raises where the script calls the model and this rank's layers are not consecutive."""
         layers = self._local_layers
         if self._shown is None and layers != list(range(layers[0], layers[-1] + 1)):
             raise OstinatoError(
-                f"engine.module was called by itself, and this rank has layers {', '.join(map(str, layers))} under the plan, which hand nothing on to each "
+                f"engine.module was called directly, but under the plan this rank has layers {', '.join(map(str, layers))}, which do not follow each "
                 "other: use engine.eval_batch(), or call the layers in engine.module.forward_funcs"
             )
 
@@ -93,11 +93,11 @@ class StagedLayers(RecomputedLayers, LayerFiles):
             self._checkpoint(stage, view.buffers)
 
     def learns(self, stage: Stage) -> bool:
-        """Whether some parameter of its layers does."""
+        """Whether the stage has trainable parameters."""
         return learn(self.functions_of(stage))
 
     def functions_of(self, stage: Stage) -> list:
-        """What the stage runs, in order; its own list."""
+        """The functions that the stage runs, in order (not a copy)."""
         return self._views[stage.index].functions
 
     def show_all(self) -> None:
@@ -109,11 +109,11 @@ class StagedLayers(RecomputedLayers, LayerFiles):
         self._set_bounds(self._local_layers[0], self._local_layers[-1] + 1)
 
     def follow(self) -> None:
-        """Before a step: what the script has put into forward_funcs since the last runs under the plan, too."""
+        """To be called before a step: takes over what the script has put into forward_funcs since the last."""
         functions = self.forward_funcs
         if len(functions) != len(self._local_layers):
             raise OstinatoError(
-                f"model.forward_funcs holds {len(functions)} layers, and this rank has {len(self._local_layers)} under the plan: replace layers one by one"
+                f"model.forward_funcs holds {len(functions)} layers, but this rank has {len(self._local_layers)} under the plan: replace layers one by one"
             )
         self._local_funcs = functions
         of_layer = dict(zip(self._local_layers, functions, strict=True))
@@ -122,8 +122,8 @@ class StagedLayers(RecomputedLayers, LayerFiles):
 
     @property
     def curr_layer(self) -> int:
-        """What DeepSpeed's own partition calls the layer that runs, which seeds it where seed_layers is on:
-        it counts from the first layer of the rank in each run of layers that is checkpointed.
+        """The number that DeepSpeed's own partition gives the current layer, and uses as its seed where
+        seed_layers is on: it counts from the rank's first layer, in each run of checkpointed layers.
         """
         start = max(part for part in self.parts[:-1] if part <= self._running)
         within, interval = self._running - start, self.own_checkpointing[0]
@@ -131,8 +131,8 @@ class StagedLayers(RecomputedLayers, LayerFiles):
 
     @curr_layer.setter
     def curr_layer(self, counted: int) -> None:
-        """DeepSpeed counts on from the first layer, over again in each run; a stage over a graph may leave
-        some out."""
+        """DeepSpeed counts up from the first layer, and starts over in each run; a stage of a graph may skip
+        layers."""
         place = counted - self._local_start
         self._run += place == 0
         self._running = self._shown_layers[self._run * self.activation_checkpoint_interval + place]
@@ -147,7 +147,7 @@ class StagedLayers(RecomputedLayers, LayerFiles):
         reentrant = self.activation_checkpoint_func is not checkpointing.non_reentrant_checkpoint
         for stage in self._stages:
             self.show(stage)
-            self._put_away()  # what DeepSpeed's own interval makes of it: evaluation runs under that
+            self._put_away()  # compute with DeepSpeed's own interval: evaluation runs under it
             self.is_checkpointable_results_interval = None  # the parent caches by interval, not by stage
             super()._precompute_checkpointable_values()
             if (
@@ -165,8 +165,8 @@ class StagedLayers(RecomputedLayers, LayerFiles):
         return not (stage.recomputes or own or (self._one_backward and not stage.sharded))
 
     def compile(self, *args, **kwargs):
-        """Each local layer, as DeepSpeed does at rest. Of a graph(), what a node runs: what it is given
-        changes with the stage. Parts of sharded layers run as they are.
+        """Compiles each local layer, as DeepSpeed does at rest. In a graph(), it compiles what a node runs,
+        as its inputs change with the stage. Parts of sharded layers are not compiled.
         """
         made = {}
         for index, function in self.layers_here().items():
@@ -181,16 +181,16 @@ class StagedLayers(RecomputedLayers, LayerFiles):
         self._one_backward = kwargs.get("backend") != "eager"
 
     def layers_here(self) -> dict[int, Any]:
-        """What runs for each layer of this rank, by its index in the model."""
+        """The function of each layer of this rank, by its index in the model."""
         return dict(zip(self._local_layers, self._local_funcs, strict=True))
 
 
 class _View:
-    """What changes with the stage that is shown."""
+    """What changes with the shown stage."""
 
     def __init__(self, functions: dict):
         """`functions`: by layer."""
-        self.functions: list = []  # what its stage runs, in order
+        self.functions: list = []  # that its stage runs, in order
         self.take(functions)
         self.checkpointable: list[bool] = []
 
@@ -207,13 +207,12 @@ def adopt(
     elsewhere: set[int],
     wires: dict[int, list],
 ) -> None:
-    """Turns `model` into one whose rank runs `stages`; its forward_funcs already hold their layers in model
-    order.
+    """Makes `model` run `stages`; its forward_funcs already hold their layers in model order.
 
     `owners[i]` is the pipeline rank of layer i, the first of several; `shards` has this rank's part of
     sharded layers; `elsewhere`: layers that another rank writes into checkpoints; `wires`: by stage, what its
-    layers are given and hand on (graph_model), where stages are not a chain: one layer may serve two
-    directions. The class keeps its name, which DeepSpeed looks at.
+    layers take and return (graph_model), where stages are not a chain: one layer may serve two directions. The
+    class keeps its name, which DeepSpeed looks at.
     """
     kind = type(model)
     model.__class__ = type(kind.__name__, (StagedLayers, kind), {"__module__": kind.__module__})

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers that run their forward again in a backward: those of a stage that the plan recomputes, and those
-that DeepSpeed checkpoints.
+"""Layers whose forward runs again in a backward: because the plan recomputes their stage, or DeepSpeed
+checkpoints them.
 
-Where the plan recomputes a stage, buffers change once, and Python's and NumPy's numbers are drawn again from
-where they were.
+Where the plan recomputes a stage, buffers change only once, and Python's and NumPy's generators start again
+from the state of the forward.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,20 +30,20 @@ class RecomputedLayers(Model):
     _running: int  # layer
     _given_alone: bool
 
-    watcher: Any = None  # (draws) is told of each layer before it runs
+    watcher: Any = None  # (draws) hears of each layer before it runs
 
     @property
     def own_checkpointing(self) -> tuple:
-        """DeepSpeed's interval and function, whatever the stage that is shown has instead."""
+        """DeepSpeed's own interval and function, even while the shown stage has different ones."""
         return self._own_checkpointing or (
             self.activation_checkpoint_interval,
             self.activation_checkpoint_func,
         )
 
     def _checkpoint(self, stage: Stage, buffers: Buffers) -> None:
-        """Until another stage is shown. One that recomputes: its forward keeps its inputs only, as DeepSpeed
-        checkpoints all its layers at once. What a sharded stage recomputes has collectives in it: each of its
-        ranks comes to them at the same place of its backward, because each has the same graph.
+        """Sets up checkpointing until another stage is shown. A stage that the plan recomputes keeps only its
+        inputs: DeepSpeed checkpoints all its layers at once. Recomputing a sharded stage runs collectives: its
+        ranks reach them at the same place of the backward, because all have the same graph.
         """
         self._own_checkpointing = self.own_checkpointing
         if stage.recomputes:
@@ -51,15 +51,17 @@ class RecomputedLayers(Model):
             self.activation_checkpoint_func = (
                 checkpointing.non_reentrant_checkpoint
             )  # takes inputs without a gradient, too
-            if not self._own_checkpointing[0]:  # where DeepSpeed recomputes by itself, forwards count twice
+            if not self._own_checkpointing[
+                0
+            ]:  # where DeepSpeed recomputes by itself, forwards change buffers twice
                 self.activation_checkpoint_func = partial(self._once, buffers)
             self.is_checkpointable_results = [True]
         if stage.sharded:
             self.activation_checkpoint_func = partial(_by_tensors, self.activation_checkpoint_func)
 
     def _once(self, buffers: Buffers, function, *inputs):
-        """Recomputes `function` without a trace: in buffers of the layers it has run once, and it draws the
-        same numbers of Python's and NumPy's; DeepSpeed's checkpointing sees to torch's."""
+        """Checkpoints `function` so that recomputing leaves no trace: buffers change only once, and Python's
+        and NumPy's generators draw the same numbers; DeepSpeed's checkpointing restores torch's."""
         before, drawn, alone = buffers.now(), foreign(), self._given_alone
         first: list[bool] = []
 
@@ -69,7 +71,7 @@ class RecomputedLayers(Model):
             )  # a layer may change them in place
             values = (
                 (values,) if alone else values
-            )  # a tuple of one tensor, which checkpointing hands on as the tensor
+            )  # a tuple of one tensor, which checkpointing passes as a tensor
             if first:
                 with buffers.as_they_were(before), foreign_again(drawn):
                     return function(*values)
@@ -91,7 +93,7 @@ class RecomputedLayers(Model):
             self._own_checkpointing = None
 
     def _look_where_draws_begin(self, first: list) -> None:
-        """Of layers that are checkpointed: once more where they began the first time, unless
+        """Compares where checkpointed layers begin to draw with their first run: equal, unless
         preserve_rng_state is off."""
         if not isinstance(self.watcher, Watcher):
             return
@@ -101,8 +103,8 @@ class RecomputedLayers(Model):
         first[:] = [now]
 
     def _check_learns(self, checkpoint, run: int, inputs: tuple) -> None:
-        """A re-entrant checkpoint whose inputs need no gradient gives none to what learns inside of it, and
-        says nothing: DeepSpeed alone stops in its backward, but here the next stage may go on.
+        """A re-entrant checkpoint whose inputs need no gradient silently gives none to the parameters in it:
+        DeepSpeed alone stops in its backward, but under a plan the next stage may go on.
         """
         if (
             not torch.is_grad_enabled()
@@ -114,9 +116,9 @@ class RecomputedLayers(Model):
         if learn(self.forward_funcs[first : first + interval]):
             layers = self._shown_layers[first : first + interval]
             raise OstinatoError(
-                f"layers {layers[0]} to {layers[-1]} are checkpointed, and nothing that they are given needs a gradient (first layers, or frozen "
-                'ones before them): DeepSpeed\'s re-entrant checkpointing would leave out what learns in them. Set "pipeline": '
-                '{"use_reentrant": false}'
+                f"layers {layers[0]} to {layers[-1]} are checkpointed, but their inputs need no gradient (they come first, or after frozen "
+                "layers): DeepSpeed's re-entrant checkpointing would give their parameters no gradients. Set "
+                '"pipeline": {"use_reentrant": false}'
             )
 
     def _is_reentrant(self, checkpoint) -> bool:
@@ -128,7 +130,7 @@ class RecomputedLayers(Model):
 
 
 def learn(functions: Sequence[Any]) -> bool:
-    """Whether some parameter of what a stage runs does."""
+    """Whether any of the functions has trainable parameters."""
     return any(
         p.requires_grad
         for function in functions
@@ -139,14 +141,14 @@ def learn(functions: Sequence[Any]) -> bool:
 
 def _computes_gradients(layer: int) -> str:
     return (
-        f"layer {layer} computes gradients in its forward (torch.autograd.grad), and its stage is recomputed, which does not go "
-        'together: take "recompute" from that stage in the placement, and search again'
+        f"layer {layer} computes gradients in its forward (torch.autograd.grad), which does not work in a stage that is recomputed: "
+        'remove "recompute" from that stage in the placement, and search again'
     )
 
 
 def _by_tensors(checkpoint, function, *inputs):
-    """checkpoint(function, *inputs) for functions that may return ShardedLogits, where DeepSpeed's hand on
-    tensors only."""
+    """checkpoint(function, *inputs) for functions that may return ShardedLogits: DeepSpeed's checkpointing
+    returns only tensors."""
     form: list[Any] = []
 
     def of_tensors(*values):

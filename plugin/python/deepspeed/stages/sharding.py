@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stages on several pipeline ranks: which layers may be part of one, the ranks' groups, and data for all of
-them."""
+"""Stages on several pipeline ranks: which layers they may have, the ranks' process groups, and data for all
+ranks."""
 
 from collections.abc import Iterable
 from datetime import timedelta
@@ -16,7 +16,7 @@ from ..section.plans import Stage
 
 
 def check_layers(specs: list, stages: list[Stage]) -> None:
-    """Raises Unsupported, with the layer, for one that cannot be cut. Nothing is built for it."""
+    """Raises Unsupported for a layer of a sharded stage that cannot be cut. Builds nothing."""
     from deepspeed.runtime.pipe.module import LayerSpec, TiedLayerSpec
 
     from ..graph_model import NodeSpec
@@ -24,7 +24,7 @@ def check_layers(specs: list, stages: list[Stage]) -> None:
     for stage in stages:
         for layer in stage.layers if stage.sharded else ():
             spec = specs[layer]
-            where = f"stage {stage.index} is sharded over pipeline ranks {list(stage.ranks)}, and its layer {layer}"
+            where = f"stage {stage.index} is sharded over pipeline ranks {list(stage.ranks)}, but its layer {layer}"
             if isinstance(spec, TiedLayerSpec):
                 raise Unsupported(f'{where} is tied ("{spec.key}"): tied layers cannot be sharded')
             spec = spec.layer if isinstance(spec, NodeSpec) else spec
@@ -36,8 +36,9 @@ def check_layers(specs: list, stages: list[Stage]) -> None:
 def groups_of(
     grid, holders: Iterable[tuple[int, ...]], **options: Any
 ) -> dict[tuple[int, ...], dist.ProcessGroup]:
-    """A process group for each set of several pipeline ranks that hold a layer together, in each pipeline, in
-    one order everywhere; this rank's, by its set. All ranks must call it. `options`: of torch's new_group().
+    """Makes a process group for each set of pipeline ranks that share a layer, in each pipeline, in the same
+    order everywhere. Returns this rank's groups, by set. All ranks must call it. `options`: of torch's
+    new_group().
     """
     groups = {}
     for ranks in sorted({h for h in holders if len(h) > 1}):
@@ -56,8 +57,7 @@ def shards_of(grid, stages: list[Stage], timeout_s: float) -> dict[int, Shard]:
 
 
 def couriers_of(stages: list[Stage], shards: dict[int, Shard], device) -> dict[tuple[int, str], "Courier"]:
-    """For each sharded stage of this rank, by (stage, "inputs" or "labels"), who brings its ranks what it
-    reads."""
+    """A Courier for each sharded stage of this rank that reads data, by (stage, "inputs" or "labels")."""
     couriers: dict[tuple[int, str], Courier] = {}
     for stage in stages:
         for name, wanted in (("inputs", stage.reads), ("labels", stage.ends)):
@@ -67,7 +67,7 @@ def couriers_of(stages: list[Stage], shards: dict[int, Shard], device) -> dict[t
 
 
 class Courier:
-    """Gives all ranks of a stage what the first one has read: a tensor, several, or None. One broadcast a
+    """Gives all ranks of a stage what the first one has read: a tensor, several, or None. One broadcast per
     micro-batch, two where the size differs from the micro-batch before.
 
     Wire format: HEADER int64 (bytes in all, then None, one tensor or a tuple, then dtype, dimensions and
@@ -86,8 +86,7 @@ class Courier:
         self._size = 8 * self.HEADER  # of the last message
 
     def share(self, value):
-        """`value` counts on the first rank only. Raises OstinatoError on every rank where it is something
-        else."""
+        """Sends the first rank's `value`. Raises OstinatoError on every rank where it has a different type."""
         if self._shard.index == 0:
             message = self._pack(value)
             self._shard.broadcast_(
@@ -140,6 +139,6 @@ class Courier:
             end = at + torch.Size(shape).numel() * dtype.itemsize
             tensors.append(
                 message[at:end].clone().view(dtype).view(shape)
-            )  # a copy: it begins where it may be viewed
+            )  # a copy, which is aligned for view()
             at = end
         return tensors[0] if kind == self.ONE else tuple(tensors) if kind == self.SEVERAL else None

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The first pass: DeepSpeed's own 1F1B, untouched, for the first steps of a run, with its data, its optimizer
-and everything.
+"""The first pass: the first steps of a run under DeepSpeed's own unchanged 1F1B, with the run's data and
+optimizer.
 
-"check" keeps what these steps compute (checked), and runs forwards and backwards of the last one twice more,
-to know whether 1F1B repeats itself. "auto" measures layers on the last of them, and searches. Then all ranks
-start again with the plan (second_start), from the beginning, with the same data: so what measuring leaves
-behind does not matter.
+"check" records what these steps compute (checked), and runs forwards and backwards of the last step twice more,
+to see whether 1F1B repeats itself. "auto" measures layers on the last step, and searches. Then all ranks start
+again with the plan (second_start), from the beginning, with the same data: so it does not matter what measuring
+has changed.
 """
 
 import statistics
@@ -59,18 +59,17 @@ STEPS, LEAST_STEPS, ENOUGH_S = (
     5,
     2,
     15.0,
-)  # of DeepSpeed's own that are timed: as many, or fewer where they take long
+)  # DeepSpeed's own steps that are timed: fewer where they take long
 UPDATES = (schedule.ReduceGrads, schedule.ReduceTiedGrads, schedule.OptimizerStep)
 
-# (what is prepared, the model, the configuration, the engine's class): leaves a plan in the first, on every
-# rank
+# (prepared, model, configuration, class of the engine): puts a plan into `prepared`, on every rank
 Search = Callable[[Prepared, Model, Config, type], None]
 
 
 def begin(
     engine: Engine, original_init, prepared: Prepared, search: Search, args: tuple, kwargs: dict
 ) -> None:
-    """Makes DeepSpeed's own engine, which is watched for the first steps. All ranks must call it."""
+    """Makes DeepSpeed's own engine, and watches its first steps. All ranks must call it."""
     _refuse_idle(kwargs)
     original_init(engine, *args, **kwargs)
     vars(engine)["_ostinato_first"] = FirstPass(
@@ -79,18 +78,18 @@ def begin(
 
 
 def _refuse_idle(kwargs: dict) -> None:
-    """The same on every rank. DeepSpeed's own engine does not start where a rank has nothing to train."""
+    """Raises the same error on every rank: DeepSpeed's own engine does not start if a rank has nothing to train."""
     learns = any(parameter.requires_grad for parameter in kwargs["model"].parameters())
     idle = [rank for rank, learning in enumerate(everyones(learns)) if not learning]
     if idle and (kwargs.get("optimizer") or kwargs["config_class"].optimizer_name):
         raise OstinatoError(
-            f'cannot run: {ranks_in_words(idle)} {"has" if len(idle) == 1 else "have"} no trainable parameters in DeepSpeed\'s partition, under which "auto" '
-            'and "check" begin: give the section a "plan" without "check", or a "profile" of the model'
+            f'cannot run: {ranks_in_words(idle)} {"has" if len(idle) == 1 else "have"} no trainable parameters in DeepSpeed\'s partition, with which "auto" '
+            'and "check" start: use "plan" without "check", or "profile"'
         )
 
 
 class FirstPass:
-    """Of one engine: what its train_batch() calls until the last of the steps is over."""
+    """Of one engine: replaces its train_batch() until the last of these steps is over."""
 
     def __init__(self, engine: Engine, prepared: Prepared, search: Callable[[], None]):
         self._engine, self._prepared, self._search = engine, prepared, search
@@ -99,9 +98,9 @@ class FirstPass:
         self._recorder = Recorder(engine, self._asked.checks)
         self._train, self._next = engine.train_batch, engine._next_batch
         self._reading = False
-        self._items: list[Any] = []  # micro-batches of the last step, as batch_fn made them
-        self._times = [0]  # ns that reading each took
-        self._loaded: list[tuple[str, str | None]] = []  # checkpoints with optimizer state, and their tags
+        self._items: list[Any] = []  # micro-batches of the last step, as batch_fn returned them
+        self._times = [0]  # ns to read each
+        self._loaded: list[tuple[str, str | None]] = []  # checkpoints with optimizer state: (folder, tag)
         vars(engine).update(train_batch=self.train_batch, _next_batch=self.next_batch)
         self._unfinished = weakref.finalize(self, _tell_unfinished, dist.get_rank())
         if dist.get_rank() == 0:
@@ -109,9 +108,9 @@ class FirstPass:
             then = (
                 "the run starts again with the plan"
                 if prepared.program
-                else "layers are measured, a plan is searched, and the run starts again with it"
+                else "ostinato measures the layers, searches a plan, and the run starts again with it"
             )
-            print(f"ostinato: the first {steps} under DeepSpeed's own 1F1B; then {then}", flush=True)
+            print(f"ostinato: running the first {steps} under DeepSpeed's own 1F1B; then {then}", flush=True)
 
     def train_batch(self, *args, **kwargs):
         self._reading = self._left == 1
@@ -131,8 +130,8 @@ class FirstPass:
         return item
 
     def loads(self, load_dir: str, tag: str | None) -> AbstractContextManager[None]:
-        """The script loads a checkpoint, in what this returns. Raises OstinatoError on every rank where it
-        could not do so in the second start."""
+        """Returns a context in which the script loads a checkpoint. Raises OstinatoError on every rank where
+        the second start could not load it."""
         self._loaded.append((load_dir, tag))
         self._refuse_loaded()
         return optimizer_state.loading(
@@ -168,16 +167,16 @@ class FirstPass:
         second_start.begin(self._prepared, records, seconds)
 
     def _checked(self) -> str:
-        """What 1F1B has computed, and what of it is another when its last step runs again: the control for
-        what the plan computes."""
+        """What 1F1B has computed, and how its last step differs when it runs again: the control for what the
+        plan computes."""
         with starting("running a step twice", range(dist.get_world_size()), self._asked.timeout_s):
             self._recorder.repeat(lambda: _run_step(self._engine, self._items))
         return self._recorder.all().to_text()
 
     def _own_steps(self) -> list[float]:
-        """Seconds of whole steps of DeepSpeed's own engine, warm, on the slowest rank: on the micro-batches
-        of the last step, each of which takes as long to read as these did. Nothing that the script sees of
-        its steps is called, and what they change is gone in the second start."""
+        """Seconds of whole warm steps of DeepSpeed's own engine, on the slowest rank. They use the micro-batches
+        of the last step, with the same time to read each. The script sees nothing of these steps, and the
+        second start drops what they change."""
         engine, read = self._engine, self._reading_takes() / 1e9
         vars(engine).update(
             lr_scheduler=None,
@@ -197,7 +196,7 @@ class FirstPass:
         return seconds
 
     def _reading_takes(self) -> int:
-        """ns for a micro-batch, on this rank. The first waits for what reads ahead to start."""
+        """ns per micro-batch, on this rank. Drops the first, which waits for a loader's prefetching to start."""
         return statistics.median_low(self._times[2:] or self._times)
 
     def _measure_and_search(self, seconds: list[float]) -> None:
@@ -217,17 +216,17 @@ class FirstPass:
 
 
 def _tell_unfinished(rank: int) -> None:
-    """Of an engine that is gone, or whose process ends, before its first steps are over."""
+    """Called where the engine is gone, or its process ends, before its first steps are over."""
     if rank == 0:
         print(
-            "ostinato: the training has ended before its first steps under DeepSpeed's own 1F1B had: no plan has run",
+            "ostinato: the training ended before its first steps under DeepSpeed's own 1F1B were over: no plan has run",
             flush=True,
         )
 
 
 def _chosen(engine: Engine, items: list, named: str | None) -> tuple[list[int], list[float]]:
-    """Which micro-batches of the step stand for all, the same in each pipeline, and their sizes in the first;
-    [] where the section has no "sizes". All ranks raise the same where one has none.
+    """Which micro-batches of the step represent all, the same ones in each pipeline, and their sizes in the
+    first; [] where the section has no "sizes". All ranks raise the same error where one has no size.
     """
     if named is None:
         return [0], []
@@ -238,14 +237,14 @@ def _chosen(engine: Engine, items: list, named: str | None) -> tuple[list[int], 
 
 
 def _aggregated(engine: Engine) -> Any:
-    """The loss of a step, which a forward pass of the script's own may not have summed."""
+    """The loss of a step, which the script's own forward pass may not have summed."""
     if engine.total_loss is None and engine.is_last_stage():
         engine.total_loss = torch.zeros((), device=engine.device)
     return PipelineEngine._aggregate_total_loss(engine)
 
 
 def _run_step(engine: Engine, items: list) -> None:
-    """DeepSpeed's own training schedule without what updates weights."""
+    """DeepSpeed's own training schedule, without the instructions that update weights."""
     engine.module.train()
     engine.total_loss, engine._compute_loss = None, True
     engine.data_iterator = again(items)
@@ -266,8 +265,8 @@ def _profile(
     shares_cores: bool,
     seconds: list[float],
 ) -> str:
-    """Rank 0 gets the measurements of all ranks and makes a profile of them; "" elsewhere. `items`: the
-    `count` chosen; `read`: ns for a batch; `seconds`: of DeepSpeed's own steps."""
+    """Rank 0 collects the measurements of all ranks into a profile; "" elsewhere. `items`: the `count` chosen;
+    `read`: ns to read a batch; `seconds`: of DeepSpeed's own steps."""
     device = host_timed(torch.device(engine.device))
     config, optimizer, on_cpu = (
         engine._config._param_dict,
@@ -275,7 +274,7 @@ def _profile(
         device.place.type == "cpu",
     )
     settings = read_settings(config, optimizer, not on_cpu)
-    # On an accelerator copies of parameters may not find room beside the model.
+    # On an accelerator copies of parameters may not fit beside the model.
     steps = StepClock.of(config, optimizer, settings, device) if on_cpu else None
     measured, error = [], ""
     try:
@@ -317,12 +316,12 @@ def _rank_cost(settings, device: Any, rows: list, read: int, samples: list[Sampl
     try:
         count_blocks(cost, rows, device)
     except ProfileError as error:
-        print(f"ostinato: auto: what a block costs beside its layers is not counted: {error}", flush=True)
+        print(f"ostinato: auto: the profile lacks what a block costs beside its layers: {error}", flush=True)
     return cost
 
 
 def _rows(layers: list[MeasuredLayer], specs: list) -> list[Any]:
-    """As profiles hold them; of a model with branches, with what each layer reads."""
+    """The layers as a profile's rows; for a model with branches, with what each layer reads."""
     rows = [layer.row() for layer in layers]
     if is_graph(specs):
         for row, reads in zip(rows, layers_read(specs), strict=True):

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the layers of this rank cost: the profiler (ostinato.profile.measure) runs each by itself, on what it
-is given in DeepSpeed's engine.
+"""Measures the layers of this rank: the profiler (ostinato.profile.measure) runs each by itself, on the inputs
+that it gets in DeepSpeed's engine.
 
-    chosen = chosen_of([512, 530, 2048])                   # micro-batches of a step that stand for all
-    measured = measure(engine, items, len(chosen), device, settings, steps)      # one a local layer; travels between processes
+    chosen = chosen_of([512, 530, 2048])                   # micro-batches of a step that represent all
+    measured = measure(engine, items, len(chosen), device, settings, steps)      # one per local layer; can be sent between processes
     rows = [layer.row() for layer in measured]             # as profiles hold them
 
-The engine does not train afterwards: its parameters have lost what DeepSpeed has hung on their gradients.
+The engine cannot train afterwards: its parameters have lost DeepSpeed's gradient hooks.
 """
 
 import statistics
@@ -39,7 +39,7 @@ from ..stages.buffers import modules_of
 from ..upstream import Engine, Model
 
 WARM_UP, REPEATS = 2, 10
-APART = 1.25  # sizes that are measured, from one to the next
+APART = 1.25  # least ratio of two measured sizes
 
 
 @dataclass
@@ -55,10 +55,10 @@ class MeasuredLayer:
     input_bytes: int
     output_bytes: int
     step_time: int  # ns of the optimizer's step; 0: not measured
-    by_size: list[tuple[int, int]]  # of each of the chosen micro-batches: ns of forward and backward
+    by_size: list[tuple[int, int]]  # ns of forward and backward, for each chosen micro-batch
 
     def row(self) -> Any:
-        """The halves of backwards are not measured."""
+        """The layer's row in a profile. Halves of backwards are not measured."""
         row = layer_cost(self.samples, self.memory, self.state, self.input_bytes, self.output_bytes)
         row.step_time, row.index, row.name, row.digest, row.same_as = (
             self.step_time,
@@ -74,14 +74,14 @@ class MeasuredLayer:
 class _Local(Layer):
     """A layer of this rank."""
 
-    function: Any = None  # what the PipelineModule calls
+    function: Any = None  # that the PipelineModule calls
     bytes_taken: int = 0
     bytes_made: int = 0
 
 
 def chosen_of(sizes: Sequence[float]) -> list[int]:
-    """Micro-batches that stand for all: the one whose size is nearest to the mean, and one of each size that
-    is a quarter apart."""
+    """Micro-batches that represent all: the one of the size nearest to the mean, and others whose sizes are at
+    least a quarter apart."""
     mean = statistics.fmean(sizes)
     chosen = [min(range(len(sizes)), key=lambda i: abs(sizes[i] - mean))]
     for i in sorted(range(len(sizes)), key=sizes.__getitem__):
@@ -93,8 +93,8 @@ def chosen_of(sizes: Sequence[float]) -> list[int]:
 def rows_by_size(
     sizes: Sequence[float], layers: Sequence[MeasuredLayer]
 ) -> list[tuple[int, list[int], list[int]]]:
-    """(size, forwards, backwards), sizes rising. No time lies below that of a smaller size: so the line
-    beyond the last two has no slope that noise made.
+    """(size, forwards, backwards), by ascending size. No time is below that of a smaller size, so noise cannot
+    give the extrapolation a negative slope.
     """
     order = sorted(range(len(sizes)), key=sizes.__getitem__)
     forwards, backwards = (
@@ -110,9 +110,9 @@ def measure(
     engine: Engine, items: list[Any], count: int, device: Any, settings: Settings, steps: StepClock | None
 ) -> list[MeasuredLayer]:
     """`items`: of the `count` micro-batches, or [] on ranks that read none; `device`: of
-    ostinato.profile.machine.device. `settings` knows what a parameter costs in gradients and optimizer state,
-    `steps` in time. All ranks must call it, for layers may have collectives. Raises ProfileError with the
-    layer's name.
+    ostinato.profile.machine.device. `settings` knows the memory of gradients and optimizer state per parameter,
+    `steps` the optimizer's time. All ranks must call it, because layers may run collectives. Raises ProfileError
+    with the layer's name.
     """
     model, job = engine.module, Job(warm_up=WARM_UP, repeats=REPEATS)
     _let_go_of_hooks(model)
@@ -148,8 +148,8 @@ def measure(
 
 
 def _let_go_of_hooks(model: Model) -> None:
-    """Gradients of parameters are nobody's but the layers' from here on: DeepSpeed's optimizers would reduce
-    them."""
+    """Replaces the parameters by copies without hooks: else DeepSpeed's optimizers would reduce the
+    gradients."""
     fresh: dict[int, nn.Parameter] = {}
     for module in model.modules():
         for name, parameter in module._parameters.items():
@@ -162,8 +162,8 @@ def _let_go_of_hooks(model: Model) -> None:
 
 
 def _layers_of(engine: Engine, items: list[Any], count: int, device: Any) -> list[list[_Local]]:
-    """By micro-batch, this rank's layers with what they are given: a forward of each notes it, in which none
-    is checkpointed, for that would hide what needs a gradient.
+    """By micro-batch, this rank's layers with their inputs, which a forward of each notes. Checkpointing is off
+    in it, because it would hide which inputs need a gradient.
     """
     model = engine.module
     model.train()
@@ -175,7 +175,7 @@ def _layers_of(engine: Engine, items: list[Any], count: int, device: Any) -> lis
     ]
     held = {
         name: vars(model)[name] for name in ["loss_fn"] if name in vars(model)
-    }  # one that is a module is a child of the model
+    }  # (a loss that is a module is a child of the model instead)
     if loss is not None:
         vars(model)["loss_fn"] = partial(_with_loss, noted[-1], loss)
     model.activation_checkpoint_interval = 0
@@ -223,11 +223,11 @@ def _layer(engine: Engine, place: int, device: Any) -> _Local:
 
 def _noted(layer: _Local, noted: list[_Local], inputs: Any) -> Any:
     reached = [tensor.requires_grad for tensor in tensors(inputs)]
-    given, node = map_tensors(_copy, inputs), wired(layer.function)  # the layer may change what it is given
+    given, node = map_tensors(_copy, inputs), wired(layer.function)  # the layer may change its inputs
     outputs = layer.run(inputs)
     taken, made = (
         (given, outputs) if node is None else (node.taken(given), node.made(outputs))
-    )  # without what rides along for later layers
+    )  # without values that only pass through to later layers
     noted.append(
         replace(layer, inputs=given, reached=reached, bytes_taken=bytes_of(taken), bytes_made=bytes_of(made))
     )
@@ -235,7 +235,7 @@ def _noted(layer: _Local, noted: list[_Local], inputs: Any) -> Any:
 
 
 def _with_loss(noted: list[_Local], loss_fn: Callable, outputs: Any, labels: Any) -> Any:
-    """It counts as part of the last layer, which is given the labels, too."""
+    """Makes the loss part of the last layer, which then also takes the labels."""
     last, given = noted[-1], map_tensors(_copy, labels)  # a loss may write to them
     noted[-1] = replace(
         last, run=lambda both: loss_fn(last.run(both[0]), both[1]), inputs=(last.inputs, given)

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the first start hands to the second, and what happens where there can be none.
+"""What the first start leaves for the second, and what happens where a second start is not possible.
 
-begin(prepared, records)      # all ranks, in the first start: every process replaces itself (again)
-measured(prepared)            # in the second: what 1F1B did in this engine's checked steps; None: nothing
-for_another(prepared)         # in the second: another engine of the process has found the plan
-before(prepared)              # in the second: seconds of DeepSpeed's own steps in the first; []: not known
-fall_back(prepared, why)      # in the second: the plan is slower, and all ranks start once more without it
-move(prepared, files, moved)  # under a plan: all ranks start once more, with a new one (adapt)
-moved(prepared)               # in a start after that: what it follows
-goes_without()                # in the second, or later: why it runs under DeepSpeed's own schedule
+begin(prepared, records)        # in the first start, on all ranks: every process replaces itself (again)
+measured(prepared)              # in the second: what DeepSpeed's 1F1B computed in this engine's checked steps, or None
+for_another(prepared)           # in the second: whether the plan is for another engine of the process
+before(prepared)                # in the second: seconds of steps of DeepSpeed's own engine in the first; []: not known
+fall_back(prepared, why)        # in the second: the plan is slower, and all ranks start once more without it
+move(prepared, files, moved)    # under a plan: all ranks start once more, with a new plan (adapt)
+moved(prepared)                 # in a start after a move: what it follows
+goes_without()                  # in a later start: why it must run under DeepSpeed's own schedule
 """
 
 import json
@@ -31,16 +31,16 @@ from ..place.placing import Prepared
 from ..section import LEFT, VARIABLE
 from ..section.search import FILES, PLAN
 
-RECORDS = "first.json"  # of the steps that DeepSpeed's 1F1B has run
-ENGINE = "engine.txt"  # which engine of the process has found the plan
-BEFORE = "before.json"  # seconds of its steps
+RECORDS = "first.json"  # records of the steps that DeepSpeed's 1F1B ran
+ENGINE = "engine.txt"  # the engine of the process that has the plan
+BEFORE = "before.json"  # seconds of 1F1B's steps
 WITHOUT = "without.txt"
 MOVED = "moved.json"
-SLOWER = "slower-plan.json"  # the plan in "output" that was not faster: no run finds it there
+SLOWER = "slower-plan.json"  # new name of a plan in "output" that was slower, so that no run uses it
 
 
 class NeedsNewStart(OstinatoError):
-    """`files`: what the second start would be given."""
+    """`files`: that the second start would get."""
 
     def __init__(self, message: str, files: dict[str, str]):
         super().__init__(message)
@@ -60,42 +60,42 @@ def begin(prepared: Prepared, records: str = "", seconds: Sequence[float] = ()) 
     files[LEFT] = asked.model_dump_json(exclude_unset=True)
     where = _kept(files, paths.output) if asked.searches and dist.get_rank() == 0 else ""
     if asked.auto == "measure":
-        say(f"the plan lies in {where}: the next start runs it")
+        say(f"the plan is in {where}: the next start runs it")
         sys.exit(0)
     if why := again.why_not_again():
         named = where or str(paths.plan)
         raise NeedsNewStart(
-            f"ranks have to start again with the plan, and this process cannot replace itself ({why}): start it again with "
+            f"ranks must start again with the plan, but this process cannot replace itself ({why}): start it again with "
             f"{VARIABLE}={named}"
             if dist.get_rank() == 0
-            else f"ranks have to start again with the plan, and cannot replace themselves ({why})",
+            else f"ranks must start again with the plan, but cannot replace themselves ({why})",
             files,
         )
     say(
-        "the layers lie where the plan has them from their constructors on: all ranks start again, once"
-        + (f"; the plan lies in {where}" if paths.output else "")
+        "all ranks start again, once, to build their layers where the plan places them"
+        + (f"; the plan is in {where}" if paths.output else "")
     )
     again.begin_again(files, asked.timeout_s)
 
 
 def begin_without(prepared: Prepared, error: Unsupported) -> NoReturn:
-    """No plan can run. Where the section allows it, all ranks start again, and run under DeepSpeed's own
-    schedule."""
+    """No plan can run: where the section allows it, all ranks start again under DeepSpeed's own schedule."""
     if prepared.section is None or prepared.section.require:
         raise error
     if why := again.why_not_again():
         raise NeedsNewStart(
-            f"{error}; and this process cannot start again without a plan, for {why}", {WITHOUT: str(error)}
+            f"{error}; and this process cannot start again without a plan, because {why}",
+            {WITHOUT: str(error)},
         )
     again.begin_again({WITHOUT: str(error)}, prepared.section.timeout_s)
 
 
 def fall_back(prepared: Prepared, why: str) -> str:
-    """All ranks must call it. Returns why they cannot start again, in words that go on after "for"."""
+    """All ranks must call it. Returns only where they cannot start again: why, as words after "because"."""
     if cannot := next(filter(None, everyones(again.why_not_again(further=True))), ""):
         return cannot
     asked, paths = prepared.checked()
-    say(f'{why}; all ranks start again, under DeepSpeed\'s own schedule ("fallback": false keeps the plan)')
+    say(f'{why}; all ranks start again under DeepSpeed\'s own schedule ("fallback": false keeps the plan)')
     if asked.auto and paths.output is not None and dist.get_rank() == 0:
         with suppress(OSError):
             (paths.output / PLAN).replace(paths.output / SLOWER)
@@ -103,8 +103,8 @@ def fall_back(prepared: Prepared, why: str) -> str:
 
 
 def move(prepared: Prepared, files: Mapping[str, str], moved: Moved) -> str:
-    """All ranks must call it, with the same plan. Returns why they cannot start again, in words that go on
-    after "for"."""
+    """All ranks must call it, with the same plan. Returns only where they cannot start again: why, as words
+    after "because"."""
     if cannot := next(filter(None, everyones(again.why_not_again(further=True))), ""):
         return cannot
     asked = prepared.checked()[0]
@@ -118,7 +118,7 @@ def move(prepared: Prepared, files: Mapping[str, str], moved: Moved) -> str:
 
 
 def moved(prepared: Prepared) -> Moved | None:
-    """What this start follows, if it is a move."""
+    """The move that this start follows, if any."""
     text = _left(prepared, MOVED)
     return None if text is None else Moved.model_validate_json(text)
 
@@ -132,7 +132,7 @@ def before(prepared: Prepared) -> list[float]:
 
 
 def _left(prepared: Prepared, name: str) -> str | None:
-    """By the first start, for this engine."""
+    """What the first start has left for this engine."""
     folder = again.left_by_first()
     if folder is None or not (folder / name).is_file() or for_another(prepared):
         return None
@@ -145,13 +145,13 @@ def for_another(prepared: Prepared) -> bool:
 
 
 def goes_without() -> str:
-    """Why; "" where the plan runs."""
+    """Why this start runs without a plan; "" where it has one."""
     folder = again.left_by_first()
     return (folder / WITHOUT).read_text() if folder is not None and (folder / WITHOUT).is_file() else ""
 
 
 def _kept(files: dict[str, str], output: Path | None) -> str:
-    """Where the plan lies: in "output", to which the search has written it, or in a folder for whoever cannot
+    """Where the plan is: in "output", where the search wrote it, or in a new folder for a process that cannot
     start again."""
     if output is not None:
         return str(output / PLAN)

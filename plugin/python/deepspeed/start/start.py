@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the section to an engine, in PipelineEngine's constructor. What goes wrong does so before step 1, on
-every rank alike.
+"""From the section to an engine, in PipelineEngine's constructor. Errors come before step 1, and are the same on
+every rank.
 
-Where the layers lie as the plan has them (placing), or need not move, the engine runs the plan. Where the
-plan is found only now ("profile", or a "plan" in a dictionary that was made after the model), all ranks start
-again with it (again), once. "auto" and "check" make DeepSpeed's own engine first, which measures, and then
-starts all ranks again (first_pass).
+Where the layers are already placed for the plan (placing), or need not move, the engine runs the plan. Where
+the plan is known only now ("profile", or a "plan" in a dictionary that was made after the model), all ranks
+start again with it (again), once. "auto" and "check" make DeepSpeed's own engine first, which measures, and then
+all ranks start again (first_pass).
 """
 
 from bisect import bisect_right
@@ -48,8 +48,8 @@ from ..section.search import Size, profile_for, shared_plan, texts_of
 from ..data.sizes import size_function
 from ..upstream import Config, Engine, Model
 
-# Of DeepSpeed's configuration, what decides in which collectives a rank takes part, and with what: where it
-# differs DeepSpeed waits for ever.
+# Parts of DeepSpeed's configuration that decide which collectives a rank runs, and on what: where they differ
+# between ranks, DeepSpeed hangs.
 COLLECTIVE = (
     "zero_config",
     "gradient_clipping",
@@ -62,15 +62,15 @@ COLLECTIVE = (
     "gradient_predivide_factor",
 )
 
-WARM_UP = 2  # steps of a plan that are not compared with those before
+WARM_UP = 2  # first steps of a plan, which are not compared with those before
 
 ALONE = "the run goes on under DeepSpeed's own schedule"
 
-_engines = count(1)  # that this process has made; both starts make the same
+_engines = count(1)  # of this process; both starts make the same ones
 
 
 def start(engine: Engine, original_init, section: dict, file: str | None, args: tuple, kwargs: dict) -> None:
-    """Stands in for PipelineEngine.__init__. Raises OstinatoError on every rank where the plan cannot run."""
+    """Replaces PipelineEngine.__init__. Raises OstinatoError on every rank where the plan cannot run."""
     speak_last()
     _tell_untried_version()
     model, config = kwargs["model"], kwargs["config_class"]
@@ -87,7 +87,7 @@ def start(engine: Engine, original_init, section: dict, file: str | None, args: 
         and placed_of(model) is None
     ):
         say(
-            f"the plan is for another model than that of engine {prepared.engine}: this one runs under DeepSpeed's own schedule"
+            f"the plan is not for the model of engine {prepared.engine}, which runs under DeepSpeed's own schedule"
         )
         return original_init(engine, *args, **kwargs)
     try:
@@ -100,16 +100,16 @@ def start(engine: Engine, original_init, section: dict, file: str | None, args: 
         if not prepared.kept or prepared.paths is None or type(error) is not OstinatoError:
             raise
         raise OstinatoError(
-            f'{error}; an earlier run left this plan in "output": delete {prepared.paths.output}, or name another folder'
+            f'{error}; an earlier run left this plan in "output": delete {prepared.paths.output}, or choose another folder'
         ) from None
 
 
 def _make(engine: Engine, original_init, prepared: Prepared, args: tuple, kwargs: dict) -> None:
-    """After what can be found wrong before a search has been."""
+    """Called after all checks that need no search."""
     model, config, (asked, paths) = kwargs["model"], kwargs["config_class"], prepared.checked()
     first = again.left_by_first() is None and placed_of(model) is None
     if first and asked.auto and paths.output is not None and not asked.check:
-        # A section that was not known when the model was made, or a plan for another number of ranks.
+        # The section was not known when the model was made, or the plan is for a different number of ranks.
         if not take_kept(prepared, model):
             _search_for_these_ranks(prepared, model, config, type(engine))
     if asked.searches and not asked.auto and prepared.program is None:
@@ -122,21 +122,20 @@ def _make(engine: Engine, original_init, prepared: Prepared, args: tuple, kwargs
 
 
 def _search_for_these_ranks(prepared: Prepared, model: Model, config: Config, engine: type) -> None:
-    """Where an earlier run has measured this model, and planned it for another number of ranks: nothing is
-    measured again."""
+    """Searches with an earlier run's measurements, where its plan is for a different number of ranks."""
     paths, devices = prepared.checked()[1], model.topology().get_dim("pipe")
     profile = everyones(profile_for(paths, devices) if dist.get_rank() == 0 else None)[0]
     if profile is None:
         return
     say(
-        f'the plan in "output" ({paths.output}) is for another number of ranks: one for {devices} is searched from its profile'
+        f'the plan in "output" ({paths.output}) is for a different number of ranks: searching one for {devices} with the profile there'
     )
     prepared.paths, prepared.kept = paths.model_copy(update={"profile": profile}), True
     search(prepared, model, config, engine)
 
 
 def _place_late(prepared: Prepared, model: Model) -> Placed:
-    """The model has been in the script's hands: where layers would move, all ranks start again."""
+    """The script already has the model: if layers must move, all ranks start again."""
     stages = plans.wired(plans.stages_of(prepared.program), model._layer_specs)
     if moves(model, stages):
         second_start.begin(prepared)
@@ -145,7 +144,7 @@ def _place_late(prepared: Prepared, model: Model) -> Placed:
 
 @cache
 def _tell_untried_version() -> None:
-    """Once a process."""
+    """Once per process."""
     import deepspeed
 
     if said := untried_version(deepspeed.__version__):
@@ -155,8 +154,8 @@ def _tell_untried_version() -> None:
 def _without_plan(
     error: Unsupported, engine: Engine, original_init, prepared: Prepared, args: tuple, kwargs: dict
 ) -> None:
-    """Where the section allows it, the engine that DeepSpeed would have made; of a model that lies otherwise
-    already, after a second start."""
+    """Where the section allows it, makes DeepSpeed's own engine; if layers have already moved, after a second
+    start."""
     if prepared.section is None or prepared.section.require:
         raise error
     if placed_of(kwargs["model"]) is not None:
@@ -168,7 +167,7 @@ def _without_plan(
 def _install(
     engine: Engine, original_init, placed: Placed, prepared: Prepared, args: tuple, kwargs: dict
 ) -> None:
-    """Makes `engine` one that runs the program that all ranks have agreed on. All ranks must call it."""
+    """Makes `engine` run the program on which all ranks have agreed. All ranks must call it."""
     model, config, (asked, paths), program = (
         kwargs["model"],
         kwargs["config_class"],
@@ -199,7 +198,7 @@ def _install(
     ):
         say(said)
     engine.is_pipe_partitioned = engine.is_grad_partitioned = (
-        False  # DeepSpeed's forward pass would cut what it hands on
+        False  # else DeepSpeed's forward pass would cut its outputs
     )
     refuse_uneven(engine)
     others_name = rebuilt.copies.others_name if rebuilt.copies else lambda _: False
@@ -230,7 +229,7 @@ def _install(
 
 
 def _gained(prepared: Prepared, model: Model) -> Gained | None:
-    """Where steps can be compared: shapes stay as they are."""
+    """None where steps cannot be compared because shapes change."""
     (asked, _), program = prepared.checked(), prepared.program
     assert program is not None
     if asked.sizes or model.dynamic_shape or not plans.trains(program):
@@ -254,7 +253,7 @@ def _expected(engine: Engine, run: Run, rebuilt) -> str:
 
 
 def _prepare(section: dict, file: str | None, model: Model, config: Config) -> Prepared:
-    """Everything that one rank can find wrong by itself, and the program of a plan that is named."""
+    """Makes all checks that one rank can make by itself, and the program of a named plan."""
     made, placed = Prepared(engine=next(_engines)), placed_of(model)
     try:
         made.section = parse_section(section, file or "DeepSpeed configuration")
@@ -277,7 +276,7 @@ def _prepare(section: dict, file: str | None, model: Model, config: Config) -> P
 
 
 def _take_placed(made: Prepared, placed: Placed) -> None:
-    """The model has been laid out for a plan: this run's, or a plan that is searched for the same placement."""
+    """Takes the plan for which the model was placed: this run's, or any plan for the same placement."""
     given, there = made.program, placed.prepared.program
     assert there is not None and made.section is not None
     if given is None and not (made.section.searches and made.section.placement):
@@ -285,22 +284,21 @@ def _take_placed(made: Prepared, placed: Placed) -> None:
         made.placement, made.measured = placed.prepared.placement, placed.prepared.measured
     elif given is not None and given.placement_sha256 != there.placement_sha256:
         raise OstinatoError(
-            f'the PipelineModule was laid out for placement "{there.placement_name}", and the section of this configuration names a plan on '
-            f'"{given.placement_name}": name one of them'
+            f'PipelineModule placed its layers for placement "{there.placement_name}", but this configuration\'s section names a plan on '
+            f'"{given.placement_name}": name the same plan in both'
         )
 
 
 def _check_shapes(section: Section, model: Model) -> None:
     if section.auto and not model.dynamic_shape:
         raise OstinatoError(
-            '"auto" with "sizes" in the "ostinato" section measures the first step under DeepSpeed\'s own 1F1B, whose shapes may differ where '
-            "PipelineModule says so: dynamic_shape=True"
+            '"auto" with "sizes" in the "ostinato" section measures the first step under DeepSpeed\'s own 1F1B, which needs '
+            "PipelineModule(dynamic_shape=True) where shapes differ"
         )
 
 
 def search(prepared: Prepared, model: Model, config: Config, engine: type) -> None:
-    """All ranks hold the same searched program afterwards, one that this model and this class of engines can
-    run."""
+    """Searches a program that this model and engine class can run; afterwards all ranks hold it."""
     asked, given = prepared.checked()
     pipeline = tuple(model._grid.pp_group)
     restrictions = restrictions_of(model, engine, asked)
@@ -324,11 +322,11 @@ def _collective(config: Config) -> Iterator[str]:
         fields = value if isinstance(value, BaseModel) else [("", value)]  # by name
         yield from (
             f"{name}{key and '.'}{key}: {held}" for key, held in fields if not key.startswith("offload_")
-        )  # which name folders
+        )  # those name folders
 
 
 def _clips_otherwise(engine: Engine, rebuilt) -> bool:
-    """ZeRO and the half-precision optimizers clip by a norm that is summed rank by rank; see clipping for the
-    others."""
+    """Whether the optimizer (ZeRO or half precision) clips by a norm that is summed rank by rank; see clipping
+    for other optimizers."""
     own = engine.zero_optimization() or engine.fp16_enabled() or engine.bfloat16_enabled()
     return bool(rebuilt.units and own and engine.gradient_clipping() > 0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lines that rank 0 prints: which plan runs, what it gains, and which losses are expected of it."""
+"""The lines that rank 0 prints: which plan runs, what it gains, and which losses to expect."""
 
 import torch.distributed as dist
 from ostinato.errors import printable
@@ -9,61 +9,65 @@ from ostinato.ranks.presence import ranks_in_words
 from ..randomness.draws import BACKWARD, LAYERS
 from ..section.plans import Stage
 
-ROUNDED = "up to rounding"
+SAME, ROUNDED = "the same losses as 1F1B", "up to rounding"
+
+
+ONE_CUTS = "either the plan or DeepSpeed's partition cuts the model there, but not both"
 
 
 def say(what: str, newlines: bool = False) -> None:
-    """Rank 0 prints it. `newlines`: those in it stay."""
+    """Prints `what` on rank 0. `newlines`: keep its newlines."""
     if dist.get_rank() == 0:
         print(f"ostinato: {printable(what, newlines=newlines)}", flush=True)
 
 
 def ran_whole(rank: int, stages: list[str]) -> str:
-    """What a rank says after the first step of a plan that splits backwards which cannot be split."""
+    """What a rank says after the first step where the plan splits backwards that cannot be split."""
     return (
-        f"ostinato: rank {rank}: the backward of {', '.join(stages)} ran whole, where its input half is planned: activation "
+        f"ostinato: rank {rank}: the backward of {', '.join(stages)} ran whole although the plan splits it: activation "
         "checkpointing cannot be split"
     )
 
 
 def draws(rank: int, what: str, step: int, drawn: dict, strays: dict) -> str:
-    """What a rank says of a "step", or of an "evaluation", in which layers draw other random numbers than in
-    1F1B."""
+    """What a rank says of a "step" or an "evaluation" in which layers draw different random numbers than
+    under 1F1B."""
     where = f"step {step}" if what == "step" else "an evaluation"
     return (
-        f"ostinato: rank {rank}: in {where}, {_in_words(drawn, strays)}: losses are those of another seed; PipelineModule(seed_layers=True) makes random "
-        "numbers of torch, NumPy and Python equal under every placement"
+        f"ostinato: rank {rank}: in {where}, {_in_words(drawn, strays)}: the losses are as with a different seed. "
+        "PipelineModule(seed_layers=True) makes the random numbers of torch, NumPy and Python equal under every placement"
     )
 
 
 def several(layers: list[int]) -> str:
-    """What rank 0 says after step 1 of layers that hand on more than one tensor with a gradient, where only
-    one of the two runs has a border."""
+    """What rank 0 says after step 1 of layers that output several tensors with gradients, where either the
+    plan or DeepSpeed's partition cuts the model, but not both."""
     return (
-        f"several tensors with gradients cross from layer {', '.join(map(str, layers))} to the next, where only one of the plan and DeepSpeed's partition "
-        f"cuts: expected: the losses of 1F1B {ROUNDED}"
+        f"several tensors with gradients pass from layer {', '.join(map(str, layers))} to the next, and {ONE_CUTS}: "
+        f"expected: {SAME} {ROUNDED}"
     )
 
 
 def strided(layers: list[int]) -> str:
-    """What rank 0 says after step 1 of layers that hand on, or are given back, a transposed tensor, say."""
+    """What rank 0 says after step 1 of layers whose output, or its gradient, is not contiguous (transposed,
+    for example)."""
     return (
-        f"what crosses from layer {', '.join(map(str, layers))} to the next, or its gradient, is not contiguous, which a border makes it, and only one of the "
-        f"plan and DeepSpeed's partition cuts there: expected: the losses of 1F1B {ROUNDED}"
+        f"a tensor that passes from layer {', '.join(map(str, layers))} to the next, or its gradient, is not contiguous. A transfer makes it contiguous, "
+        f"and {ONE_CUTS}: expected: {SAME} {ROUNDED}"
     )
 
 
 def written_again(layers: list[int]) -> str:
-    """What rank 0 says after step 1 of layers with activation checkpointing and, say, BatchNorm."""
+    """What rank 0 says after step 1 of layers that combine activation checkpointing with, say, BatchNorm."""
     return (
-        f"layer {', '.join(map(str, layers))} writes to buffers in its forward and again in its backward, which runs the forward once more: the plan has "
-        "these in another order than 1F1B, so what is averaged there, and evaluations with it, differ"
+        f"layer {', '.join(map(str, layers))} writes to buffers in its forward, and again when its backward recomputes the forward. The plan runs these in "
+        "a different order than 1F1B, so running averages, and evaluations that use them, differ"
     )
 
 
 def ends(stages: list[Stage], ranks: list[int]) -> str:
-    """What rank 0 says before step 1 where the plan reads data, or computes losses, on other ranks than 1F1B.
-    `ranks`: of the pipeline."""
+    """What rank 0 says before step 1 where the plan reads data or computes losses on different ranks than
+    1F1B. `ranks`: of the pipeline."""
     reads, losses = (
         {ranks[stage.rank] for stage in stages if of(stage)} for of in (lambda s: s.reads, lambda s: s.ends)
     )
@@ -71,12 +75,12 @@ def ends(stages: list[Stage], ranks: list[int]) -> str:
         return ""
     return (
         f"{ranks_in_words(sorted(reads))} {'reads' if len(reads) == 1 else 'read'} inputs, and {ranks_in_words(sorted(losses))} "
-        f"{'computes' if len(losses) == 1 else 'compute'} the loss, which are ranks {ranks[0]} and {ranks[-1]} in 1F1B: engine.is_first_stage() and "
-        "engine.is_last_stage() say so, a grid does not"
+        f"{'computes' if len(losses) == 1 else 'compute'} the loss (under 1F1B: ranks {ranks[0]} and {ranks[-1]}). engine.is_first_stage() and "
+        "engine.is_last_stage() know this, a grid does not"
     )
 
 
-NORM = "get_global_grad_norm() sums rank by rank, and layers have moved: it equals 1F1B's up to rounding"
+NORM = "get_global_grad_norm() sums rank by rank, and layers have moved: it equals 1F1B's norm up to rounding"
 
 
 def expected(
@@ -87,49 +91,45 @@ def expected(
     branches: bool = False,
     order: bool | None = None,
 ) -> str:
-    """What the plan's design says of losses, which nothing has measured yet.
+    """Which losses to expect from the plan's design; nothing has been measured yet.
 
-    `regrouped`: tied layers whose gradients meet in another order (rebuild). `clipped`: gradients are clipped
-    by a norm that is summed over other ranks than in DeepSpeed's partition. `copies`: directions in which the
-    plan runs the model. `branches`: its stages are not a chain. `order`: whether the plans of steps keep the
-    order in which 1F1B adds; None: `program` is the plan of all.
+    `regrouped`: tied layers whose gradients are added in a different order (rebuild). `clipped`: gradients
+    are clipped by a norm that is summed over different ranks than in DeepSpeed's partition. `copies`:
+    directions in which the plan runs the model. `branches`: its stages are not a chain. `order`: whether the
+    plans of single steps keep the order in which 1F1B adds; None: `program` is the plan of every step.
     """
     why = _rounds(program, regrouped, clipped, copies, branches, order)
-    return (
-        f"expected: the losses of 1F1B {ROUNDED}, for {why}"
-        if why
-        else "expected: the losses of 1F1B bit for bit"
-    )
+    return f"expected: {SAME} {ROUNDED}, because {why}" if why else f"expected: {SAME}, bit for bit"
 
 
 def _rounds(
     program, regrouped: list[str], clipped: bool, copies: int, branches: bool, order: bool | None
 ) -> str:
-    """Why they are not equal bit for bit; "" where they are."""
+    """Why losses are not equal bit for bit; "" where they are."""
     if copies > 1:
-        return f"gradients of the {copies} directions are added at the end"
+        return f"the gradients of the {copies} directions are added at the end"
     if branches:
-        return "gradients of what several layers read are added in another order"
+        return "gradients of outputs that several layers read are added in a different order"
     if order is False:
-        return "every step has an order of its own, in which gradients and losses are added"
+        return "each step adds gradients and losses in its own order"
     if order is None and not program.keeps_order:
-        return "gradients or losses are added in another order"
+        return "gradients or losses are added in a different order"
     if shared := [stage.name for stage in program.stages if len(stage.ranks) > 1]:
-        return f"ranks sum their parts of {', '.join(shared)}, which 1F1B computes on one"
+        return f"several ranks compute parts of {', '.join(shared)} and add them, where 1F1B uses one rank"
     if regrouped:
-        return f"gradients of layers tied as {', '.join(regrouped)} are added in another order"
+        return f"gradients of layers tied as {', '.join(regrouped)} are added in a different order"
     return "gradient clipping sums its norm rank by rank, and layers have moved" if clipped else ""
 
 
 def line(program, sized: bool = False) -> str:
-    """What runs, and what it gains. `sized`: every step has a plan of its own."""
+    """What runs, and what it gains. `sized`: each step gets its own plan."""
     what = (
         f'plan {program.plan_sha256[:12]} on placement "{program.placement_name}", {program.micro_batches} '
     )
     if not any(stage.has_backward for stage in program.stages):
-        return f"{what}requests: predicted {program.predicted / 1e6:.3f} ms; forwards only: eval_batch() runs it, train_batch() is refused"
+        return f"{what}requests: predicted {program.predicted / 1e6:.3f} ms; forwards only, for eval_batch(): train_batch() is refused"
     if sized:
-        return f"{what}micro-batches a step, each step planned for their sizes"
+        return f"{what}micro-batches a step; each step gets a plan for its sizes"
     gained = (
         gain(program.beside, program.predicted) or f"expected to take {program.predicted / 1e6:.1f} ms a step"
     )
@@ -137,17 +137,17 @@ def line(program, sized: bool = False) -> str:
 
 
 def optimizer(program) -> str:
-    return f"; {program.whole_step / 1e6:.1f} ms with the optimizer's" if program.whole_step else ""
+    return f"; {program.whole_step / 1e6:.1f} ms with the optimizer" if program.whole_step else ""
 
 
 def _in_words(drawn: dict, strays: dict) -> str:
-    """Of what draws, and of what took another number of random numbers than was learned."""
+    """Which layers draw, or which drew more or fewer random numbers than was learned."""
     if drawn:
         kinds = sorted({kind for of_layer in drawn.values() for kind in of_layer})
-        return f"{_listed(drawn)} draw random numbers ({', '.join(kinds)}), and other ones than in 1F1B, because layers run elsewhere or in another order"
+        return f"{_listed(drawn)} draw random numbers ({', '.join(kinds)}) that differ from 1F1B's, because layers run on different ranks or in a different order"
     if BACKWARD in strays:
-        return "backwards draw random numbers (a hook, or a layer that recomputes itself without its generators' states), and from here on other ones than in 1F1B"
-    return f"{_listed(strays)} take another number of random numbers than for the first micro-batch: from here on random numbers are other ones than in 1F1B"
+        return "backwards draw random numbers (a hook, or a layer that recomputes itself without restoring its random state); from here on they differ from 1F1B's"
+    return f"{_listed(strays)} draw more or fewer random numbers than in the first micro-batch; from here on they differ from 1F1B's"
 
 
 def _listed(drawn: dict) -> str:

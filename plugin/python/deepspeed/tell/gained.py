@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Is the plan faster than what ran before? Its first steps are timed, and compared with DeepSpeed's own in
+"""Is the plan faster than what ran before? Times its first steps, and compares them with DeepSpeed's own from
 the first start.
 
     run.gained = Gained(before, warm_up=2, fall_back=again_without)    # before: seconds of steps
     run.gained.step(seconds)                                           # after every step, on every rank
 
-What is no slower is said in one line. What is slower by more than both spread falls back, where that is
-possible.
+Rank 0 says so in one line where the plan is not slower. A plan that is slower by more than both spreads falls
+back, where that is possible.
 """
 
 import statistics
@@ -17,23 +17,23 @@ from ostinato.groups import everyones
 
 from .announce import say
 
-LOOKS = (5, 10, 20)  # steps after which ranks compare; the last one is the end
-ENOUGH_S = 20.0  # so long a look needs no more steps
+LOOKS = (5, 10, 20)  # steps after which ranks compare; the last comparison decides
+ENOUGH_S = 20.0  # seconds after which no more steps are needed
 
 
 class Gained:
-    """Of one engine. `before`: seconds of whole steps, alike on all ranks; one: of an earlier run. `warm_up`:
-    steps that do not count. `fall_back`: gets why, and returns why not, where it returns; None: a slower plan
-    stays. All ranks must make one, alike."""
+    """Of one engine. `before`: seconds of whole steps, the same on all ranks; a single entry comes from an
+    earlier run. `warm_up`: steps that do not count. `fall_back` is told why, and returns only where it cannot
+    fall back, with the reason; None: a slower plan stays. All ranks must make one, with equal arguments."""
 
     def __init__(self, before: Sequence[float], warm_up: int, fall_back: Callable[[str], str] | None):
         self._before, self._left, self._fall_back = before, warm_up, fall_back
         self._seconds: list[float] = []
         self._stays = ""
-        self.over = not before  # nothing more is timed
+        self.over = not before  # no more steps are timed
 
     def stay(self, why: str) -> None:
-        """From here on the plan runs, slower or not."""
+        """From here on the plan stays, slower or not."""
         self._stays = self._stays or why
 
     def step(self, seconds: float) -> None:
@@ -57,7 +57,7 @@ class Gained:
             return
         why = f"this plan is slower than your run {then}: {times}"
         stays = "" if self._fall_back is None else self._stays or self._fall_back(why)
-        say(f"{why}; turn it off or profile again{f' (it runs on, for {stays})' if stays else ''}")
+        say(f"{why}; turn it off or profile again{f' (the plan stays, because {stays})' if stays else ''}")
 
 
 def spread(seconds: Sequence[float]) -> str:

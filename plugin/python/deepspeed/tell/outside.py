@@ -7,14 +7,14 @@
         with outside.command(ReduceGrads()):
             engine._exec_reduce_grads()
 
-The thread that trains is then held in a collective, where nothing can interrupt it. So the process ends,
-after it has said which part of the step it is in and which ranks that part waits for, and all ranks of its
-pipeline have said where they are. Where a collective fails because a peer is gone, torch's error names
-nobody: the same is said then.
+The training thread is then stuck in a collective, where nothing can interrupt it. So the process says which
+part of the step it is in and which ranks that part waits for, lets all ranks of its pipeline say where they
+are, and ends. It says the same where a collective fails because a peer is gone: torch's error does not name
+the peer.
 
-DeepSpeed's parts of a step (reductions, clipping, the optimizer) end in time. A whole call, in which ranks
-tell each other this and that, and layers may have collectives of their own, and a checkpoint take as long as
-they take while all ranks give signs of life.
+The time-out holds for DeepSpeed's parts of a step (reductions, clipping, the optimizer). A whole call, in
+which ranks exchange facts and layers may run collectives, and a checkpoint may take any time while all ranks
+give signs of life.
 """
 
 import threading
@@ -38,19 +38,19 @@ class Outside:
 
     def __init__(self, engine: Engine, watch: Watch, limit_s: float):
         self._engine, self._watch = engine, watch
-        self._thread = threading.get_ident()  # that makes the last call
+        self._thread = threading.get_ident()  # which made the last call
         self._deadline = watch.limit(limit_s, self._held)
         self._vigil = watch.vigil(
             limit_s, lambda missed: self._held(f"{self._vigil.deadline.what}: {missed}")
         )
 
     def call(self, what: str) -> AbstractContextManager:
-        """Of the engine's: "train_batch()". The executor's waits and the parts below end earlier."""
+        """Around a call of the engine: "train_batch()". The executor's waits and the parts below end earlier."""
         self._thread = threading.get_ident()
         return self._vigil.during(what)
 
     def command(self, command) -> AbstractContextManager:
-        """Around an instruction of DeepSpeed's."""
+        """Around one of DeepSpeed's instructions."""
         grid = self._engine.grid
         if isinstance(command, schedule.ReduceGrads):
             return self._during(f"adding gradients over {ranks_in_words(grid.dp_group)}")
@@ -59,7 +59,7 @@ class Outside:
         return self._during(f"{type(command).__name__} (norm and overflow over {self._everyone()})")
 
     def planning(self) -> AbstractContextManager:
-        """Sizes are exchanged, and a plan is sent: each rank waits for those that read data."""
+        """Ranks exchange sizes, and one sends a plan: each rank waits for those that read data."""
         return self._during(f"planning the step with {ranks_in_words(self._engine.grid.pp_group)}")
 
     def losses(self) -> AbstractContextManager:
@@ -72,9 +72,8 @@ class Outside:
 
     @contextmanager
     def checkpoint(self, what: str) -> Iterator[None]:
-        """`what`: "saving a checkpoint". Its errors are DeepSpeed's own, but for those of a collective whose
-        peer is gone: where a disk is full the script may go on. The others are told if it does not, as the
-        process ends.
+        """`what`: "saving a checkpoint". Errors stay DeepSpeed's own, as the script may go on where a disk is
+        full. Only where a collective fails because a peer is gone does this rank tell its peers.
         """
         try:
             with self._vigil.during(what):
@@ -91,18 +90,18 @@ class Outside:
         try:
             with self._deadline.during(what):
                 yield
-        except OstinatoError:  # said by all ranks
+        except OstinatoError:  # all ranks raise it
             raise
         except Exception as error:
             self._watch.give_up(f"{self._where()}: {what} failed: {type(error).__name__}: {error}")
             raise
 
     def part(self) -> str:
-        """The part of a step that is under way, and where; empty: none is."""
+        """The part of a step that runs now, and where; empty if none does."""
         return self._busy_with(self._deadline)
 
     def whole(self) -> str:
-        """The call or checkpoint that is under way, and where; empty: none is."""
+        """The call or checkpoint that runs now, and where; empty if none does."""
         return self._busy_with(self._vigil.deadline)
 
     def _busy_with(self, deadline: Deadline) -> str:
@@ -110,8 +109,8 @@ class Outside:
         return f"{self.where()}, busy {1000 * lasts_s:.0f} ms with {what}" if what else ""
 
     def in_the_script(self, position: str) -> str:
-        """An executor's position, and where it waits for nobody, the line of the script that runs: a layer,
-        or what reads a batch."""
+        """An executor's position; while it waits for no rank, also the line of the script that runs: in a
+        layer, or in the data loader."""
         line = "" if ", waiting " in position else script_line(self._thread)
         return f"{position}, {line}" if line else position
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who holds the memory of this rank over one training step, on disk: `"memory"` of the section, a folder.
+"""Who holds this rank's memory over one training step, written to the folder `"memory"` of the section.
 
-The third step is recorded: the first makes the optimizer's state, the second warms what caches there are.
+It records the third step: the first makes the optimizer's state, the second warms caches.
 Each block that the allocator hands out has one owner (ostinato/profile/measure/owners.py): `parameters`,
 `gradients` and `optimizer state` by what is seen to hold it before the optimizer steps and at the end, a
-stage where its forward allocated it and left it for its backward, else `workspace` (buffers of transfers
+stage whose forward allocated it and left it for its backward, else `workspace` (buffers of transfers
 too). rank-N.json is a trace for ui.perfetto.dev and chrome://tracing.
 """
 
@@ -51,7 +51,7 @@ class StepMemory:
 
     def __init__(self, folder: Path, rank: int, engine: Engine):
         self._file, self._rank, self._engine = Diagnostic(folder / f"rank-{rank}.json"), rank, engine
-        self._recorded = False  # whether what runs now is
+        self._recorded = False  # whether the current step is
         self._spans: list[Span] = []
         self._noted: list[tuple[int, Owned]] = []
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ran, on disk: `ostinato-trace/1`, a file a rank, which `ostinato report` reads.
+"""What ran, on disk: `ostinato-trace/1`, one file per rank, which `ostinato report` reads.
 
-A file holds the last step in full and the seconds of every step. It is rewritten at steps 1, 2, 3, 4, 5, 7,
+A file holds the last step in full and the seconds of every step. It is written again at steps 1, 2, 3, 4, 5, 7,
 9, 12, ... (each a quarter beyond the last, so that all ranks write at the same steps and the cost per step
 shrinks), and when the process ends.
 """
@@ -45,7 +45,7 @@ class Trace:
         self._at_the_end = util.Finalize(self, self.write, exitpriority=100)
 
     def _note_prediction(self, program) -> None:
-        """Where ranks share cores, or what the optimizer takes is known."""
+        """Where ranks share cores, or the optimizer's time is known."""
         known = {"predicted": program.predicted != program.makespan, "whole_step": program.whole_step > 0}
         for name, is_known in known.items():
             self._head.pop(name, None)
@@ -53,7 +53,7 @@ class Trace:
                 self._head[name] = getattr(program, name)
 
     def planned(self, program, plan) -> None:
-        """The step that comes has a plan of its own (step_plans)."""
+        """The next step has its own plan (step_plans)."""
         self._planned = list(program.instructions(self._device))
         self._head |= {"plan_sha256": plan.plan_sha256, "makespan": plan.makespan}
         self._head.pop("beside", None)
@@ -61,7 +61,7 @@ class Trace:
         self._steps.append(plan.row())
 
     def step(self, seconds: float, executor) -> None:
-        """Notes a step; writes where it is time."""
+        """Notes a step; writes the file when it is time to."""
         self._seconds.append(seconds)
         self._records = executor.records()
         if not self._steps:
@@ -72,7 +72,7 @@ class Trace:
             self.write()
 
     def write(self) -> None:
-        """Replaces the file, where a step has been added to it."""
+        """Replaces the file if there are new steps."""
         if self._written == len(self._seconds):
             return
         self._written = len(self._seconds)
@@ -88,7 +88,7 @@ class Trace:
         self._file.write(json.dumps({**self._head, **whole, **_peak_memory()}))
 
     def close(self) -> None:
-        """No step will come."""
+        """No step follows."""
         self.write()
         self._at_the_end.cancel()
 
