@@ -357,4 +357,4 @@ def changed_size(options: Options) -> str:
 
 def test_train_batch_size_is_the_plans(world2, plan):
     for message in world2.run(changed_size, with_section(plan=str(plan))):
-        assert "the plan is for 4 micro-batches" in message
+        assert "set_train_batch_size(16)" in message and "is for 4 micro-batches a step" in message

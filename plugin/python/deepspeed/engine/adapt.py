@@ -95,7 +95,10 @@ class Adapt:
                 'latest checkpoint when it starts, or remove "move" from "adapt"'
             )
 
-    def step(self, executor, step: int) -> None:
+    def step(self, program, executor, step: int) -> None:
+        """`program`: that it ran; with another number of micro-batches than configured nothing is compared."""
+        if program is not self._program:
+            return
         self._steps += 1
         if self._steps <= 0:
             return

@@ -28,10 +28,10 @@ from .clipping import clip_as_partitioned
 from ..equal.compared import compare_with
 from ..stages.copies import add_losses, watched_buffers
 from ..errors import OstinatoError
+from .batch_size import BatchSize
 from .evaluation import Forwards
 from .first_step import FirstStep
 from ..tell.outside import Outside
-from .plan_checkpoints import PlanCheckpoints
 from .plan_data import PlanData
 from ..equal.random_numbers import RandomNumbers
 from ..data.readers import Readers
@@ -63,7 +63,7 @@ def become(kind: type, engine: Engine) -> None:
     engine.__class__ = type(own.__name__, (kind, own), {"__module__": own.__module__})
 
 
-class PlanEngine(PlanData, PlanCheckpoints):
+class PlanEngine(PlanData, BatchSize):
     """Mixed in before PipelineEngine."""
 
     def ostinato_begin(self, draws_elsewhere: bool, first: str | None) -> None:
@@ -214,7 +214,7 @@ class PlanEngine(PlanData, PlanCheckpoints):
             assert run.first_step is not None
             run.first_step.begin()
             run.readers.begin(data_iter)
-            data_iter = run.random_numbers.before_step(data_iter)
+        data_iter = run.random_numbers.before_step(data_iter)
         with (
             self._whole_or_failed(f"step {self.global_steps + 1}"),
             run.memory.step(self.global_steps + 1) if run.memory else nullcontext(),
@@ -225,14 +225,14 @@ class PlanEngine(PlanData, PlanCheckpoints):
         if run.trace is not None:
             run.trace.step(time.perf_counter() - begin, run.executor)
         if run.adapt is not None:
-            run.adapt.step(run.executor, self.global_steps)
+            run.adapt.step(run.program, run.executor, self.global_steps)
         if run.gained is not None and not run.gained.over:
             get_accelerator().synchronize()
             run.gained.step(time.perf_counter() - begin)
         if self._steps_here == 1:
             self._tell_what_ran_whole()
             self._tell_of_first_step()
-        run.random_numbers.after_step(self._steps_here)
+        run.random_numbers.after_step()
         return loss
 
     def eval_batch(self, *args, **kwargs):

@@ -6,13 +6,10 @@ from __future__ import annotations
 from contextlib import nullcontext
 
 from deepspeed import comm
-from ostinato.errors import counted
 from ostinato.groups import everyones
 
 from ..save import checkpoint, optimizer_state, partition, seal, universal
 from ..tell import announce
-from ..errors import OstinatoError
-from ..section.plans import copies_of
 from .run import Run
 from ..upstream import Engine
 
@@ -21,22 +18,6 @@ class PlanCheckpoints(Engine):
     """Mixed in before PipelineEngine."""
 
     _ostinato: Run
-
-    def set_train_batch_size(self, train_batch_size):
-        before = self.train_batch_size()
-        if train_batch_size != before:
-            raise OstinatoError(
-                f"set_train_batch_size({train_batch_size}): the plan is for {counted(self.micro_batches, 'micro-batch')} a step "
-                f"({counted(before, 'sample')}): search a plan for the new size, and make a new engine"
-            )
-
-    def check_size(self) -> None:
-        """Raises OstinatoError where the script has written to engine.micro_batches."""
-        run = self._ostinato
-        if self.micro_batches != (planned := run.program.micro_batches * copies_of(run.stages)):
-            raise OstinatoError(
-                f"engine.micro_batches is {self.micro_batches}, but the plan is for {planned}: search a plan for {self.micro_batches}"
-            )
 
     def get_global_grad_norm(self):
         """ZeRO and half precision sum the norm rank by rank: where layers have moved it rounds differently

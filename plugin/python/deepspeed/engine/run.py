@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -78,7 +79,10 @@ class Run:
     offered: Any = None  # the iterator that the script gave this rank, which reads no data; until step 1
     failed: str = ""  # what an error ended half-way, in words: ranks have been out of step since
     norm_told: bool = False  # said that get_global_grad_norm() rounds
-    placement: str = ""  # its text, where each step gets its own plan
+    placement: str = ""  # its text, where plans are searched for it
+    programs: dict[int, Program] = field(default_factory=dict)  # for numbers of micro-batches, once asked for
+    expected: Callable[[], str] = field(init=False)  # what the program's design says of losses
+    said: str = ""  # the last of it that rank 0 has said
     measured: str = ""  # the profile for these plans; "": none
     steps: StepPlans | None = None  # makes these plans
     items: deque[Any] = field(default_factory=deque)  # of this step, read to plan it

@@ -8,7 +8,7 @@ layers draw different ones.
     numbers.begin(batches)
     with numbers.forward(batch): ...                             # around every stage's forward
     numbers.end(whole=True)
-    numbers.after_step(1)                                        # says what differs from 1F1B
+    numbers.after_step()                                         # says what differs from 1F1B
 
 DeepSpeed lets each rank draw from its generators for the layers of its partition, in the order of
 micro-batches. Where the plan runs layers on different ranks (`elsewhere`) or in a different order, one forward
@@ -41,6 +41,7 @@ class RandomNumbers:
         self._engine, self._module, self._stages = engine, engine.module, stages
         self.elsewhere = elsewhere
         self._draws = Draws() if elsewhere else None
+        self._number = 0  # of the last step
         self._steps: Streams | None = None
         self._evaluations: Streams | None = None
         self._evaluated = False  # at least once, or what layers draw in an evaluation is being learned
@@ -55,7 +56,7 @@ class RandomNumbers:
     def before_step(self, data_iter):
         """To be called before the first step. Returns the iterator to pass on to train_batch(). All ranks must
         call it."""
-        if not self.elsewhere:
+        if not self.elsewhere or self._number:
             return data_iter
         if data_iter is not None:
             self._engine.set_dataiterator(data_iter)
@@ -92,12 +93,13 @@ class RandomNumbers:
             self._draws.forget(TORCHS)  # the streams account for all of it
         self._watcher = self._streams = None
 
-    def after_step(self, number: int) -> None:
+    def after_step(self) -> None:
         """Rank 0 says what the first step has shown; later, each rank says what it sees. All ranks must call
         it."""
-        if number == 1:
+        self._number += 1
+        if self._number == 1:
             self._watcher = None
-        self._tell("step", self._steps, together=number == 1)
+        self._tell("step", self._steps, together=self._number == 1)
 
     @contextmanager
     def evaluation(self) -> Iterator[None]:

@@ -54,10 +54,11 @@ class Prepared:
     """What this rank made of its section; fields after the first that failed are None."""
 
     engine: int = 0  # which of the process's engines; 0: none yet
+    micro_batches: int = 0  # a step, as configured: the script may change it (batch_size)
     section: Section | None = None
     paths: Paths | None = None
     program: "Program | None" = None
-    placement: str = ""  # its text, where each step gets its own plan
+    placement: str = ""  # its text, where more plans may be searched for it
     measured: str = ""  # the profile that these plans follow; "": none
     places: list[cores.Place] = field(default_factory=list)  # by rank; known when the ranks have agreed
     error: OstinatoError | None = None
@@ -160,8 +161,9 @@ def _lower(prepared: Prepared, paths: Paths, model: Model) -> None:
         step_plans.refuse(program, plans.stages_of(program))
     plans.check_shape(program, model.topology().get_dim("pipe"), model._layer_specs)
     check_layers(model._layer_specs, plans.stages_of(program))
-    if section.sizes:
+    if section.searches or section.sizes:
         prepared.placement = paths.placement.read_text()
+    if section.sizes:
         prepared.measured = costs_in(paths.sizes)
     prepared.program = program
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The plan as the DeepSpeed side needs it: lowered, and checked against the model and the configuration."""
 
-from collections.abc import Callable, Sequence
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -277,10 +278,13 @@ def as_in_1f1b(program, stage: Stage, owner: int, stages: int) -> bool:
     return ran == passes
 
 
-def draws_otherwise(program, stages: list[Stage], owner: Callable[[int], int]) -> bool:
-    """Whether any rank runs different layers than in DeepSpeed's own partition (`owner`: rank of a layer), or
-    runs them in a different order."""
-    if any(stage.ranks != (owner(layer),) for stage in stages for layer in stage.layers):
+def draws_elsewhere(program, stages: list[Stage], parts: Sequence[int], model) -> bool:
+    """Whether layers would draw different random numbers than under 1F1B: any rank of a training runs different
+    layers than in DeepSpeed's own partition (`parts`), or runs them in a different order. Where seed_layers is
+    on, each layer has its own seed."""
+    if not trains(program) or model.seed_layers:
+        return False
+    if any(stage.ranks != (bisect_right(parts, layer) - 1,) for stage in stages for layer in stage.layers):
         return True
     place = {stage.index: number for number, stage in enumerate(stages)}
     for rank in range(program.ranks):

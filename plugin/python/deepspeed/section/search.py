@@ -96,6 +96,22 @@ def _shared(answer: Callable[[], dict[str, str]], section: Section, paths: Paths
         )
 
 
+@contextmanager
+def plan_of_size(section: Section, paths: Paths, placement: str, micro_batches: int) -> Iterator[Paths]:
+    """A plan for another number of micro-batches on `placement` (its text). All ranks must call it."""
+
+    def answer() -> dict[str, str]:
+        try:
+            found = _on(Placement.from_text(placement), section.search or Search(), micro_batches)
+        except Error as error:
+            raise OstinatoError(str(error)) from None
+        return {PLAN: found.text, PLACEMENT: placement}
+
+    with _shared(answer, section, paths) as found:
+        assert found is not None
+        yield found
+
+
 def texts_of(paths: Paths) -> dict[str, str]:
     """The texts of a plan's files, by name."""
     return {
@@ -223,13 +239,15 @@ def _search(search: Search, profile: Path, size: Size) -> Plan:
 def _of_placement(wanted: Search, placement: Path, size: Size) -> Plan:
     """A plan for micro-batches of equal size: evaluations run it, and the plans of single steps are checked
     against it."""
-    options = wanted.model_dump(include={"time_limit", "threads", "seed", "method"}, exclude_none=True)
     try:
-        return search(
-            Placement.from_file(placement), micro_batches=size.micro_batches, **{"time_limit": 2, **options}
-        )
+        return _on(Placement.from_file(placement), wanted, size.micro_batches)
     except Error as error:
         raise OstinatoError(f'"placement": {error}') from None
+
+
+def _on(placement: Placement, wanted: Search, micro_batches: int) -> Plan:
+    options = wanted.model_dump(include={"time_limit", "threads", "seed", "method"}, exclude_none=True)
+    return search(placement, micro_batches=micro_batches, **{"time_limit": 2, **options})
 
 
 def _device_memory() -> str:

@@ -8,7 +8,6 @@ start again with it (again), once. "auto" and "check" make DeepSpeed's own engin
 all ranks start again (first_pass).
 """
 
-from bisect import bisect_right
 from collections.abc import Iterator
 from functools import cache, partial
 from itertools import count
@@ -24,7 +23,7 @@ from . import first_pass, second_start
 from ..place import model_identity
 from ..save import universal
 from ..section import plans
-from ..tell.announce import ends, expected, line, say
+from ..tell.announce import ends, expected, is_exact, line, say
 from ..tell.gained import Gained
 from ..section.config import Search as SearchOptions, Section, check_outputs, parse_section, resolve
 from ..engine.adapt import Adapt
@@ -185,6 +184,7 @@ def _install(
     names = stock_names(model, rebuilt.units, NAME) if rebuilt.units else names_where_idle(model, idle)
     run = Run(program, stages, stock, names, asked, paths, placed.shards, rebuilt.parts, rebuilt.copies, idle)
     run.placement, run.measured = prepared.placement, prepared.measured
+    run.programs[program.micro_batches] = program
     moved = second_start.moved(prepared)
     run.gained = None if moved else _gained(prepared, model)
     if rebuilt.copies is not None:
@@ -203,16 +203,12 @@ def _install(
     refuse_uneven(engine)
     others_name = rebuilt.copies.others_name if rebuilt.copies else lambda _: False
     universal.prepare(engine, rebuilt.parts, others_name)
-    losses = _expected(engine, run, rebuilt)
-    run.keeps_bits = "bit for bit" in losses
-    elsewhere = (
-        plans.trains(program)
-        and not model.seed_layers
-        and (
-            asked.sizes is not None
-            or plans.draws_otherwise(program, stages, lambda layer: bisect_right(stock, layer) - 1)
-        )
-    )
+    run.expected = partial(_expected, engine, run, rebuilt)
+    run.said = run.expected()
+    run.keeps_bits = is_exact(run.said)
+    elsewhere = plans.draws_elsewhere(program, stages, stock, model)
+    if asked.sizes is not None and not model.seed_layers:
+        elsewhere = plans.trains(program)
     engine.ostinato_begin(elsewhere, second_start.measured(prepared))  # type: ignore[attr-defined]  # it has become a PlanEngine
     if asked.adapt is not None and plans.trains(program):
         move = partial(second_start.move, prepared)
@@ -223,7 +219,7 @@ def _install(
         say(said)
     say(line(program, run.plans_steps))
     if plans.trains(program):
-        say(losses)
+        say(run.said)
     if said := ends(stages, model._grid.pp_group):
         say(said)
 
@@ -254,7 +250,7 @@ def _expected(engine: Engine, run: Run, rebuilt) -> str:
 
 def _prepare(section: dict, file: str | None, model: Model, config: Config) -> Prepared:
     """Makes all checks that one rank can make by itself, and the program of a named plan."""
-    made, placed = Prepared(engine=next(_engines)), placed_of(model)
+    made, placed = Prepared(next(_engines), config.gradient_accumulation_steps), placed_of(model)
     try:
         made.section = parse_section(section, file or "DeepSpeed configuration")
         check_run(model, config)
@@ -304,12 +300,7 @@ def search(prepared: Prepared, model: Model, config: Config, engine: type) -> No
     restrictions = restrictions_of(model, engine, asked)
     if not asked.placement:
         restrictions += dict.fromkeys(one for of_rank in everyones(bound_layers(model)) for one in of_rank)
-    size = Size(
-        len(pipeline),
-        config.gradient_accumulation_steps,
-        cores.hosts(prepared.places, pipeline),
-        restrictions,
-    )
+    size = Size(len(pipeline), prepared.micro_batches, cores.hosts(prepared.places, pipeline), restrictions)
     with shared_plan(asked, given, size) as paths:
         lower(prepared, paths, model)
         prepared.files = texts_of(paths)

@@ -102,6 +102,11 @@ def expected(
     return f"expected: {SAME} {ROUNDED}, because {why}" if why else f"expected: {SAME}, bit for bit"
 
 
+def is_exact(said: str) -> bool:
+    """What expected() has said."""
+    return said.endswith("bit for bit")
+
+
 def _rounds(
     program, regrouped: list[str], clipped: bool, copies: int, branches: bool, order: bool | None
 ) -> str:

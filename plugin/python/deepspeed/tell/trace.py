@@ -28,21 +28,26 @@ class Trace:
 
     def __init__(self, folder: Path, program, rank: int, device: int):
         self._file = Diagnostic(folder / f"rank-{rank}.json")
-        self._head = {"format": FORMAT, "rank": rank, "device": device, "plan_sha256": program.plan_sha256}
-        self._head |= {"placement_sha256": program.placement_sha256, "makespan": program.makespan}
+        self._rank, self._device = rank, device
+        self.follow(program)
+        # Runs at the end of a process however multiprocessing started it; atexit is not called in a forked
+        # one.
+        self._at_the_end = util.Finalize(self, self.write, exitpriority=100)
+
+    def follow(self, program) -> None:
+        """From here on `program` runs: the file tells of its steps alone."""
+        self._head: dict[str, Any] = {"format": FORMAT, "rank": self._rank, "device": self._device}
+        self._head |= {"plan_sha256": program.plan_sha256, "placement_sha256": program.placement_sha256}
+        self._head["makespan"] = program.makespan
         self._note_prediction(program)
         if program.beside:
             self._head["beside"] = program.beside
-        self._device = device
         self._steps: list[dict[str, Any]] = []
-        self._planned = list(program.instructions(device))
+        self._planned = list(program.instructions(self._device))
         self._steady = Steady(self._planned, STEADY)
         self._records: list[tuple[int, int, int]] = []
         self._seconds: list[float] = []
         self._written = 0
-        # Runs at the end of a process however multiprocessing started it; atexit is not called in a forked
-        # one.
-        self._at_the_end = util.Finalize(self, self.write, exitpriority=100)
 
     def _note_prediction(self, program) -> None:
         """Where ranks share cores, or the optimizer's time is known."""

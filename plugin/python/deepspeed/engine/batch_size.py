@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`set_train_batch_size()` under a plan: more or fewer micro-batches a step, on the same placement.
+
+Layers stay where they are. Rank 0 searches a plan for each number of micro-batches when the script first asks
+for it; all ranks lower it, keep it, and change over between two steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ostinato.errors import counted
+
+from ..equal.random_numbers import RandomNumbers
+from ..errors import OstinatoError
+from ..section import plans
+from ..section.search import plan_of_size
+from ..tell import announce
+from .first_step import FirstStep
+from .plan_checkpoints import PlanCheckpoints
+
+
+class BatchSize(PlanCheckpoints):
+    """Mixed in before PipelineEngine."""
+
+    _training_executor: Callable[[], Any]
+
+    def set_train_batch_size(self, train_batch_size):
+        """All ranks must call it."""
+        before, planned = self.train_batch_size(), self.micro_batches
+        super().set_train_batch_size(train_batch_size)
+        if self.micro_batches == planned or not self._ostinato.trains:
+            return
+        try:
+            program = self._program_for(self.micro_batches)
+        except OstinatoError as error:
+            super().set_train_batch_size(before)
+            raise OstinatoError(f"set_train_batch_size({train_batch_size}): {error}") from None
+        self._follow_program(program)
+
+    def check_size(self) -> None:
+        """Raises OstinatoError where the script has written to engine.micro_batches."""
+        planned = self._ostinato.program.micro_batches * plans.copies_of(self._ostinato.stages)
+        if self.micro_batches != planned:
+            raise OstinatoError(
+                f"engine.micro_batches is {self.micro_batches}, but the plan is for {planned}: change it with "
+                "engine.set_train_batch_size()"
+            )
+
+    def _program_for(self, micro_batches: int) -> Any:
+        run, copies = self._ostinato, plans.copies_of(self._ostinato.stages)
+        if micro_batches % copies:
+            raise OstinatoError(
+                f"the plan runs the model in {copies} directions, which {counted(micro_batches, 'micro-batch')} do not divide into"
+            )
+        if run.plans_steps:
+            raise OstinatoError(
+                'not with "sizes" in the "ostinato" section: each step is planned for as many'
+            )
+        if not run.section.searches:
+            raise OstinatoError(
+                f'"plan" in the "ostinato" section is for {counted(run.program.micro_batches * copies, "micro-batch")} a step: '
+                'name a "profile", or "auto": true, and each number gets its own plan'
+            )
+        count = micro_batches // copies
+        if count not in run.programs:
+            with plan_of_size(run.section, run.paths, run.placement, count) as found:
+                run.programs[count] = plans.lower(found)
+        return run.programs[count]
+
+    def _follow_program(self, program: Any) -> None:
+        run = self._ostinato
+        run.program = program
+        run.executor = self._training_executor()
+        if run.first_step is not None:
+            run.first_step = FirstStep(program, run.stages, run.stock_parts, self.module)
+        if run.gained is not None:
+            run.gained.over = True
+        if run.trace is not None:
+            run.trace.follow(program)
+        elsewhere = plans.draws_elsewhere(program, run.stages, run.stock_parts, self.module)
+        if elsewhere and not run.random_numbers.elsewhere:
+            run.random_numbers = RandomNumbers(self, run.stages, elsewhere)
+        announce.say(f"from step {self.global_steps + 1} on: {announce.line(program)}")
+        if (losses := run.expected()) != run.said:
+            run.said, run.keeps_bits = losses, announce.is_exact(losses)
+            announce.say(losses)
