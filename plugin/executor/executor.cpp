@@ -84,8 +84,7 @@ void Executor::set_program(Program program) {
   if (program.micro_batches != program_.micro_batches || program.ranks.size() != program_.ranks.size() ||
       !same_stages(program, program_) || exchanged(program, rank_) != exchanged(program_, rank_))
     throw ExecutionError(
-        "the next program has other stages, transfers or micro-batches than the one that the executor was "
-        "made for");
+        "the next program must have the stages, transfers and micro-batches of the executor's first program");
   // Element by element: others refer to the rank's list.
   for (std::size_t r = 0; r < program.ranks.size(); ++r) program_.ranks[r].swap(program.ranks[r]);
   program_.plan_sha256 = program.plan_sha256;

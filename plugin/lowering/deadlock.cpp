@@ -41,8 +41,8 @@ class Execution {
         }
         const int sender = is_send(i->action) ? rank : i->peer;
         if (!produced(sender, *current(sender)))
-          return where(sender, at_[sender]) + " comes before what it sends";
-        if (!transfer(rank, *i)) return where(rank, at_[rank]) + " brings what is there already";
+          return where(sender, at_[sender]) + " comes before its tensor is computed";
+        if (!transfer(rank, *i)) return where(rank, at_[rank]) + " receives a tensor that is already there";
         runnable.push_back(i->peer);
       }
     }
@@ -85,7 +85,7 @@ class Execution {
       const bool ascending =
           std::ranges::adjacent_find(stage.devices, std::greater_equal<>()) == stage.devices.end();
       if (stage.devices.empty() || !ascending || stage.devices.front() < 0 || stage.devices.back() >= ranks)
-        return "stage '" + stage.name + "' has no ranks, or ranks that are not there";
+        return "stage '" + stage.name + "' has no ranks, or ranks that do not exist";
     }
     for (int r = 0; r < ranks; ++r) {
       for (std::size_t k = 0; k < program_.ranks[r].size(); ++k) {
@@ -127,7 +127,7 @@ class Execution {
         if (k >= sent.size()) return where(pair.second, received[k]) + " has no send";
         if (!partners(program_.ranks[pair.first][sent[k]], program_.ranks[pair.second][received[k]])) {
           return where(pair.first, sent[k]) + " meets " + where(pair.second, received[k]) + ": message " +
-                 std::to_string(k) + " of this pair is not the one that is expected";
+                 std::to_string(k) + " of this pair is not the one that the receiver expects";
         }
       }
     }
@@ -143,7 +143,7 @@ class Execution {
         const Instruction& i = program_.ranks[r][k];
         if (!is_compute(i.action)) continue;
         if (++count[{i.stage, r, i.micro_batch}][i.action] > 1)
-          return where(r, k) + " stands twice in the program";
+          return where(r, k) + " occurs twice in the program";
       }
     }
     for (int s = 0; s < static_cast<int>(program_.stages.size()); ++s) {

@@ -65,8 +65,8 @@ Downsets downsets_of(const Model& model, const std::vector<int>& sharded) {
     if (sets.complete()) return sets;
   }
   refuse(
-      fmt::format("the layers have more than {} sets that are closed under their inputs, also where small "
-                  "layers are joined: too many branches for stages over the graph",
+      fmt::format("too many branches for stages over the graph: even with small layers joined, the layers "
+                  "have more than {} sets that are closed under their inputs",
                   kMostDownsets));
 }
 
@@ -93,8 +93,9 @@ class GraphCutter {
       shards_.push_back(cost_of_stage(model, {.layers = sets_.groups()[g], .devices = all_}));
     }
     if (static_cast<int>(sets_.groups().size() - shards_.size()) < model.devices()) {
-      refuse(fmt::format("as many layers as devices, {}, must not be sharded, and the model has {}",
-                         model.devices(), sets_.groups().size() - shards_.size()));
+      refuse(
+          fmt::format("at least one unsharded layer per device is needed, that is, {}, but the model has {}",
+                      model.devices(), sets_.groups().size() - shards_.size()));
     }
   }
 
@@ -250,7 +251,7 @@ void GraphCutter::grow(int from, Nanoseconds limit) {
       if (!connected(layers)) continue;
       if (static_cast<int>(stage_sets_.size()) == kMostStageSets)
         refuse(
-            fmt::format("more than {} sets of layers could be a stage: too many branches", kMostStageSets));
+            fmt::format("too many branches: more than {} sets of layers could be a stage", kMostStageSets));
       from_[from].push_back(static_cast<int>(stage_sets_.size()));
       stage_sets_.push_back(std::move(set));
     }

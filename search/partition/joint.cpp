@@ -205,7 +205,7 @@ class Chooser {
   }
 
   [[noreturn]] void throw_reasons() {
-    std::string message = "no placement that was tried has a plan:";
+    std::string message = "none of the placements tried has a plan:";
     std::set<std::string> told;
     for (const Candidate& c : list()) {
       if (!told.insert(c.why_not).second) continue;
@@ -264,7 +264,7 @@ class Chooser {
         fewer = &other;
     }
     if (fewer == nullptr || (fewer->placement && fewer->bound <= judged_.upper())) return "";
-    return "not tried: fewer chunks left no room for more";
+    return "not tried: even with fewer chunks it does not fit, or cannot be shorter";
   }
 
   void recompute_too(std::size_t index) {

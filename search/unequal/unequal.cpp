@@ -51,7 +51,7 @@ class Search {
     begin();
     if (best_.empty())
       throw UndecidedError(
-          "no order of these micro-batches was found that fits the memory: the usual schedules, and "
+          "no order of these micro-batches was found that fits the memory; tried: the known schedules, and "
           "one micro-batch after another, in sorted orders");
     order_of_entry();
     anneal();

@@ -431,7 +431,7 @@ TEST(Named, SaysWhyNotOfTwoChains) {
   EXPECT_EQ(why("chimera", shape("x", {.training = false})),
             "chimera is a schedule for training; this placement runs no backward");
   EXPECT_EQ(why("1f1b+", shape("v", {})),
-            "1f1b+ is for placements that are no chain with one chunk per device: there it is 1f1b");
+            "1f1b+ is not for a chain with one chunk per device: use 1f1b there");
 }
 
 TEST(Named, FollowsTheChainThroughAnyNumberingOfTheDevices) {
