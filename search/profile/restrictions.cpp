@@ -102,7 +102,7 @@ std::string words_of(const Restriction& restriction) {
   std::string what;
   switch (restriction.rule) {
     case Rule::most_chunks:
-      what = "more than " + counted(restriction.chunks, "stage") + " a device";
+      what = "more than " + counted(restriction.chunks, "stage") + " per device";
       break;
     case Rule::whole_backwards:
       what = "split backwards";

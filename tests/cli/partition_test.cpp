@@ -528,20 +528,20 @@ TEST(PlanCommand, SaysWhatWasNotTriedAndWhy) {
   };
   EXPECT_EQ(plan({}).out.find("not tried"), std::string::npos);
   const Result waves = plan({"--fixed-ends", "--max-chunks", "2"});
-  for (const char* text : {"not tried: more than 2 stages a device (--max-chunks 2)",
+  for (const char* text : {"not tried: more than 2 stages per device (--max-chunks 2)",
                            "wave, 2 chunks per device (not allowed: fixed_ends)", "of these, wave, 2 chunks"})
     EXPECT_NE(waves.out.find(text), std::string::npos) << text << waves.out << waves.err;
   profile["restrictions"] = {
       {{"rule", "most_chunks"}, {"chunks", 1}, {"reason", "Net has its own forward()"}},
       {{"rule", "whole_backwards"}, {"reason", "halves draw other numbers"}}};
   const nlohmann::json own = plan({"--max-chunks", "3", "--json"}).json();
-  EXPECT_EQ(own["not_tried"], (nlohmann::json{"more than 1 stage a device (Net has its own forward())",
+  EXPECT_EQ(own["not_tried"], (nlohmann::json{"more than 1 stage per device (Net has its own forward())",
                                               "split backwards (halves draw other numbers)"}));
   EXPECT_NE(plan({"--split-backward"}).err.find("(halves draw other numbers): leave"), std::string::npos);
   const Result cut = ostinato_run({"partition", folder / "profile.json", "--devices", "2", "--chunks", "2",
                                    "--output", folder / "p.toml"});
   EXPECT_EQ(cut.status, 3);
-  EXPECT_NE(cut.err.find("more than 1 stage a device (Net has its own forward())"), std::string::npos)
+  EXPECT_NE(cut.err.find("more than 1 stage per device (Net has its own forward())"), std::string::npos)
       << cut.err;
 }
 

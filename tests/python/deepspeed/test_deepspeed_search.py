@@ -76,7 +76,7 @@ def test_rank_0_says_what_was_not_tried_and_why(profile, capsys):
     )
     said = capsys.readouterr().out
     assert (
-        "ostinato: not tried: more than 1 stage a device (Net has its own forward())\n" in said
+        "ostinato: not tried: more than 1 stage per device (Net has its own forward())\n" in said
         and "more than 3" not in said
     )
     assert found.placement.text.count("[[stages]]") == 2

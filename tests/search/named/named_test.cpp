@@ -421,9 +421,8 @@ TEST(Named, SaysWhyNotOfTwoChains) {
   const auto why = [](const char* name, const Placement& placement) {
     return named_schedule(name, placement, 4).why_not;
   };
-  EXPECT_EQ(
-      why("chimera", shape("v", {})),
-      "chimera needs two chains in opposite directions: the placement has 1 parts without dependencies");
+  EXPECT_EQ(why("chimera", shape("v", {})),
+            "chimera needs two chains in opposite directions: the placement has 1 independent part");
   EXPECT_EQ(
       why("dualpipe", shape("chains", {.devices = 4})),
       "dualpipe needs two chains in opposite directions: the chains do not run through the same devices in "
