@@ -1,4 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+// What execute() does with each instruction, in the list's order:
+// 1. Before a compute, waits until the device has ended all but the last one (hold_back()).
+// 2. Posts receives as far ahead as the itinerary allows. A receive is then only posted: its consumer waits
+//    for it.
+// 3. A send issues its tensors. A compute takes its inputs, from this rank or from a peer, runs its stage,
+//    and keeps the outputs until all that take them have.
+// The trace compares each with the plan as it ends. At the end of the step all sends must be over. After an
+// error run() refuses to go on, since the ranks' transfers no longer match.
 #include "plugin/executor/executor.h"
 
 #include <algorithm>

@@ -1,4 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
+// 1. check_each(): every instruction names a stage, rank, micro-batch and edge that exist.
+// 2. check_pairs(): messages carry no name, so the k-th send from a rank to another must belong to the k-th
+//    receive there.
+// 3. check_complete(): every stage runs each micro-batch once forward and, if it has a backward, once
+//    backward (whole, or both halves) on each of its ranks.
+// 4. One execution from a work list of ranks: a rank goes on while all that its instruction needs stand at
+//    theirs; what it moves is put back on the list. A compute must find its inputs on the rank, a send its
+//    tensor.
+// 5. If a list has not ended, stuck() says for each rank what it waits for.
+// Each instruction runs once; sets of what a rank holds make that O(n log n).
 #include "plugin/lowering/deadlock.h"
 
 #include <algorithm>

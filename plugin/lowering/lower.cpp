@@ -1,4 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+// 1. The stages, read off the blocks (stage_graph.h); modes that are taken become "recompute" or are
+//    refused.
+// 2. An event for each step of the plan, chained in the plan's order on each device. Of two steps with one
+//    start, the one that takes no time goes first; between two such, the dependencies decide.
+// 3. An event for each input on each device that does not hold it, between its producer and its consumer.
+// 4. place(): a topological order with the smallest key first (Kahn), projected on the ranks. A circle means
+//    that the plan contradicts the placement.
+// 5. The proof of deadlock.h. The cost is O(n log n) in events.
 #include "plugin/lowering/lower.h"
 
 #include <algorithm>

@@ -1,4 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
+// Which cuts are taken (Levels):
+// 1. The best cuts without any memory limit; their busiest device is the bound for all cuts. If they fit
+//    with as many micro-batches in flight as 1F1B has, they are the answer.
+// 2. Else the number in flight is capped, from the largest cap down, and the best cuts that fit are solved
+//    for each. This ends when a smaller cap cannot have a shorter period (Little's law), or when the bound
+//    is met.
+// 3. If nothing fits with one micro-batch in flight and that was proved, why_infeasible() gives the shortest
+//    reason.
+// Each level is solved by chain_single.cpp (one chunk per device) or by chain_chunks.cpp (several: at most
+// `nodes` nodes); with several chunks, all stages keep, or all recompute and then keep again what fits.
 #include "search/partition/chain.h"
 
 #include <fmt/format.h>
