@@ -37,7 +37,8 @@ namespace {
 MicroBatch micro_batch(const Placement& placement, std::int64_t size, std::int64_t of,
                        const std::map<std::string, Nanoseconds>& times,
                        const std::map<std::string, Bytes>& memory) {
-  if (size < 0 || of < 1) throw core::UsageError("a size is 0 or more, and that of the placement 1 or more");
+  if (size < 0 || of < 1)
+    throw core::UsageError("a size must be at least 0, and the placement's size at least 1");
   MicroBatch one = scaled(placement, size, of);
   const auto put = [&](const std::map<std::string, std::int64_t>& figures, std::vector<std::int64_t>& into) {
     for (const auto& [name, figure] : figures) {
@@ -142,7 +143,7 @@ void bind_search(py::module_& m) {
       return core::repeating(placement.file.placement, seconds, [stop] { return stop->load(); });
     });
     if (found.none() && !aside.interrupted())
-      throw UndecidedError("no repeating part was found in the time; give it more: time_limit");
+      throw UndecidedError("no repeating part was found within the time limit; raise time_limit");
     return std::pair(core::repeating_json(found.part).text(), aside.interrupted());
   });
   m.def("partition", [](const HeldProfile& profile, const HeldDevices& devices, int micro_batches,

@@ -173,8 +173,8 @@ class ModeSearch {
     for (const Choice& choice : placement_.choices) {
       all = std::min<std::int64_t>(all * static_cast<std::int64_t>(choice.modes.size()), kMostSearches + 1);
     }
-    if (infeasible_ == all) throw InfeasibleError("all sets of modes were tried, and none fits: " + why_not_);
-    throw UndecidedError("no modes were found that fit the memory, and no proof that there are none");
+    if (infeasible_ == all) throw InfeasibleError("no set of modes fits (all were tried): " + why_not_);
+    throw UndecidedError("no modes were found that fit the memory, but some may exist");
   }
 
   using Clock = std::chrono::steady_clock;

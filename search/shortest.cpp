@@ -70,9 +70,8 @@ Plan shortest_plan(const Placement& placement, const SearchOptions& options) {
   options.method == "auto" ? portfolio.run() : portfolio.run_named();
   portfolio.certify();
   if (portfolio.best().empty()) {
-    throw UndecidedError(options.below > 0
-                             ? "no order was found that is shorter than what is known"
-                             : "no order was found that fits the memory, and no proof that there is none");
+    throw UndecidedError(options.below > 0 ? "no order was found that is shorter than the known one"
+                                           : "no order was found that fits the memory, but one may exist");
   }
   return plan_of(portfolio, in, bounds, options);
 }

@@ -23,13 +23,10 @@ std::string help() {
   for (const Command& command : commands())
     text += fmt::format("  {:<11} {}\n", command.name, command.summary);
   text +=
-      "\nOptions:\n"
-      "  -h, --help  Print this, or with a command its options and an example\n"
-      "  -V, --version\n"
-      "              Print the version\n\n"
-      "Exit status: 0 done, 1 internal error, 2 usage, 3 bad input, 4 infeasible (proved), 5 the limit came\n"
-      "before anything was found or proved (with --strict: before the search ended), 6 a check failed,\n"
-      "7 a device or library is missing, 130 interrupted.\n";
+      "\nOptions:\n  -h, --help  Print this help; after a command, its options and an example\n  -V, "
+      "--version\n              Print the version\n\nExit status: 0 done, 1 internal error, 2 usage, 3 bad "
+      "input, 4 infeasible (proved), 5 a limit\nstopped the search before it had a result (with --strict: "
+      "before it finished), 6 a check failed,\n7 a device or library is missing, 130 interrupted.\n";
   return text;
 }
 
@@ -77,8 +74,8 @@ int dispatch(const std::vector<std::string>& args, Io& io) {
       std::find_if(commands().begin(), commands().end(), [&](const Command& c) { return c.name == name; });
   if (command == commands().end()) check_choice("command", name, command_names());
   if (command->run == nullptr) {
-    io.err << "ostinato " << name
-           << ": this command runs models and needs the Python package: python -m ostinato " << name << '\n';
+    io.err << "ostinato " << name << ": this command needs the Python package; run: python -m ostinato "
+           << name << '\n';
     return to_int(ExitStatus::missing);
   }
   return command->run({args.begin() + 1, args.end()}, io);
@@ -94,22 +91,23 @@ void report(const Failure& failure, const std::string& command, bool json, Io& i
 
 const std::vector<Command>& commands() {
   static const std::vector<Command> list = {
-      {"profile", "Measure a model: time and memory of every layer and operator, cost of transfers", nullptr},
+      {"profile", "Measure a model: time and memory of each layer and operator, and the cost of transfers",
+       nullptr},
       {"placement", "Write a placement of a named shape: V, X, M, NN, K, wave and more", placement_command},
-      {"partition", "Cut a profiled model into stages and put them on devices", partition_command},
-      {"search", "Search the schedule of a placement, with proven bounds", search_command},
-      {"plan", "From a profile to a plan in one step: partition and search several placements", plan_command},
-      {"simulate", "Replay a plan with times that vary, and tell what binds it", simulate_command},
-      {"verify", "Check a plan, its bounds and its claims independently", verify_command},
-      {"lower", "Print what each rank runs: one instruction list a rank, free of deadlock", lower_command},
+      {"partition", "Split a profiled model into stages and place them on devices", partition_command},
+      {"search", "Search for the best schedule of a placement, with proven bounds", search_command},
+      {"plan", "Make a plan from a profile in one step: try many partitions, search the best ones",
+       plan_command},
+      {"simulate", "Replay a plan with varying times, and explain what limits it", simulate_command},
+      {"verify", "Check a plan, its bounds and its claims with independent code", verify_command},
+      {"lower", "Print each rank's instruction list, proved free of deadlock", lower_command},
       {"show", "Draw a plan in the terminal, as an HTML page or as a Perfetto trace", show_command},
-      {"compare", "Put plans side by side: makespan, bound, period, bubble, memory", compare_command},
-      {"report", "Compare what ran with what was planned", nullptr},
-      {"checkpoint", "Show what lies in a checkpoint, or write it for DeepSpeed alone", nullptr},
-      {"config", "Print the options with their defaults, or check a file of them", config_command},
-      {"doctor", "Tell what this machine has of what ostinato can use", nullptr},
-      {"completion", "Print what makes a shell complete these commands and their options",
-       completion_command},
+      {"compare", "Compare plans: makespan, bound, period, bubble, memory", compare_command},
+      {"report", "Compare a training's measured times with its plan", nullptr},
+      {"checkpoint", "Show what a checkpoint holds, or convert it for DeepSpeed without ostinato", nullptr},
+      {"config", "Print all options with their defaults, or check an options file", config_command},
+      {"doctor", "Report what ostinato can use on this machine", nullptr},
+      {"completion", "Print a shell completion script", completion_command},
   };
   return list;
 }

@@ -50,7 +50,7 @@ CommandLine::CommandLine(const std::string& command, const std::string& descript
     : app_(std::make_unique<CLI::App>(description, "ostinato " + command)) {
   app_->footer("Example:\n  ostinato " + example);
   app_->get_formatter()->column_width(34);
-  flag("--json", json, "Print one JSON object and nothing else on standard output");
+  flag("--json", json, "Print one JSON object on standard output, and nothing else");
 }
 
 CommandLine::~CommandLine() = default;
@@ -84,9 +84,7 @@ Argument CommandLine::texts(const std::string& name, std::vector<std::string>& v
   return Argument(option);
 }
 
-void CommandLine::may_be_quiet() {
-  flag("-q,--quiet", quiet_, "Print nothing but errors, and JSON where asked for");
-}
+void CommandLine::may_be_quiet() { flag("-q,--quiet", quiet_, "Print only errors (and JSON with --json)"); }
 
 void CommandLine::explain(const std::string& text) { app_->footer(text + "\n" + app_->get_footer()); }
 
@@ -118,7 +116,7 @@ void CommandLine::parse_reversed(std::vector<std::string> reversed) {
   } catch (const CLI::ExtrasError&) {
     std::string extra;
     for (const std::string& word : app_->remaining()) extra += (extra.empty() ? "" : " ") + word;
-    throw core::UsageError("this was not expected: " + extra);
+    throw core::UsageError("unexpected argument: " + extra);
   } catch (const CLI::RequiredError&) {
     throw core::UsageError("missing: " + missing());
   } catch (const CLI::ValidationError& error) {  // "--devices: needs a number from ..." (refusal())

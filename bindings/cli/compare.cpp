@@ -58,11 +58,12 @@ Side read_side(const std::string& path, const std::vector<std::string>& placemen
 /// A known schedule of the placement of `first`.
 Side known_side(const std::string& name, const Side& first) {
   if (!is_schedule(name))
-    throw UsageError(fmt::format("--against {}: no schedule ({}); name a plan's file without --against{}",
-                                 printable(name), schedule_names(), did_you_mean(name, named_schedules())));
-  if (!first.plan.sizes.empty())
     throw UsageError(
-        fmt::format("--against {}: the first plan's micro-batches have sizes of their own", name));
+        fmt::format("--against {}: not a known schedule ({}); give a plan's file without --against{}",
+                    printable(name), schedule_names(), did_you_mean(name, named_schedules())));
+  if (!first.plan.sizes.empty())
+    throw UsageError(fmt::format(
+        "--against {}: a plan with unequal micro-batches compares only with another plan's file", name));
   NamedPlan known = named_plan(name, first.plan, first.placement);
   return {known.name, first.placement_path, std::move(known.plan), first.placement};
 }
@@ -135,7 +136,7 @@ void add_figures(Table& table, const std::vector<Side>& sides) {
   table.add("devices", [](const Side& s) { return fmt::format("{}", s.placement.devices.size()); });
   table.add("micro-batches", [](const Side& s) { return fmt::format("{}", s.plan.micro_batches); });
   table.add("makespan", [](const Side& s) { return format_time(s.plan.makespan); });
-  table.add("  to the first", [&](const Side& s) { return fmt::format("{:.3f}", ratio(s, sides.front())); });
+  table.add("  vs. the first", [&](const Side& s) { return fmt::format("{:.3f}", ratio(s, sides.front())); });
   table.add("  per micro-batch",
             [](const Side& s) { return format_time(s.plan.makespan / s.plan.micro_batches); });
   table.add("proven bound", bound_text);
@@ -187,21 +188,20 @@ Json json_of(const Side& side, const Side& first) {
 
 int compare_command(const std::vector<std::string>& args, Io& io) {
   CommandLine line(
-      "compare", "Puts plans side by side. Each is checked; its placement is found beside it by its digest.",
+      "compare",
+      "Compares plans side by side. Checks each plan, and finds its placement by digest in its folder.",
       "compare plan.json other/plan.json --against 1f1b");
   std::vector<std::string> plans, placements, known;
   line.texts("plan", plans, "Plan files (JSON), two or more, or one with --against")
       .required()
       .type_name("PLAN ...");
-  line.texts("--placement", placements, "A placement (TOML) that lies elsewhere; may be given again")
-      .type_name("FILE");
+  line.texts("--placement", placements, "A placement (TOML) in another folder; repeatable").type_name("FILE");
   line.texts("--against", known,
-             "A known schedule of the first plan's placement, as 1f1b (on several chunks per device: "
-             "interleaved-1f1b); may be given again")
+             "A known schedule of the first plan's placement, such as 1f1b (with several chunks per device: "
+             "interleaved-1f1b); repeatable")
       .type_name("SCHEDULE");
   if (!line.parse(args, io)) return 0;
-  if (plans.size() + known.size() < 2)
-    throw UsageError("one plan alone compares with nothing: give two or more, or --against 1f1b");
+  if (plans.size() + known.size() < 2) throw UsageError("give at least two plans, or one and --against 1f1b");
   std::vector<Side> sides;
   for (const std::string& path : plans) sides.push_back(read_side(path, placements));
   for (const std::string& name : known) sides.push_back(known_side(name, sides.front()));

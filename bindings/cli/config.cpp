@@ -44,8 +44,8 @@ Json table() {
 int config_command(const std::vector<std::string>& args, Io& io) {
   CommandLine line(
       "config",
-      "Prints every option that has a default, as a file that --options of partition, search, plan and\n"
-      "simulate read; writes it with --output; checks such a file where one is given.",
+      "Prints every option that has a default, as a file for --options of partition, search, plan and "
+      "simulate.\n--output writes that file; with FILE, the command checks an existing one.",
       "config --output ostinato.toml");
   std::string file, output;
   line.text("file", file, "Options file to check (TOML)").type_name("FILE");

@@ -13,16 +13,15 @@
 namespace ostinato::cli {
 
 int lower_command(const std::vector<std::string>& args, Io& io) {
-  CommandLine line(
-      "lower",
-      "Prints what each rank runs, one row a rank, as torch.distributed.pipelining reads it: 0F0 is stage "
-      "0,\n"
-      "forward, micro-batch 0. The plan is checked first, and the programs are shown free of deadlock.",
-      "lower plan.json placement.toml --rank 0");
+  CommandLine line("lower",
+                   "Prints what each rank runs, one row per rank, in the format of "
+                   "torch.distributed.pipelining: 0F0 is\nstage 0, forward, micro-batch 0. It first checks "
+                   "the plan and proves the programs free of deadlock.",
+                   "lower plan.json placement.toml --rank 0");
   const PlanArguments files(line);
   std::string form = "transfers";
   int rank = -1;
-  line.whole_number("--rank", rank, {0, 65'535}, "Print this rank only").type_name("R");
+  line.whole_number("--rank", rank, {0, 65'535}, "Print only this rank").type_name("R");
   line.text("--form", form, "transfers, or compute: without sends and receives (default: transfers)")
       .type_name("FORM");
   if (!line.parse(args, io)) return 0;

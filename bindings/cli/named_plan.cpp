@@ -57,8 +57,8 @@ NamedPlan named_plan(const std::string& name, const Plan& like, const Placement&
       return as_plan(interleaved, std::move(*other), like, placement);
   }
   throw core::UsageError(
-      fmt::format("--against {0}: this placement has none: {1}; name the file of a plan instead "
-                  "(ostinato plan --method {0} makes one with the stages that it needs)",
+      fmt::format("--against {0} is not possible on this placement: {1}; give a plan's file instead "
+                  "(ostinato plan --method {0} makes one with suitable stages)",
                   name, why));
 }
 

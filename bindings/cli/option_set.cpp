@@ -43,7 +43,8 @@ OptionSet::OptionSet(CommandLine& line, const std::vector<std::string>& sections
       line.text(dashed(row->key), typed_[row->key], help_of(*row)).type_name(type_name(*row));
     }
   }
-  line.text("--options", file_, "File with options (see: ostinato config); the command line wins")
+  line.text("--options", file_,
+            "Options file (see: ostinato config); options on the command line override it")
       .type_name("FILE");
 }
 

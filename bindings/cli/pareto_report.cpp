@@ -26,20 +26,18 @@ std::string proof(const Plan& plan, const PlacementFile& file) {
 
 std::string least_text(const ParetoCurve& curve) {
   return curve.least_proved
-             ? fmt::format("No schedule fits within less than {} on each device (proved).\n",
+             ? fmt::format("No schedule fits in less than {} per device (proved).\n",
                            format_memory(curve.least))
-             : fmt::format(
-                   "No schedule was found within less than {} on each device; that there is none is not "
-                   "proved.\n",
-                   format_memory(curve.least));
+             : fmt::format("No schedule was found in less than {} per device, but one may exist.\n",
+                           format_memory(curve.least));
 }
 
 /// What a longer search would look at.
 std::string cut_text(const ParetoCurve& curve) {
   if (curve.untried)
-    return fmt::format("The limit cut the search: no memory above {} and below {} was tried.\n",
+    return fmt::format("The limit stopped the search: no memory between {} and {} was tried.\n",
                        format_memory(curve.untried->above), format_memory(curve.untried->below));
-  return curve.cut_by_limit ? "The limit cut the search of some points, those with a gap.\n" : "";
+  return curve.cut_by_limit ? "The limit stopped the search of some points that have a gap.\n" : "";
 }
 
 Json untried_json(const ParetoCurve& curve) {
@@ -53,9 +51,10 @@ void make_folder(const fs::path& folder) {
   std::error_code error;
   if (fs::is_directory(folder, error)) return;
   if (fs::exists(folder, error))
-    throw InputError(folder.string(), 0, "this is a file; --pareto writes a plan a point into a folder");
+    throw InputError(folder.string(), 0,
+                     "this is a file; --pareto needs a folder, into which it writes the plans");
   fs::create_directory(folder, error);
-  if (error) throw InputError(folder.string(), 0, "the folder cannot be made: " + error.message());
+  if (error) throw InputError(folder.string(), 0, "the folder cannot be created: " + error.message());
 }
 
 void check_apart_from_curve(const fs::path& folder, const std::vector<std::string>& inputs) {
@@ -99,7 +98,7 @@ std::string curve_text(const SearchedCurve& searched, const PlacementFile& file,
                     format_time(plan.makespan), format_time(plan.capacity->lower_bound), proof(plan, file),
                     value, paths[i], plan.modes ? "  " + describe_modes(plan.modes->taken) : "");
   }
-  text += "No plan in which no device holds more than this memory ends before the bound.\n";
+  text += "The bound holds for every plan within this memory per device.\n";
   return text + least_text(curve) + cut_text(curve) + fmt::format("searched {:.2f} s\n", searched.seconds);
 }
 

@@ -15,13 +15,12 @@ namespace ostinato::cli {
 
 int partition_command(const std::vector<std::string>& args, Io& io) {
   if (asks_for_graph(args)) return partition_graph_command(args, io);
-  CommandLine line(
-      "partition",
-      "Cuts a profiled model into stages and puts them on devices, so that the busiest device is as\n"
-      "little busy as possible and every device's memory suffices.\n"
-      "An operator graph (GRAPH.csv) has other options: ostinato partition --strategy best --help",
-      "partition profile.json --devices 4 --chunks 2 --layout wave --device-memory 40GiB "
-      "--output placement.toml");
+  CommandLine line("partition",
+                   "Splits a profiled model into stages and places them on devices, so that the busiest "
+                   "device has as little\nwork as possible and the stages fit every device's memory.\nFor "
+                   "the options of an operator graph (GRAPH.csv): ostinato partition --strategy best --help",
+                   "partition profile.json --devices 4 --chunks 2 --layout wave --device-memory 40GiB "
+                   "--output placement.toml");
   std::string output;
   ProfileArguments arguments(line, MicroBatches::as_stages);
   OptionSet options(line, {"partition"});

@@ -27,32 +27,30 @@ struct Arguments {
         .required()
         .type_name("GRAPH");
     line.text("--devices", devices,
-              "Devices and rates between them (CSV); for a profile how many, or a device file (TOML)")
+              "Devices and the rates between them (CSV); for a profile: their number or a device file (TOML)")
         .required()
         .type_name("DEVICES");
     line.text("--device-memory", memory,
-              "For a profile: memory of each device, with a unit: 40GiB (default: unlimited)")
+              "For a profile: memory per device, with a unit: 40GiB (default: unlimited)")
         .type_name("AMOUNT");
     line.flag("--allow-incomplete", incomplete, "Accept a profile that lost events");
-    line.flag("--inference", inference, "For a profile: the forwards alone are operators");
+    line.flag("--inference", inference, "For a profile: forwards only");
     line.text("--strategy", request.strategy,
               "hash, batch-split, critical-path, mite, dfs, heft or best (default: best)")
         .type_name("NAME");
     line.text("--schedule", request.schedule,
-              "fifo, pct or msr (default: pct); heft and best bring their own order")
+              "fifo, pct or msr (default: pct); heft and best use their own order")
         .type_name("NAME");
     line.whole_number("--seed", request.seed, {0, std::numeric_limits<std::int64_t>::max()},
-                      "Of the search, and of the orders that a strategy leaves open (default: 0)");
-    line.whole_number(
-        "--runs", request.runs, {1, 10'000},
-        "best: local searches side by side (default: 2); else: seeds, for the mean and the spread (default: "
-        "1)");
-    line.decimal(
-        "--time-limit", request.time_limit_seconds, {0, 100'000'000},
-        "Seconds after which best, and what proves a bound, stop with what they have; beyond 10 best is "
-        "let search longer; 0: no limit (default: 0)");
+                      "Seed of the search, and of a strategy's random choices (default: 0)");
+    line.whole_number("--runs", request.runs, {1, 10'000},
+                      "With best: local searches to run side by side (default: 2); else: seeds to run, for "
+                      "mean and spread (default: 1)");
+    line.decimal("--time-limit", request.time_limit_seconds, {0, 100'000'000},
+                 "Stop best, and the proof of a bound, after this many seconds with the result so far; above "
+                 "10, best searches longer; 0: no limit (default: 0)");
     line.flag("--published-program", request.published,
-              "Strategies and transfers as the authors' program has them, instead of as the paper says");
+              "Follow the authors' program, not the paper, where their strategies and transfers differ");
     add_strict(line, strict);
     line.may_be_quiet();
     line.text("--output", output, "File to write: id, device, start and end of each vertex (CSV)")
@@ -85,9 +83,9 @@ bool asks_for_graph(const std::vector<std::string>& args) {
 int partition_graph_command(const std::vector<std::string>& args, Io& io) {
   CommandLine line(
       "partition",
-      "Assigns the vertices of an operator graph to devices of different kind, speed and memory, and\n"
-      "simulates one iteration. Times are in the unit of the file (operations / speed). Of a profile, the\n"
-      "forward and the backward of each layer are the vertices, and an iteration is one micro-batch.",
+      "Assigns the vertices of an operator graph to devices that may differ in kind, speed and memory, "
+      "and\nsimulates one iteration. Times are in the file's unit (operations / speed). With a profile, the "
+      "vertices\nare the forward and backward of each layer, and one iteration is one micro-batch.",
       "partition graph.csv --devices devices.csv --strategy critical-path --schedule pct");
   Arguments a(line);
   if (!line.parse(args, io)) return 0;

@@ -33,33 +33,33 @@ void declare(CommandLine& line, Typed& typed) {
   line.whole_number("--chunks", typed.chunks, {1, 65'536},
                     "Stages per device, for looped, wave and chains (default: 2)")
       .type_name("C");
-  line.whole_number(
-          "--layers", typed.layers, {1, 1'000'000},
-          "Layers of the model, which the stages share equally, so that DeepSpeed can run a plan of it; a "
-          "stage on all devices has one")
+  line.whole_number("--layers", typed.layers, {1, 1'000'000},
+                    "Number of layers of the model, divided equally among the stages (a stage on all devices "
+                    "has one); DeepSpeed needs it to run a plan")
       .type_name("L");
   add("--forward", typed.forward, "TIMES",
-      "Forward of one stage; 1.5ms, or without a unit in --time-unit; a list like 3,1,1,2 has one value per "
-      "device");
+      "Forward time of a stage: 1.5ms, or without a unit in --time-unit; or a list with one value per "
+      "device: 3,1,1,2");
   add("--backward", typed.backward, "TIMES",
-      "Backward of one stage; its input half where --weight is given; or a list");
+      "Backward time of a stage (with --weight: of its input half); or a list");
   add("--weight", typed.weight, "TIMES",
-      "Weight half of a backward; above 0 the backward is split; or a list");
-  add("--shard-forward", typed.shard_forward, "TIME", "Forward of a stage on all devices");
-  add("--shard-backward", typed.shard_backward, "TIME", "Backward of a stage on all devices");
-  add("--memory", typed.memory, "AMOUNTS", "Kept from each forward to the end of its backward; or a list");
+      "Time of a backward's weight half; above 0, backwards are split; or a list");
+  add("--shard-forward", typed.shard_forward, "TIME", "Forward time of a stage on all devices");
+  add("--shard-backward", typed.shard_backward, "TIME", "Backward time of a stage on all devices");
+  add("--memory", typed.memory, "AMOUNTS",
+      "Memory held from each forward to the end of its backward; or a list");
   add("--shard-memory", typed.shard_memory, "AMOUNT",
-      "The same of a stage on all devices, on each (default: 0; for k that of --memory)");
-  add("--workspace", typed.workspace, "AMOUNTS", "In use while a block runs; or a list");
+      "The same for a stage on all devices, on each of them (default: 0; for k: as --memory)");
+  add("--workspace", typed.workspace, "AMOUNTS", "Memory in use only while a block runs; or a list");
   add("--capacity", typed.capacity, "AMOUNTS", "Memory of each device; or a list");
   add("--static", typed.static_memory, "AMOUNTS",
-      "Always in use: parameters, gradients, optimizer state; or a list");
-  add("--latency", typed.latency, "TIME", "Of every transfer between two devices");
+      "Memory always in use: parameters, gradients, optimizer state; or a list");
+  add("--latency", typed.latency, "TIME", "Latency of every transfer between two devices");
   add("--bandwidth", typed.bandwidth, "GB/s",
-      "Of every link, in 10^9 bytes per second; 0: the bytes are free");
-  add("--bytes", typed.bytes, "AMOUNT", "Carried from stage to stage, forward and backward");
-  add("--time-unit", typed.time_unit, "UNIT", "Of times without a unit: ns, us, ms or s");
-  add("--memory-unit", typed.memory_unit, "UNIT", "Of amounts without a unit: B, KiB, MiB or GiB");
+      "Bandwidth of every link, in 10^9 bytes per second; 0: unlimited");
+  add("--bytes", typed.bytes, "AMOUNT", "Bytes sent from stage to stage, forward and backward");
+  add("--time-unit", typed.time_unit, "UNIT", "Unit of times given without one: ns, us, ms or s");
+  add("--memory-unit", typed.memory_unit, "UNIT", "Unit of amounts given without one: B, KiB, MiB or GiB");
   line.flag("--inference", typed.inference, "Forwards only");
   line.text("--output", typed.output, "File to write (default: standard output)").type_name("FILE");
 }
@@ -69,9 +69,8 @@ void declare(CommandLine& line, Typed& typed) {
 int placement_command(const std::vector<std::string>& args, Io& io) {
   CommandLine line(
       "placement",
-      "Writes a placement of a named shape (Tessel, figure 2, and more). Times and memory are those of "
-      "one\n"
-      "stage and one micro-batch; what no option says is written by hand into the file.",
+      "Writes a placement of a named shape (Tessel, figure 2, and more). Times and memory are per stage "
+      "and\nmicro-batch. Edit the file for anything that no option covers.",
       "placement m --devices 4 --forward 1ms --backward 3ms --capacity 40GiB --memory 2GiB --output m.toml");
   Typed typed;
   declare(line, typed);

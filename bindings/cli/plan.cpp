@@ -49,9 +49,9 @@ int plan_command(const std::vector<std::string>& args, Io& io) {
   const CommandTime time;
   CommandLine line(
       "plan",
-      "From a profile to a plan: partitions the model in every way that may pay (several chunks per "
-      "device,\nlooped and as a wave, sharded layers, stages over the graph, recomputation), "
-      "searches what the bounds leave,\nand takes the shortest that fits the memory.",
+      "Makes a plan from a profile: tries every kind of partition that may pay off (several chunks per "
+      "device,\nlooped or wave, sharded layers, stages over the graph, recomputation), searches those that "
+      "the bounds do not\nrule out, and takes the shortest plan that fits the memory.",
       "plan profile.json --devices 4 --micro-batches 8 --device-memory 40GiB --placement-output "
       "placement.toml "
       "--output plan.json");
@@ -60,8 +60,8 @@ int plan_command(const std::vector<std::string>& args, Io& io) {
   ProfileArguments arguments(line, has_sizes ? MicroBatches::as_the_sizes : MicroBatches::required);
   SizesArguments sizes;
   sizes.declare(line,
-                "The micro-batches of one step, which differ in size (TOML): the placement is the one on "
-                "which the best order of these is shortest");
+                "Sizes of the step's micro-batches, where they differ (TOML); takes the placement on which "
+                "their best order is shortest");
   OptionSet options(line, {"plan", "partition", "search"},
                     {"chunks", "layout", "stages", "recompute", "choose", "points"});
   line.text("--output", outputs.plan, "Plan file to write (JSON)").required().type_name("PLAN");
@@ -71,7 +71,7 @@ int plan_command(const std::vector<std::string>& args, Io& io) {
   bool strict = false;
   add_strict(line, strict);
   line.may_be_quiet();
-  line.flag("-v,--verbose", outputs.all_candidates, "Tell every candidate, and why each was dropped");
+  line.flag("-v,--verbose", outputs.all_candidates, "List every candidate, and why it was dropped");
   if (!line.parse(args, io)) return 0;
   options.resolve();
   sizes.check();

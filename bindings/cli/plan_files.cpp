@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 
 PlanArguments::PlanArguments(CommandLine& line) {
   line.text("plan", plan, "Plan file (JSON)").required().type_name("PLAN");
-  line.text("placement", placement, "Its placement (TOML); without: the one beside the plan that it names")
+  line.text("placement", placement, "Its placement (TOML); default: found by digest in the plan's folder")
       .type_name("PLACEMENT");
 }
 
@@ -48,18 +48,17 @@ fs::path placement_of(const fs::path& plan, const std::vector<std::string>& give
     if (sha256(read_file(file, kMaxPlacementBytes)) == digest) return file;
   throw InputError(
       plan.string(), 0,
-      "the placement that it was made for does not lie beside it: name the file" +
+      "its placement is not in the same folder: give the placement file too" +
           (digest.empty() ? std::string() : fmt::format(" (its sha256 begins with {:.12})", digest)));
 }
 
 void check_can_write(const fs::path& path) {
   std::error_code error;
-  if (fs::is_directory(path, error)) throw InputError(path.string(), 0, "this is a folder; a file is needed");
+  if (fs::is_directory(path, error)) throw InputError(path.string(), 0, "this is a folder; give a file");
   const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
   if (!fs::is_directory(folder, error))
-    throw InputError(path.string(), 0, "the folder does not exist; make it first");
-  if (access(folder.c_str(), W_OK) != 0)
-    throw InputError(path.string(), 0, "the folder cannot be written to");
+    throw InputError(path.string(), 0, "the folder does not exist; create it first");
+  if (access(folder.c_str(), W_OK) != 0) throw InputError(path.string(), 0, "the folder is not writable");
 }
 
 namespace {
@@ -79,12 +78,12 @@ void check_apart(const std::vector<Written>& outputs, const std::vector<std::str
     const auto& [option, path] = outputs[i];
     for (std::size_t j = 0; j < i; ++j)
       if (same_file(path, outputs[j].second))
-        throw UsageError(fmt::format("{} and {} are both \"{}\": each needs its own file", outputs[j].first,
+        throw UsageError(fmt::format("{} and {} are both \"{}\": give two different files", outputs[j].first,
                                      option, path));
     for (const std::string& input : inputs)
       if (same_file(path, input))
         throw UsageError(
-            fmt::format("{} \"{}\" would overwrite what is read: give it another name", option, path));
+            fmt::format("{} \"{}\" would overwrite an input file: give another name", option, path));
   }
 }
 

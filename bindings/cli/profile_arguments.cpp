@@ -29,14 +29,14 @@ std::optional<int> whole_number(const std::string& text) {
 ProfileArguments::ProfileArguments(CommandLine& line, MicroBatches micro_batches_are) {
   line.text("profile", profile, "Profile file (JSON), from ostinato profile").required().type_name("PROFILE");
   line.text("--devices", devices,
-            "Devices in the pipeline: how many, a device file (TOML), or launcher: the ranks that torchrun, "
-            "deepspeed or Slurm started this command on")
+            "Devices of the pipeline: their number, a device file (TOML), or launcher: the ranks on which "
+            "torchrun, deepspeed or Slurm started this command")
       .required()
       .type_name("D|FILE|launcher");
   line.whole_number("--micro-batches", micro_batches, {1, kMostMicroBatches},
                     micro_batches_are == MicroBatches::as_stages
-                        ? "Micro-batches of a step; bounds what is in flight (default: D * chunks)"
-                        : "Micro-batches of a step; with --sizes as many as its file has")
+                        ? "Micro-batches per step; limits how many are in flight (default: D * chunks)"
+                        : "Micro-batches per step (with --sizes: the number in its file)")
       .required(micro_batches_are == MicroBatches::required)
       .type_name("N");
 }
@@ -49,7 +49,8 @@ PartitionOptions partition_devices(const std::string& devices, const std::string
   if (const std::optional<int> number = whole_number(devices)) return on_devices(*number, memory);
   if (devices == "launcher") {
     if (io.launcher.empty())
-      throw UsageError("--devices launcher needs a launcher: torchrun -m ostinato ... --devices launcher");
+      throw UsageError(
+          "--devices launcher works only under a launcher: torchrun -m ostinato ... --devices launcher");
     return on_cluster(parse_cluster(io.launcher, "launcher"), memory);
   }
   if (!devices.ends_with(".toml") && !std::filesystem::exists(devices)) {

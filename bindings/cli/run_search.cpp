@@ -105,7 +105,7 @@ ExitStatus status_of_cut(bool cut, bool strict, const InterruptGuard& guard) {
 
 void add_strict(CommandLine& line, bool& strict) {
   line.flag("--strict", strict,
-            "Exit status 5 where the limit cut the search; the best is written either way");
+            "Exit with status 5 if a limit stopped the search early; the best result is written either way");
 }
 
 }  // namespace ostinato::cli

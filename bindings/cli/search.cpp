@@ -45,23 +45,23 @@ void declare(CommandLine& line, Wanted& wanted, const Given& given) {
   const bool plan_wanted = !given.steady_state;
   line.text("placement", wanted.placement, "Placement file (TOML)").required().type_name("PLACEMENT");
   line.whole_number("--micro-batches", wanted.micro_batches, {1, kMostMicroBatches},
-                    "Micro-batches of a step; with --sizes as many as its file has")
+                    "Micro-batches per step (with --sizes: the number in its file)")
       .required(plan_wanted && !given.sizes)
       .type_name("N");
-  line.text("--output", wanted.output, "Plan file to write (JSON); with --pareto a folder of them")
+  line.text("--output", wanted.output, "Plan file to write (JSON); with --pareto: folder for the plans")
       .required(plan_wanted)
       .type_name("PLAN");
   line.flag("--steady-state", wanted.steady_state,
-            "Only report the repeating part: its least period, the least memory at that period, and "
-            "what of it is proved; no plan");
-  wanted.sizes.declare(
-      line,
-      "The micro-batches of one step, which differ in size or times (TOML): which enters when is "
-      "searched too");
-  line.flag("--explain", wanted.explain, "Tell what each technique of the search cost and brought");
+            "Report only the repeating part: its shortest period, the least memory at that period, and which "
+            "of the two are proved; writes no plan");
+  wanted.sizes.declare(line,
+                       "Sizes or times of the step's micro-batches, where they differ (TOML); the search "
+                       "also chooses their order");
+  line.flag("--explain", wanted.explain,
+            "Print the time that each search technique took and how far it improved the plan");
   line.text("--pareto", wanted.pareto,
-            "memory: the curve of makespan over memory, from the placement's memory down to the least that "
-            "any schedule fits in; each point with a plan and a proven bound")
+            "memory: write plans for smaller and smaller memory limits, from the placement's memory down to "
+            "the least in which any schedule fits, each with a proven bound")
       .type_name("AXIS");
   add_strict(line, wanted.strict);
   line.may_be_quiet();
@@ -75,17 +75,17 @@ void resolve(OptionSet& options, Wanted& wanted) {
   if (!wanted.pareto.empty()) check_choice("--pareto", wanted.pareto, {"memory"});
   wanted.points = static_cast<int>(options.integer("points"));
   if (wanted.search.method != "auto" && (wanted.choose || !wanted.pareto.empty()))
-    throw UsageError("--choose and --pareto search; leave --method out");
+    throw UsageError("--method cannot be combined with --choose or --pareto");
   wanted.sizes.check();
   if (wanted.sizes.effort > 0) wanted.search.effort = wanted.sizes.effort;
   if (wanted.sizes.given() &&
       (wanted.choose || !wanted.pareto.empty() || wanted.steady_state || wanted.explain ||
        wanted.search.method != "auto" || wanted.search.objective != Objective::makespan))
     throw UsageError(
-        "--sizes searches the makespan of one step: leave --choose, --pareto, --steady-state, --explain, "
-        "--method and --objective out");
+        "--sizes cannot be combined with --choose, --pareto, --steady-state, --explain, --method or "
+        "--objective");
   if (wanted.explain && (wanted.choose || !wanted.pareto.empty() || wanted.search.method != "auto"))
-    throw UsageError("--explain tells of one search: leave --choose, --pareto and --method out");
+    throw UsageError("--explain cannot be combined with --choose, --pareto or --method");
 }
 
 Searched search_plan(const Wanted& wanted, const SearchOptions& options, const PlacementFile& file,
@@ -149,12 +149,11 @@ int search_curve(const Wanted& wanted, PlacementFile& file, Io& io) {
 
 int search_command(const std::vector<std::string>& args, Io& io) {
   const CommandTime time;
-  CommandLine line(
-      "search",
-      "Searches the schedule of a placement: the repeating part, warm-up and cool-down together, with "
-      "proven\n"
-      "lower bounds. Never worse than a named schedule that fits. Ctrl-C writes the best plan so far.",
-      "search m.toml --micro-batches 32 --time-limit 30 --output m.json");
+  CommandLine line("search",
+                   "Searches for the best schedule of a placement: warm-up, repeating part and cool-down "
+                   "together, with proven\nlower bounds. The plan is never worse than a known schedule that "
+                   "fits the memory. Ctrl-C stops the search\nand writes the best plan so far.",
+                   "search m.toml --micro-batches 32 --time-limit 30 --output m.json");
   Wanted wanted;
   declare(line, wanted, {typed(args, "--steady-state"), typed(args, "--sizes")});
   OptionSet options(line, {"search"});

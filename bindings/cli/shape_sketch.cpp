@@ -42,7 +42,7 @@ std::string shape_sketch(const std::string& name) {
 }
 
 std::string all_shape_sketches() {
-  std::string text = "Shapes, with one micro-batch on 4 devices from left to right:\n";
+  std::string text = "Shapes, drawn for one micro-batch on 4 devices (time runs to the right):\n";
   for (const NamedShape& named : named_shapes()) {
     text += fmt::format("  {}: {}\n{}", named.name, named.about, shape_sketch(named.name));
   }

@@ -67,7 +67,7 @@ Nanoseconds time_of(const std::string& option, const std::string& text) {
   const auto time = parse_time(text, "");
   if (!time)
     throw UsageError(
-        fmt::format("{} needs a time with a unit, as 12.5ms, got \"{}\"", option, printable(text)));
+        fmt::format("{} needs a time with a unit, such as 12.5ms; got \"{}\"", option, printable(text)));
   return *time;
 }
 
@@ -75,17 +75,17 @@ void set_window(ShowOptions& options, const Asked& asked, Nanoseconds makespan) 
   if (!asked.from.empty()) options.from = time_of("--from", asked.from);
   if (!asked.to.empty()) options.to = std::min(time_of("--to", asked.to), makespan);
   if (options.from > 0 && options.from >= makespan)
-    throw UsageError(fmt::format("--from {} is behind the plan, which ends at {}", printable(asked.from),
+    throw UsageError(fmt::format("--from {} is after the end of the plan, {}", printable(asked.from),
                                  format_time(makespan)));
   if (options.to >= 0 && options.to <= options.from)
-    throw UsageError(fmt::format("--to {} is not behind --from", printable(asked.to)));
+    throw UsageError(fmt::format("--to {} must be later than --from", printable(asked.to)));
 }
 
 /// "0-3,7": positions in the placement. Throws UsageError.
 std::vector<int> devices_of(const std::string& text, int count) {
   const auto wrong = [&] {
-    return UsageError(fmt::format("--devices needs positions from 0 to {}, as 0-3,7; got \"{}\"", count - 1,
-                                  printable(text)));
+    return UsageError(fmt::format("--devices needs positions from 0 to {}, such as 0-3,7; got \"{}\"",
+                                  count - 1, printable(text)));
   };
   std::vector<int> devices;
   for (std::size_t begin = 0; begin <= text.size();) {
@@ -104,22 +104,21 @@ std::vector<int> devices_of(const std::string& text, int count) {
 
 void declare(CommandLine& line, Asked& asked) {
   line.whole_number("--width", asked.timeline.width, {kLeastWidth, kMostWidth},
-                    "Columns of the timeline (default: those of the terminal or $COLUMNS, else 80)")
+                    "Columns of the timeline (default: the terminal's, or $COLUMNS, else 80)")
       .type_name("W");
-  line.text("--from", asked.from, "Begin of the timeline, with a unit (ns, us, ms or s): 12.5ms")
+  line.text("--from", asked.from, "Start of the timeline, with a unit (ns, us, ms or s): 12.5ms")
       .type_name("TIME");
   line.text("--to", asked.to, "Its end, with a unit").type_name("TIME");
-  line.text("--devices", asked.devices, "Its devices by position, as 0-7 or 0-3,12").type_name("LIST");
+  line.text("--devices", asked.devices, "Devices to draw, by position: 0-7 or 0-3,12").type_name("LIST");
   line.text("--html", asked.page.file, "Page to write").type_name("FILE");
-  line.texts(
-          "--against", asked.page.against,
-          "On the page: another plan below it, or a named schedule of its placement, as 1f1b; may be given "
-          "again")
+  line.texts("--against", asked.page.against,
+             "On the page, draw below it another plan, or a known schedule of its placement such as 1f1b; "
+             "repeatable")
       .type_name("PLAN");
   line.texts("--placement", asked.page.placements,
-             "The placement of --against, where it does not lie beside it")
+             "Placement of an --against plan, if it is in another folder; repeatable")
       .type_name("FILE");
-  line.text("--trace", asked.page.trace, "On the page: the step that a run with this \"trace\" measured")
+  line.text("--trace", asked.page.trace, "On the page, draw the measured step: the \"trace\" folder of a run")
       .type_name("FOLDER");
   line.text("--svg", asked.svg, "Image to write, for light and dark pages").type_name("FILE");
   line.text("--perfetto", asked.perfetto, "Trace to write, Chrome JSON").type_name("FILE");
@@ -128,9 +127,9 @@ void declare(CommandLine& line, Asked& asked) {
 void refuse_what_needs_the_page(const CommandLine& line, const Asked& asked) {
   for (const char* option : {"--against", "--trace"})
     if (line.given(option) && asked.page.file.empty())
-      throw UsageError(fmt::format("{} is drawn on the page: give --html FILE, too", option));
+      throw UsageError(fmt::format("{} is drawn on the page: add --html FILE", option));
   if (line.given("--placement") && asked.page.against.empty())
-    throw UsageError("--placement is that of a plan that --against names, which is missing");
+    throw UsageError("--placement needs --against: it is the placement of that plan");
 }
 
 /// Of a plan for micro-batches of sizes of their own.
@@ -138,10 +137,8 @@ void refuse_named(const std::vector<std::string>& against) {
   const auto& names = named_schedules();
   for (const std::string& what : against)
     if (std::find(names.begin(), names.end(), what) != names.end())
-      throw UsageError(
-          fmt::format("--against {}: the plan's micro-batches have sizes of their own; name the file of "
-                      "another plan",
-                      what));
+      throw UsageError(fmt::format(
+          "--against {}: a plan with unequal micro-batches compares only with another plan's file", what));
 }
 
 std::vector<std::string> read_files(const PlanArguments& files, const PageRequest& page) {
@@ -162,11 +159,10 @@ Json written(const Asked& asked) {
 }  // namespace
 
 int show_command(const std::vector<std::string>& args, Io& io) {
-  CommandLine line(
-      "show",
-      "Draws a plan: a timeline in the terminal, and where asked for a page for the browser that needs no\n"
-      "network, an image, and a trace for ui.perfetto.dev.",
-      "show plan.json placement.toml --html plan.html --against 1f1b --svg plan.svg");
+  CommandLine line("show",
+                   "Draws a plan as a timeline in the terminal and, on request, as an HTML page that needs "
+                   "no network, as an\nimage, or as a trace for ui.perfetto.dev.",
+                   "show plan.json placement.toml --html plan.html --against 1f1b --svg plan.svg");
   const PlanArguments files(line);
   Asked asked;
   declare(line, asked);

@@ -40,8 +40,8 @@ Beside beside(const std::string& what, const PageRequest& asked, const Plan& pla
     return {known.name, std::move(known.plan), placement};
   }
   if (std::error_code error; !std::filesystem::exists(what, error))
-    throw UsageError(fmt::format("--against {}: neither a plan's file nor a schedule ({}){}", printable(what),
-                                 schedule_names(), did_you_mean(what, named_schedules())));
+    throw UsageError(fmt::format("--against {}: neither a plan's file nor a known schedule ({}){}",
+                                 printable(what), schedule_names(), did_you_mean(what, named_schedules())));
   const std::string file = placement_of(what, asked.placements).string();
   auto [written, other, as_planned] = read_plan_and_placement(what, file);
   refuse_unless_it_runs(other, written.placement, what, file);
@@ -56,15 +56,16 @@ MeasuredStep measured_step(const std::string& folder, const std::string& plan_pa
   if (!step.plan_sha256.empty() && step.plan_sha256 != digest)
     throw InputError(
         folder, 0,
-        fmt::format("is the trace of another plan: its sha256 begins with {}, that of {} with {}",
+        fmt::format("the trace is of another plan: its sha256 begins with {}, that of {} with {}",
                     printable(step.plan_sha256.substr(0, 12)), printable(plan_path), digest.substr(0, 12)));
   if (step.makespan != plan.makespan)
-    throw InputError(folder, 0,
-                     fmt::format("ran for {}, the plan takes {}: it ran another number of micro-batches",
-                                 format_time(step.makespan), format_time(plan.makespan)));
+    throw InputError(
+        folder, 0,
+        fmt::format("the trace's plan takes {}, this one {}: their numbers of micro-batches differ",
+                    format_time(step.makespan), format_time(plan.makespan)));
   if (step.devices.size() > placement.devices.size())
     throw InputError(folder, 0,
-                     fmt::format("has {}, the placement {}", counted(step.devices.size(), "device"),
+                     fmt::format("the trace has {}, the placement {}", counted(step.devices.size(), "device"),
                                  placement.devices.size()));
   return step;
 }

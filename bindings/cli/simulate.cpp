@@ -78,22 +78,18 @@ Plan with_sizes_of(const std::string& file, const PlanAndPlacement& read) {
 }  // namespace
 
 int simulate_command(const std::vector<std::string>& args, Io& io) {
-  CommandLine line(
-      "simulate",
-      "Replays a plan's order on each device with times that vary, and prints the makespans. The same seed\n"
-      "gives the same makespans, of which it prints a few quantiles. --explain tells what binds the plan as "
-      "it is.",
-      "simulate plan.json placement.toml --jitter 0.1 --transfer-factor 2 --explain");
+  CommandLine line("simulate",
+                   "Replays a plan's order on each device with varying times, and prints quantiles of the "
+                   "makespan. The same\nseed gives the same makespans. --explain says what determines the "
+                   "makespan of the plan as it is.",
+                   "simulate plan.json placement.toml --jitter 0.1 --transfer-factor 2 --explain");
   const PlanArguments files(line);
   bool wants_explanation = false;
   std::string sizes;
   OptionSet options(line, {"simulate"});
-  line.text(
-          "--sizes", sizes,
-          "Micro-batches to replay the plan's order with instead of its own: as many as it has, each with a "
-          "size or times (TOML)")
+  line.text("--sizes", sizes, "Replay the plan's order with these sizes or times of its micro-batches (TOML)")
       .type_name("FILE");
-  line.flag("--explain", wants_explanation, "Tell in words what holds up the makespan");
+  line.flag("--explain", wants_explanation, "Explain in words what determines the makespan");
   if (!line.parse(args, io)) return 0;
   options.resolve();
   const SimulateOptions wanted = simulate_options(options);
@@ -122,12 +118,11 @@ int simulate_command(const std::vector<std::string>& args, Io& io) {
     return 0;
   }
   io.out << text_of(result);
-  if (whole) io.out << fmt::format("step     {} with the optimizer's, as planned\n", format_time(*whole));
+  if (whole) io.out << fmt::format("step     {} planned, including the optimizer\n", format_time(*whole));
   if (usual) {
     io.out << wrapped(
-        fmt::format("beside   {} with the same times, whatever its memory: median {}, worst {}\n",
-                    usual->name, format_time(usual->simulation.median()),
-                    format_time(usual->simulation.worst())),
+        fmt::format("against  {} with the same times, ignoring memory: median {}, worst {}\n", usual->name,
+                    format_time(usual->simulation.median()), format_time(usual->simulation.worst())),
         9);
   }
   for (const std::string& reason : reasons) io.out << wrapped(printable(reason), 2) << '\n';

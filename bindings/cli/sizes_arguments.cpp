@@ -14,22 +14,22 @@ namespace ostinato::cli {
 void SizesArguments::declare(CommandLine& line, const std::string& help) {
   line.text("--sizes", file, help).type_name("FILE");
   line.whole_number("--effort", effort, {1, 1'000'000},
-                    "With --sizes: percent of the usual work, which takes about 15 ms (default: 100)")
+                    "With --sizes: search effort in percent; 100 takes about 15 ms (default: 100)")
       .type_name("PERCENT");
   line.flag("--keep-order", keep_order,
-            "With --sizes: backwards, and forwards that compute losses, run in the order given, so that "
-            "gradients are added as in 1F1B");
+            "With --sizes: run backwards, and forwards that compute losses, in the given order, so that "
+            "gradients are added in the same order as in 1F1B");
 }
 
 void SizesArguments::check() const {
-  if (effort > 0 && !given()) throw UsageError("--effort goes with --sizes");
-  if (keep_order && !given()) throw UsageError("--keep-order goes with --sizes");
+  if (effort > 0 && !given()) throw UsageError("--effort needs --sizes");
+  if (keep_order && !given()) throw UsageError("--keep-order needs --sizes");
 }
 
 void SizesArguments::check_count(int micro_batches, std::size_t sizes) const {
   if (micro_batches == 0 || static_cast<std::size_t>(micro_batches) == sizes) return;
   throw InputError(file, 0,
-                   fmt::format("has {}, but --micro-batches is {}; leave it out",
+                   fmt::format("has {}, but --micro-batches is {}; leave that option out",
                                counted(sizes, "micro-batch"), micro_batches));
 }
 

@@ -18,25 +18,23 @@ namespace {
 std::string left_behind(const RepeatingPart& report) {
   std::string each;
   for (const Bytes left : report.left_behind) each += (each.empty() ? "" : ", ") + format_memory(left);
-  return fmt::format(
-      "  memory            never the same twice: each micro-batch leaves {} behind, per device\n", each);
+  return fmt::format("  memory            never repeats: each micro-batch leaves {} behind, per device\n",
+                     each);
 }
 
 std::string to_text(const Placement& placement, const RepeatingPart& report) {
   const Repetend& r = report.repetend;
   if (r.period == 0) return fmt::format("{}: no repeating part was found\n", placement.name);
-  const char* period = r.period_proved ? "the least (proved)" : "no shorter one was found";
+  const char* period = r.period_proved ? "the shortest (proved)" : "the shortest found";
   const std::string text = fmt::format(
-      "{}: the repeating part\n"
-      "  period            {} for {}, {}; work and memory need {}\n",
+      "{}: the repeating part\n  period            {} for {}, {}; lower bound from work and memory {}\n",
       placement.name, format_time(r.period), counted(r.unroll, "micro-batch"), period,
       format_time(report.bound));
   if (!report.steady) return wrapped(text + left_behind(report), 20);
-  const char* memory = r.memory_proved ? "the least (proved)" : "no less was found";
+  const char* memory = r.memory_proved ? "the least at this period (proved)" : "the least found at this period";
   std::string peaks;
   for (const Bytes held : report.held) peaks += (peaks.empty() ? "" : ", ") + format_memory(held);
-  return wrapped(text + fmt::format("  largest memory    {}, {} at this period\n"
-                                    "  peak memory       {} per device\n",
+  return wrapped(text + fmt::format("  largest memory    {}, {}\n  peak memory       {} per device\n",
                                     format_memory(*std::max_element(report.held.begin(), report.held.end())),
                                     memory, peaks),
                  20);

@@ -28,27 +28,27 @@ void append(CheckResult& result, const CheckResult& more) {
 }  // namespace
 
 int verify_command(const std::vector<std::string>& args, Io& io) {
-  CommandLine line(
-      "verify",
-      "Checks a plan with code that shares nothing with the search: every step, device, dependency and "
-      "byte,\n"
-      "every figure, the lower bounds and the claims of optimality. Exit status 6 where something fails.",
-      "verify plan.json placement.toml --profile profile.json");
+  CommandLine line("verify",
+                   "Checks a plan with code that shares nothing with the search: every step, device, "
+                   "dependency and byte,\nevery figure, the lower bounds and the claims of optimality. Exits "
+                   "with status 6 if a check fails.",
+                   "verify plan.json placement.toml --profile profile.json");
   const PlanArguments arguments(line);
   std::string profile, devices;
-  line.text("--profile", profile, "Check what is proved of all other placements too, from this profile")
+  line.text("--profile", profile, "From this profile, also check what is proved about all other placements")
       .type_name("PROFILE");
-  line.text("--devices", devices, "With --profile: the devices that `plan` was given (default: all alike)")
+  line.text("--devices", devices,
+            "With --profile: the --devices that `plan` was given (default: identical devices)")
       .type_name("D|FILE");
   line.may_be_quiet();
   if (!line.parse(args, io)) return 0;
-  if (profile.empty() && !devices.empty()) throw UsageError("--devices goes with --profile");
+  if (profile.empty() && !devices.empty()) throw UsageError("--devices needs --profile");
   const PlanAndPlacement files = arguments.read();
   CheckResult result = check_plan(files.plan, files.file.placement);
   if (!profile.empty()) append(result, check_others(files, profile, devices, io));
   std::vector<std::string> open;
   if (profile.empty() && files.plan.any_placement)
-    open.emplace_back("any_placement: what is proved of other placements needs --profile");
+    open.emplace_back("any_placement: give --profile to check what is proved about other placements");
   const int status = to_int(result.ok() ? ExitStatus::done : ExitStatus::check_failed);
   if (line.json) {
     print_json({{"status", status},
@@ -62,7 +62,7 @@ int verify_command(const std::vector<std::string>& args, Io& io) {
   for (const std::string& text : result.passed) io.say(wrapped("ok      " + text + "\n", 8));
   for (const std::string& text : result.failures) io.say(wrapped("FAILED  " + text + "\n", 8));
   for (const std::string& text : open) io.say(wrapped("not checked  " + text + "\n", 13));
-  io.say(result.ok() ? "The plan holds.\n" : "The plan does not hold.\n");
+  io.say(result.ok() ? "The plan is correct.\n" : "The plan is not correct.\n");
   return status;
 }
 

@@ -29,12 +29,11 @@ std::string degrees_text(const std::vector<Degree>& degrees, std::size_t chosen)
   const bool costs = best.all_reduce > 0 || best.replicas == 1;
   return text +
          wrapped(fmt::format(
-             "Launch {} with PipelineModule(num_stages={}) and gradient_accumulation_steps {}. "
-             "The plan below is of one of {}. Assumed: gradients are summed after the last "
-             "backward, by a ring over the replicas{}; each replica holds its optimizer's whole state "
-             "(without ZeRO).\n",
+             "Launch {} with PipelineModule(num_stages={}) and gradient_accumulation_steps {}. The plan "
+             "below is for one of {}. Assumed: a ring over the replicas sums the gradients after the last "
+             "backward{}; each replica holds the whole optimizer state (no ZeRO).\n",
              counted(best.pipeline * best.replicas, "rank"), best.pipeline, best.options.search.micro_batches,
-             counted(best.replicas, "replica"), costs ? "" : ", and no link was measured, so that is free"));
+             counted(best.replicas, "replica"), costs ? "" : ", free because no link was measured"));
 }
 
 Json degrees_json(const std::vector<Degree>& degrees) {

@@ -33,7 +33,7 @@ std::string exact(const GraphProblem& problem, Ticks t) {
 
 [[noreturn]] void refuse(const GraphProblem& problem, const std::string& reason) {
   throw InputError(problem.source, 0,
-                   fmt::format("no assignment was found: {}. More memory on the devices would help", reason));
+                   fmt::format("no assignment was found: {}. Give the devices more memory", reason));
 }
 
 GraphOutcome run_best(const GraphProblem& problem, const GraphCosts& costs, const GraphRequest& request) {
@@ -45,7 +45,7 @@ GraphOutcome run_best(const GraphProblem& problem, const GraphCosts& costs, cons
   GraphBest best = best_partition(costs, options);
   if (best.infeasible && !problem.of_profile)
     throw InfeasibleError(
-        fmt::format("{}: no assignment fits the memory of the devices: every one was tried", problem.source));
+        fmt::format("{}: no assignment fits the devices' memory (all were tried)", problem.source));
   if (!best.reason.empty()) refuse(problem, best.reason);
   return {std::move(best.solution.assignment),
           std::move(best.solution.start),
@@ -63,7 +63,7 @@ GraphOutcome run_strategy(const GraphProblem& problem, const GraphCosts& costs, 
   const bool own_order = strategy == GraphStrategy::heft;
   GraphOutcome outcome;
   outcome.method =
-      own_order ? "heft, its own order" : fmt::format("{} + {}", request.strategy, request.schedule);
+      own_order ? "heft in its own order" : fmt::format("{} + {}", request.strategy, request.schedule);
   for (int run = 0; run < std::max(1, request.runs); ++run) {
     const std::uint64_t seed = request.seed + static_cast<std::uint64_t>(run);
     const GraphPartition p =
@@ -135,7 +135,9 @@ void check(const GraphRequest& request) {
   if (!request.best()) parse_graph_strategy(request.strategy);
   parse_graph_schedule(request.schedule);
   if (request.best() && request.published)
-    throw UsageError("--published-program does not go with best: the authors' program has no such strategy");
+    throw UsageError(
+        "--published-program cannot be combined with best, a strategy that the authors' program does not "
+        "have");
 }
 
 GraphOutcome assign(const GraphProblem& problem, const GraphCosts& costs, const GraphRequest& request) {
@@ -179,9 +181,8 @@ std::string graph_text(const GraphProblem& problem, const GraphCosts& costs, con
   if (o.makespans.size() > 1)
     text += fmt::format("  {} runs       mean{}, longest{}\n", o.makespans.size(),
                         text_of(problem, mean(o.makespans)), text_of(problem, *high));
-  text += fmt::format(
-      "  proven bound {}   gap {:.1f} %{}\n", text_of(problem, o.lower_bound), gap_percent(o),
-      problem.of_profile ? "   of these operators; their transfers and speeds are estimates" : "");
+  text += fmt::format("  proven bound {}   gap {:.1f} %{}\n", text_of(problem, o.lower_bound), gap_percent(o),
+                      problem.of_profile ? "   for these operators; transfers and speeds are estimates" : "");
   for (std::size_t i = 0; i < std::min<std::size_t>(o.candidates.size(), 5); ++i)
     text += fmt::format("  {} {}   {}\n", i == 0 ? "starts from " : "            ",
                         text_of(problem, o.candidates[i].makespan), o.candidates[i].name);

@@ -16,8 +16,7 @@ constexpr std::int64_t kMillion = 1'000'000;
 std::string range_text(const char* what, std::int64_t low, std::int64_t high) {
   if (high < std::numeric_limits<std::int64_t>::max())
     return fmt::format("{} from {} to {}", what, low, high);
-  return low == 0 ? fmt::format("{} that is not negative", what)
-                  : fmt::format("{} that is at least {}", what, low);
+  return low == 0 ? fmt::format("{} of at least 0", what) : fmt::format("{} of at least {}", what, low);
 }
 
 }  // namespace
@@ -34,7 +33,7 @@ std::string needs_text(const std::string& wanted, const std::string& given) {
   const auto end = given.find_first_not_of("0123456789.");
   const bool has_unit = end != std::string::npos && end > 0 && std::isalpha(given[end]);
   return fmt::format("needs {}, got \"{}\"{}", wanted, given,
-                     has_unit ? ": the number alone (--help has its unit)" : "");
+                     has_unit ? ": give the number without a unit (see --help)" : "");
 }
 
 bool is_whole_number(const std::string& text, std::int64_t low, std::int64_t high) {

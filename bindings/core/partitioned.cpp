@@ -91,9 +91,8 @@ Partitioned partition_profile(const Profile& profile, const PartitionOptions& op
   cut.options = options;
   cut.cuts = over_graph ? cut_graph(profile, options) : cut_chain(profile, options);
   if (const Restriction* broken = first_broken(profile.restrictions, cut.cuts.stages, options.split_backward))
-    throw InputError("", 0,
-                     fmt::format("the placement would have what the profile's 'restrictions' forbid: {}",
-                                 words_of(*broken)));
+    throw InputError(
+        "", 0, fmt::format("the profile's 'restrictions' forbid this placement: {}", words_of(*broken)));
   cut.placement = place_stages(profile, options, cut.cuts.stages);
   cut.text = format_placement(cut.placement) + format_model(facts_of(profile, options, cut.cuts.stages));
   cut.scope =
@@ -129,9 +128,10 @@ std::string whole_backward_lines(const Profile& profile, const PartitionOptions&
   for (const WholeBackward& whole : whole_backwards(profile, options, stages)) {
     std::vector<std::string> names;
     for (const int l : whole.layers) names.push_back(profile.layers[l].name);
-    text += wrapped(fmt::format("  the backward of s{} stays whole: the profile has no halves of {}\n",
-                                whole.stage, fmt::join(names, ", ")),
-                    4);
+    text +=
+        wrapped(fmt::format("  the backward of s{} stays whole: the profile has no split backward of {}\n",
+                            whole.stage, fmt::join(names, ", ")),
+                4);
   }
   return text;
 }

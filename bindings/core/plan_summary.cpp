@@ -40,7 +40,7 @@ std::string proof(Nanoseconds value, Nanoseconds bound, bool optimal, bool by_ex
 
 std::string period_line(const Plan& plan) {
   const SteadyState& steady = plan.steady_state;
-  if (steady.count == 0) return line("period", "none: as it stands, no part of the plan repeats");
+  if (steady.count == 0) return line("period", "none: no part of the plan repeats");
   const std::string each =
       steady.unroll == 1 ? "per micro-batch" : "for " + counted(steady.unroll, "micro-batch");
   return line("period", fmt::format("{} {}, {}", format_time(steady.period), each,
@@ -65,7 +65,7 @@ std::int64_t requests_in_flight(const Plan& plan, const Placement& placement) {
 std::string in_flight_line(const Plan& plan, const Placement& placement) {
   const std::int64_t requests = requests_in_flight(plan, placement);
   if (requests == 0) return "";
-  return line("in flight", fmt::format("{} requests or more for that rate: one takes {} at least", requests,
+  return line("in flight", fmt::format("at least {} requests for that rate: one takes at least {}", requests,
                                        format_time(Bounds(Instance(placement)).latency())));
 }
 
@@ -76,7 +76,7 @@ std::string end_of_step_line(const Plan& plan, const Placement& placement, const
     if (peaks[d] > plan.peak_memory[d]) names.push_back(placement.devices[d].name);
   if (names.empty()) return "";
   return line("",
-              fmt::format("on {} at the end of the step, when the optimizer runs",
+              fmt::format("reached by {} in the optimizer's step",
                           names.size() == peaks.size() ? "all" : fmt::format("{}", fmt::join(names, ", "))));
 }
 
@@ -112,7 +112,7 @@ std::string any_placement_line(const Plan& plan, Nanoseconds value) {
 /// A search of modes or placements may be cut where that of what it takes was not.
 std::string cut_text(const Plan& plan) {
   if (!plan.search.cut_by_limit) return "";
-  if (!is_optimal(plan)) return ", cut by the limit";
+  if (!is_optimal(plan)) return ", stopped by the limit";
   return plan.modes ? ", the limit left other modes untried" : ", the limit left other placements untried";
 }
 
@@ -123,13 +123,13 @@ std::string sharing_line(const Plan& plan, const Placement& placement) {
   std::vector<std::string> hosts;
   for (const Host& host : placement.hosts)
     hosts.push_back(fmt::format("{} share{} {}", counted(host.devices.size(), "device"),
-                                host.devices.size() == 1 ? "s" : "", host.cores));
+                                host.devices.size() == 1 ? "s" : "", counted(host.cores, "core")));
   return line("on shared cores", fmt::format("{} ({})", format_time(shared), fmt::join(hosts, ", ")));
 }
 
 std::string whole_step_line(const Plan& plan, const Placement& placement, const ModelFacts& facts) {
   const auto step = step_with_optimizer(plan, placement, facts);
-  return step ? line("whole step", format_time(*step) + " with the optimizer's") : "";
+  return step ? line("whole step", format_time(*step) + " with the optimizer") : "";
 }
 
 /// With the sizes of the plan, where it has them: then in the order given. What the search had no time for is
@@ -193,7 +193,7 @@ std::string summary(const Plan& plan, const Placement& placement, double seconds
   const Nanoseconds value = value_of(plan, placement);
   std::string text = fmt::format(
       "{}: {}{} on {}\n", printable(placement.name), counted(plan.micro_batches, "micro-batch"),
-      plan.sizes.empty() ? "" : " of sizes of their own", counted(placement.devices.size(), "device"));
+      plan.sizes.empty() ? "" : " of different sizes", counted(placement.devices.size(), "device"));
   if (plan.objective != Objective::makespan) {
     text +=
         line(to_string(plan.objective), fmt::format("{}, {}", format_time(value),
@@ -283,7 +283,7 @@ std::string contributions_text(const std::vector<Contribution>& contributions) {
                         row.after > 0 ? format_time(row.after) : "-",
                         row.bound > 0 ? format_time(row.bound) : "-");
   }
-  return text + "best, bound: where the technique made the best shorter, or the bound higher.\n";
+  return text + "best, bound: shown where the technique shortened the best plan or raised the bound.\n";
 }
 
 Json contributions_json(const std::vector<Contribution>& contributions) {

@@ -81,9 +81,9 @@ Row candidate_row(const Candidate& candidate, const Profile& profile, bool wins,
   row.memory = format_memory(most_memory(peaks_with_step(plan.peak_memory, *candidate.placement, step)));
   if (!notes) return row;
   if (candidate.shared > 0) {
-    row.note = fmt::format("{} with a core for each device", format_time(plan.makespan));
+    row.note = fmt::format("{} with one core per device", format_time(plan.makespan));
   } else {
-    row.note = is_optimal(plan) ? "optimal for it (proved)"
+    row.note = is_optimal(plan) ? "optimal for this placement (proved)"
                                 : "gap to its bound " + gap(candidate.value(), bound_of(plan));
   }
   row.note += fmt::format(", busiest device {}", format_time(busiest_device(*candidate.placement)));
@@ -148,11 +148,11 @@ std::string others_text(const JointChoice& choice, bool every) {
       if (c.bound > 0 && (nearest == nullptr || c.bound < nearest->bound)) nearest = &c;
     }
   }
-  if (proved > 0) text += fmt::format("{} more cannot be shorter (each by a proof)", proved);
+  if (proved > 0) text += fmt::format("{} more cannot be shorter (proved)", proved);
   if (nearest != nullptr)
-    text += fmt::format("; the nearest, {}, takes {} or more", nearest->name, format_time(nearest->bound));
+    text += fmt::format("; the closest, {}, takes at least {}", nearest->name, format_time(nearest->bound));
   if (proved > 0) text += ".\n";
-  if (impossible > 0) text += fmt::format("{} cannot be placed (each by a proof).\n", impossible);
+  if (impossible > 0) text += fmt::format("{} cannot be placed (proved).\n", impossible);
   for (std::size_t i = 0; i < std::min(other.size(), kMostNamed); ++i)
     text += fmt::format("{}: {}.\n", other[i]->name, other[i]->why_not);
   if (other.size() > kMostNamed)
@@ -169,7 +169,7 @@ std::string gain_text(const Baselines& base, const Candidate& best) {
     std::string text =
         fmt::format("{} times as fast as {}", ratio(value_of(one), best.value()), in_words(one));
     if (one.measured > 0)
-      text += fmt::format(" (measured: {} a step, with the optimizer's)", format_time(one.measured));
+      text += fmt::format(" (measured: {} per step, including the optimizer)", format_time(one.measured));
     if (!one.fits) text += " (which does not fit the memory)";
     parts.push_back(std::move(text));
   }
@@ -177,9 +177,8 @@ std::string gain_text(const Baselines& base, const Candidate& best) {
   std::string text = fmt::format("This plan is expected to be {}.\n", fmt::join(parts, ", and "));
   if (!base.yours && base.even && !best.options.inference)
     text +=
-        "What your run takes now is not known: the profile does not say how DeepSpeed divides the layers "
-        "over "
-        "so many devices.\n";
+        "The time of your current run is not known: the profile does not say how DeepSpeed divides the "
+        "layers over this many devices.\n";
   return text;
 }
 
@@ -191,7 +190,7 @@ std::string unused_text(const Placement& placement) {
     for (const int d : block.devices) names[d].clear();
   std::erase(names, "");
   if (names.empty()) return "";
-  return fmt::format("{} {} no stage, and a rank without one is refused: --all-devices gives each a part.\n",
+  return fmt::format("{} {} no stage, but every rank needs one: --all-devices gives each device a stage.\n",
                      fmt::join(names, ", "), names.size() == 1 ? "has" : "have");
 }
 
@@ -212,8 +211,8 @@ std::string idle_text(const JointChoice& choice) {
     if (all == nullptr || candidate.value() < all->value()) all = &candidate;
   }
   std::string text = fmt::format(
-      "It leaves {} idle. Launch {} (torchrun --nproc-per-node, deepspeed "
-      "--num_gpus): a rank without a stage is refused.\n--all-devices plans for {}",
+      "It leaves {} idle. Launch {} (torchrun --nproc-per-node, deepspeed --num_gpus): every rank needs a "
+      "stage.\n--all-devices plans for {}",
       idle_devices(best.idle, choice.devices), counted(best.devices(), "rank"), choice.devices);
   if (all != nullptr && best.value() > 0)
     text += fmt::format(": {} times as long", ratio(all->value(), best.value()));
@@ -224,9 +223,10 @@ std::string cut_text(const JointChoice& choice) {
   const std::size_t cut = cut_candidates(choice);
   if (!is_cut(choice)) return "";
   if (cut == 0)
-    return "The time was up before all moves were tried: a longer --time-limit may find a shorter plan.\n";
+    return "The search stopped before it had tried all moves: a longer --time-limit may find a shorter "
+           "plan.\n";
   return fmt::format(
-      "The time was up before {} could be ruled out: a longer --time-limit may find a shorter plan.\n",
+      "The search stopped before it could rule out {}: a longer --time-limit may find a shorter plan.\n",
       counted(cut, "candidate"));
 }
 
@@ -236,7 +236,7 @@ std::string sharing_text(const Candidate& best) {
   for (const Host& host : best.placement->hosts)
     text += fmt::format("{}{} share{} {}", text.empty() ? "" : ", ", counted(host.devices.size(), "device"),
                         host.devices.size() == 1 ? "s" : "", counted(host.cores, "core"));
-  return text + ": these makespans are of replays in which those that compute share them.\n";
+  return text + ": these makespans come from replays in which computing devices share the cores.\n";
 }
 
 /// Of those with a plan, but for the winner, the one with the least makespan; nullptr: there is none.
@@ -253,13 +253,13 @@ const Candidate* next_best(const JointChoice& choice) {
 std::string although_longer(const Candidate& best, const Candidate& shorter) {
   if (shorter.step > best.step)
     return fmt::format(
-        "{} was chosen: with the optimizer's step it takes {}, the least that was found within the memory; "
-        "{} has a shorter {}, and takes {} more with it",
+        "{} was chosen: including the optimizer's step it takes {}, the least found within the memory; {} "
+        "has a shorter {}, but takes {} more with that step",
         best.name, format_time(best.step), shorter.name, to_string(best.plan->objective),
         gap(shorter.step, best.step));
   return fmt::format(
-      "{} was chosen: it has {} blocks, {} has {} and is {} shorter, which a replay does not know", best.name,
-      best.placement->blocks.size(), shorter.name, shorter.placement->blocks.size(),
+      "{} was chosen: it has {} blocks; {} has {} and is {} shorter, which is within the error of a replay",
+      best.name, best.placement->blocks.size(), shorter.name, shorter.placement->blocks.size(),
       gap(best.value(), shorter.value()));
 }
 
@@ -269,7 +269,7 @@ std::string as_shortest(const JointChoice& choice) {
   const Candidate* next = next_best(choice);
   if (next != nullptr && next->value() < best.value()) return although_longer(best, *next);
   const std::string text = fmt::format(
-      "{} was chosen: its {} of {} is the shortest that was found within the memory{}; ", best.name,
+      "{} was chosen: its {} of {} is the shortest found within the memory{}; ", best.name,
       to_string(best.plan->objective), format_time(best.value()),
       choice.all_devices && choice.devices > 1 ? fmt::format(", on all {} devices", choice.devices) : "");
   if (next != nullptr && next->value() == best.value()) return text + next->name + " takes as long";
@@ -279,8 +279,7 @@ std::string as_shortest(const JointChoice& choice) {
   const bool proved = std::all_of(
       choice.candidates.begin(), choice.candidates.end(),
       [&](const Candidate& c) { return &c == &best || c.no_shorter || c.infeasible || c.forbidden; });
-  return text +
-         (proved ? "no other candidate could be shorter (each by a proof)" : "no other candidate has a plan");
+  return text + (proved ? "no other candidate can be shorter (proved)" : "no other candidate has a plan");
 }
 
 /// The winner against one that is shorter, with the optimizer's step or already without it: where its losses
@@ -299,8 +298,8 @@ std::string although_known(const JointChoice& choice, const Profile& profile) {
   return fmt::format("{} was chosen: {}, and its {} of {} is only {} longer than the shortest, {}. ",
                      best.name, why, what, format_time(its), gap(its, least), shortest.name) +
          fmt::format(
-             "That is within what the profile's times are known to: half of each one's samples are "
-             "off by up to {:.1f} %",
+             "That is within the uncertainty of the profile's times: half of the samples are off by up to "
+             "{:.1f} %",
              100 * unknown_share(profile));
 }
 
@@ -344,12 +343,11 @@ std::string limit_text(const JointChoice& choice, const Baselines& base, const P
   if (divided >= least) return "";
   const Nanoseconds usual = value_of(beside.front());
   const std::string how = layer.shardable
-                              ? "allow shards, which round (no --exact-losses)"
-                              : "make it a LayerSpec(nn.Linear) by itself, or give its class sharded(shard)";
+                              ? "allow shards, which change the rounding (no --exact-losses)"
+                              : "make it a separate LayerSpec(nn.Linear), or give its class sharded(shard)";
   return fmt::format(
-      "{} is {:.0f} % of the work, and whole on one of {} devices: no plan is more than {} times as fast as "
-      "{}. "
-      "Divided over the devices, up to {}: {}.",
+      "{} is {:.0f} % of the work and runs on one of {} devices: no plan is more than {} times as fast as "
+      "{}. If it is sharded over the devices, up to {}: {}.",
       layer.name, 100 * static_cast<double>(whole) / static_cast<double>(work), choice.devices,
       ratio(usual, least), in_words(beside.front()), ratio(usual, divided), how);
 }
@@ -425,8 +423,8 @@ std::vector<std::string> not_tried(const JointChoice& choice) {
     const Candidate* least = least_forbidden(choice, &one.rule);
     if (least != nullptr && least->bound > 0)
       lines.back() +=
-          fmt::format("; of these, {} takes {} or more, the plan {}", least->name, format_time(least->bound),
-                      format_time(choice.candidates[choice.winner].value()));
+          fmt::format("; the closest of these, {}, takes at least {}, the plan {}", least->name,
+                      format_time(least->bound), format_time(choice.candidates[choice.winner].value()));
   }
   return lines;
 }
@@ -452,9 +450,9 @@ std::string choice_text(const JointChoice& choice, const Baselines& base, const 
   }
   std::string text;
   if (unplanned && !every)
-    text = fmt::format(
-        "Rows without a makespan were not searched: their bound shows that they are not shorter{}.\n",
-        forbidden ? ", or they are not allowed" : "");
+    text =
+        fmt::format("Rows without a makespan were not searched: by their bound, they cannot be shorter{}.\n",
+                    forbidden ? ", or they are not allowed" : "");
   for (const std::string& line : not_tried(choice)) text += fmt::format("not tried: {}\n", line);
   return format_rows(rows) + wrapped(text + others_text(choice, every) + reason(choice, base, profile));
 }

@@ -58,11 +58,11 @@ std::string sizes_text(const Planned& planned, bool every) {
   auto list = sorted_by_sizes(planned);
   const std::size_t all = list.size();
   if (!every) list.resize(std::min<std::size_t>(all, 10));
-  std::string text = "placements, and what the best order found takes with these sizes\n";
+  std::string text = "makespan of the best order found for these sizes, by placement\n";
   for (const auto& [candidate, value] : list)
     text += fmt::format("{:1} {:>12}  {}\n", candidate == planned.choice.winner ? "*" : "",
                         format_time(value), planned.choice.candidates[candidate].name);
-  if (list.size() < all) text += fmt::format("  {} more are longer\n", all - list.size());
+  if (list.size() < all) text += fmt::format("  {} more take longer\n", all - list.size());
   return text + "\n";
 }
 

@@ -44,7 +44,8 @@ PartitionOptions partition_options(const Options& options, PartitionOptions on, 
   on.micro_batches = micro_batches;
   on.split_backward = options.flag("split_backward");
   on.inference = options.flag("inference");
-  if (on.inference && on.split_backward) throw UsageError("--inference has no backward for --split-backward");
+  if (on.inference && on.split_backward)
+    throw UsageError("--split-backward cannot be combined with --inference, which has no backward");
   on.allow_incomplete = options.flag("allow_incomplete");
   return on;
 }
@@ -62,12 +63,10 @@ FewerDevices fewer_devices(const Options& options, Objective objective) {
 std::vector<int> may_be_sharded(const Profile& profile, const std::string& named) {
   for (const int layer : find_layers(profile, named)) {
     if (!profile.layers[layer].shardable)
-      throw InputError(
-          "", 0,
-          fmt::format(
-              "--shard: the profile does not say that layer \"{}\" can be cut: nn.Embedding, nn.Linear "
-              "and classes with sharded(shard) can, and ostinato profile marks them",
-              profile.layers[layer].name));
+      throw InputError("", 0,
+                       fmt::format("--shard: the profile does not mark layer \"{}\" as shardable; ostinato "
+                                   "profile marks nn.Embedding, nn.Linear and classes with sharded(shard)",
+                                   profile.layers[layer].name));
   }
   return shardable_layers(profile);
 }
@@ -79,9 +78,9 @@ std::string why_nothing(const std::string& feature, const Profile& profile, cons
       std::any_of(layers.begin(), layers.end(), [](const LayerCost& l) { return l.after.has_value(); });
   const bool halves =
       std::any_of(layers.begin(), layers.end(), [](const LayerCost& l) { return l.halves(); });
-  if (feature == "shards" && wanted.shardable.empty()) return "no layer of the profile can be cut";
+  if (feature == "shards" && wanted.shardable.empty()) return "no layer of the profile can be sharded";
   if (feature == "branches" && !graph) return "the model of the profile is a chain";
-  if (feature == "split" && !halves) return "the profile has no backward in two halves";
+  if (feature == "split" && !halves) return "the profile has no split backwards";
   return "";
 }
 
@@ -120,7 +119,7 @@ int replicas_of(const std::string& text) {
   int number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error == std::errc() && end == text.data() + text.size() && number >= 1) return number;
-  throw UsageError(fmt::format("--replicas needs a number from 1, or auto, got \"{}\"", text));
+  throw UsageError(fmt::format("--replicas needs a whole number of at least 1, or auto; got \"{}\"", text));
 }
 
 /// By --without, --only, --exact-losses, --max-chunks and --fixed-ends.
@@ -248,13 +247,13 @@ PartitionOptions cut_options(const Options& options, PartitionOptions on, int mi
   if (recompute == "partly") wanted.recompute = Recompute::partly;
   if (recompute == "always") wanted.recompute = Recompute::always;
   if (wanted.inference && wanted.recompute != Recompute::never)
-    throw UsageError("--inference has no backward that --recompute would run a forward for");
+    throw UsageError("--recompute cannot be combined with --inference, which has no backward");
   if (wanted.micro_batches == 0) {
     const std::int64_t stages = static_cast<std::int64_t>(wanted.devices) * wanted.chunks;
     wanted.micro_batches = static_cast<int>(std::clamp<std::int64_t>(stages, 1, 1 << 20));
   }
   if (options.text("stages") == "graph" && wanted.chunks > 1)
-    throw UsageError("--stages graph has one stage per device: leave --chunks out");
+    throw UsageError("--chunks cannot be combined with --stages graph, which makes one stage per device");
   wanted.sharded = find_layers(profile, options.text("shard"));
   return wanted;
 }
@@ -285,7 +284,7 @@ void check_size(const Placement& placement, int micro_batches, const std::string
   if (steps <= kMostSteps) return;
   throw InputError(
       file, 0,
-      fmt::format("{} of {} are {}; at most {} can be planned, {} of this placement",
+      fmt::format("{} in {} make {}; at most {} can be planned, which is {} of this placement",
                   counted(placement.blocks.size(), "block"), counted(micro_batches, "micro-batch"),
                   counted(steps, "step"), kMostSteps,
                   counted(kMostSteps / static_cast<std::int64_t>(placement.blocks.size()), "micro-batch")));
@@ -294,7 +293,7 @@ void check_size(const Placement& placement, int micro_batches, const std::string
 void check_choices(const Placement& placement, const std::string& file) {
   if (!placement.choices.empty()) return;
   throw InputError(file, 0,
-                   "there is nothing for --choose: the placement has no [[choices]] (docs/formats.md)");
+                   "--choose needs [[choices]] in the placement (docs/formats.md), and there are none");
 }
 
 }  // namespace ostinato::core

@@ -72,15 +72,16 @@ void check_layers(const Profile& profile, const Placement& placement) {
   for (const Stage& stage : placement.stages)
     for (const int layer : stage.layers)
       if (layer >= static_cast<int>(profile.layers.size()))
-        throw InputError("", 0,
-                         fmt::format("stage \"{}\" of the placement has layer {}, and the profile has {}",
-                                     stage.name, layer, counted(profile.layers.size(), "layer")));
+        throw InputError(
+            "", 0,
+            fmt::format("stage \"{}\" of the placement has layer {}, but the profile has only {}", stage.name,
+                        layer, counted(profile.layers.size(), "layer")));
 }
 
 void check(const JointOptions& options) {
-  if (options.replicas != 1) throw UsageError("--sizes is of one pipeline's step: leave --replicas out");
+  if (options.replicas != 1) throw UsageError("--sizes cannot be combined with --replicas");
   if (options.search.method != "auto" || options.search.objective != Objective::makespan)
-    throw UsageError("--sizes searches the makespan of one step: leave --method and --objective out");
+    throw UsageError("--sizes cannot be combined with --method or --objective");
 }
 
 /// The order that was found for micro-batches of one size, where it is shorter and the memory holds it.
@@ -162,13 +163,13 @@ Planned plan_sizes(const Profile& profile, const JointOptions& options, const Ba
   BareSizes sizes = given;
   if (sizes.of == 0) sizes.of = profile.tokens;
   if (sizes.of == 0)
-    throw InputError("", 0,
-                     "the profile does not say which size its micro-batch has: size = ... at the top of the "
-                     "file of sizes does");
+    throw InputError(
+        "", 0,
+        "the profile does not say the size of its micro-batch: put size = ... at the top of the sizes file");
   if (profile.sizes.size() > 1 && sizes.of != profile.tokens)
     throw InputError("", 0,
-                     fmt::format("the size of the profile's micro-batch is given as {}, but the profile has "
-                                 "{}, and times by size that go with it: leave it out",
+                     fmt::format("size = {} is given for the profile's micro-batch, but the profile was "
+                                 "measured with {}: leave size out",
                                  sizes.of, profile.tokens));
   Planned planned = plan_profile(profile, options, searcher);
   const bool cut = planned.plan.search.cut_by_limit;
@@ -193,7 +194,7 @@ Planned plan_sizes(const Profile& profile, const JointOptions& options, const Ba
   for (std::size_t c = 0; c < planned.choice.candidates.size(); ++c)
     if (c != usual) consider(c);
   if (!best)
-    throw UndecidedError("no placement that was tried holds micro-batches of these sizes: " + why_not);
+    throw UndecidedError("micro-batches of these sizes fit none of the placements tried: " + why_not);
   planned.choice.winner = *best;  // which may have no plan but that for these sizes
   planned.plan.search.cut_by_limit |= cut;
   planned.cut |= planned.plan.search.cut_by_limit;
@@ -231,8 +232,8 @@ Plan with_sizes(const Plan& plan, const Placement& placement, const std::vector<
     if (other.peak_memory[d] <= device.memory) continue;
     throw InputError(
         "", 0,
-        fmt::format("with these sizes the plan's order needs {} on {}, which has {}; search "
-                    "--sizes finds one that fits, if there is one",
+        fmt::format("with these sizes the plan's order needs {} on {}, which has {}; ostinato search --sizes "
+                    "looks for an order that fits",
                     format_memory(other.peak_memory[d]), device.name, format_memory(device.memory)));
   }
   return other;

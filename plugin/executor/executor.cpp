@@ -1,4 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+// What execute() does with each instruction, in the list's order:
+// 1. Before a compute, waits until the device has ended all but the last one (hold_back()).
+// 2. Posts receives as far ahead as the itinerary allows. A receive is then only posted: its consumer waits
+//    for it.
+// 3. A send issues its tensors. A compute takes its inputs, from this rank or from a peer, runs its stage,
+//    and keeps the outputs until all that take them have.
+// The trace compares each with the plan as it ends. At the end of the step all sends must be over. After an
+// error run() refuses to go on, since the ranks' transfers no longer match.
 #include "plugin/executor/executor.h"
 
 #include <algorithm>
@@ -84,8 +92,7 @@ void Executor::set_program(Program program) {
   if (program.micro_batches != program_.micro_batches || program.ranks.size() != program_.ranks.size() ||
       !same_stages(program, program_) || exchanged(program, rank_) != exchanged(program_, rank_))
     throw ExecutionError(
-        "the next program has other stages, transfers or micro-batches than the one that the executor was "
-        "made for");
+        "the next program must have the stages, transfers and micro-batches of the executor's first program");
   // Element by element: others refer to the rank's list.
   for (std::size_t r = 0; r < program.ranks.size(); ++r) program_.ranks[r].swap(program.ranks[r]);
   program_.plan_sha256 = program.plan_sha256;

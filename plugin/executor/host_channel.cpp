@@ -154,7 +154,7 @@ std::map<int, Words> HostChannel::exchange(const std::map<int, Words>& mine, Tim
   std::map<int, Words> theirs;
   for (const auto& [rank, receive] : receives) {
     if (!receive.second->wait(timeout)) {
-      throw TimeoutError("rank " + std::to_string(rank) + " has not made its executor in time");
+      throw TimeoutError("rank " + std::to_string(rank) + " did not create its executor in time");
     }
     const auto* const said = receive.first.const_data_ptr<std::int64_t>();
     std::copy_n(said, theirs[rank].size(), theirs[rank].begin());
@@ -176,7 +176,7 @@ std::unique_ptr<Transfer> HostChannel::send(Tensors tensors, int rank) {
   }
   Peer& peer = found->second;
   const std::int64_t message = peer.sent++;
-  if (!peer.out->is_free(message)) throw ExecutionError("more messages are on their way than was said");
+  if (!peer.out->is_free(message)) throw ExecutionError("more messages are in flight than were announced");
   std::byte* to = peer.out->slot(message);
   for (const at::Tensor& tensor : tensors) {
     // Not memcpy: a tensor without elements has no address.

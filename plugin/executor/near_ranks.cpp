@@ -63,7 +63,7 @@ void NearRanks::complete(Transfer& transfer, int with) {
   } catch (const ExecutionError& error) {
     throw ExecutionError(who + ": " + error.what());
   }
-  throw TimeoutError(who + ", has not come to their exchange in " +
+  throw TimeoutError(who + ", did not join their exchange within " +
                      std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(timeout_).count()) +
                      " ms");
 }

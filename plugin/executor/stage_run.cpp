@@ -54,7 +54,7 @@ void expect_unchanged(const ProgramStage& stage, const at::Tensor& leaf, std::in
   if (!leaf.defined() || leaf.requires_grad() || !is_differentiable(leaf) || leaf._version() == version)
     return;
   throw ExecutionError("stage '" + stage.name +
-                       "' changes what it is given in place, which another stage may read: clone it first");
+                       "' changes its input in place, which another stage may read: clone it first");
 }
 
 /// Lets go of a leaf's data, and keeps its shape and strides, which its gradient will have. Aliases hold the
@@ -75,7 +75,7 @@ at::Tensor seed_of(const ProgramStage& stage, const std::vector<at::Tensor>& out
   if (outputs.empty() || !outputs[0].defined() || outputs[0].numel() != 1) {
     throw ExecutionError(
         "stage '" + stage.name +
-        "' feeds no other stage: its first output must be the scalar that backward starts from");
+        "' feeds no other stage: its first output must be the scalar from which the backward starts");
   }
   return outputs[0].requires_grad() ? at::ones_like(outputs[0]) : at::Tensor();
 }

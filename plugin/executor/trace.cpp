@@ -27,7 +27,7 @@ void Trace::ran(int index, Action action, int stage, int micro_batch, const Mome
     const Instruction run{.action = action, .stage = stage, .micro_batch = micro_batch};
     throw ExecutionError("rank " + std::to_string(rank_) + " ran " + to_string(run) + " where the plan has " +
                          to_string(planned) + ", instruction " + std::to_string(index) +
-                         (done_[index] ? ", which ran already"
+                         (done_[index] ? ", which has already run"
                           : in_turn    ? ""
                                        : ", out of turn"));
   }

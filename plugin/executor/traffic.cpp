@@ -43,10 +43,10 @@ at::Tensor laid_out(const at::Tensor& tensor) {
 }
 
 constexpr const char* kShapesHint =
-    "where shapes change, say so: PipelineModule(dynamic_shape=True), or Pipeline(dynamic_shapes=True)";
+    "if shapes change, set PipelineModule(dynamic_shape=True) or Pipeline(dynamic_shapes=True)";
 constexpr const char* kFrozenHint =
-    "where parameters were frozen or freed since, call Pipeline.reset_shapes(), or DeepSpeed's "
-    "reset_activation_shape(), on all ranks";
+    "if parameters were frozen or unfrozen since, call Pipeline.reset_shapes() or DeepSpeed's "
+    "reset_activation_shape() on all ranks";
 
 /// Apart from whether a gradient comes back.
 bool alike(MessageSpec one, const MessageSpec& other) {

@@ -1,4 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
+// 1. check_each(): every instruction names a stage, rank, micro-batch and edge that exist.
+// 2. check_pairs(): messages carry no name, so the k-th send from a rank to another must belong to the k-th
+//    receive there.
+// 3. check_complete(): every stage runs each micro-batch once forward and, if it has a backward, once
+//    backward (whole, or both halves) on each of its ranks.
+// 4. One execution from a work list of ranks: a rank goes on while all that its instruction needs stand at
+//    theirs; what it moves is put back on the list. A compute must find its inputs on the rank, a send its
+//    tensor.
+// 5. If a list has not ended, stuck() says for each rank what it waits for.
+// Each instruction runs once; sets of what a rank holds make that O(n log n).
 #include "plugin/lowering/deadlock.h"
 
 #include <algorithm>
@@ -41,8 +51,8 @@ class Execution {
         }
         const int sender = is_send(i->action) ? rank : i->peer;
         if (!produced(sender, *current(sender)))
-          return where(sender, at_[sender]) + " comes before what it sends";
-        if (!transfer(rank, *i)) return where(rank, at_[rank]) + " brings what is there already";
+          return where(sender, at_[sender]) + " comes before its tensor is computed";
+        if (!transfer(rank, *i)) return where(rank, at_[rank]) + " receives a tensor that is already there";
         runnable.push_back(i->peer);
       }
     }
@@ -85,7 +95,7 @@ class Execution {
       const bool ascending =
           std::ranges::adjacent_find(stage.devices, std::greater_equal<>()) == stage.devices.end();
       if (stage.devices.empty() || !ascending || stage.devices.front() < 0 || stage.devices.back() >= ranks)
-        return "stage '" + stage.name + "' has no ranks, or ranks that are not there";
+        return "stage '" + stage.name + "' has no ranks, or ranks that do not exist";
     }
     for (int r = 0; r < ranks; ++r) {
       for (std::size_t k = 0; k < program_.ranks[r].size(); ++k) {
@@ -127,7 +137,7 @@ class Execution {
         if (k >= sent.size()) return where(pair.second, received[k]) + " has no send";
         if (!partners(program_.ranks[pair.first][sent[k]], program_.ranks[pair.second][received[k]])) {
           return where(pair.first, sent[k]) + " meets " + where(pair.second, received[k]) + ": message " +
-                 std::to_string(k) + " of this pair is not the one that is expected";
+                 std::to_string(k) + " of this pair is not the one that the receiver expects";
         }
       }
     }
@@ -143,7 +153,7 @@ class Execution {
         const Instruction& i = program_.ranks[r][k];
         if (!is_compute(i.action)) continue;
         if (++count[{i.stage, r, i.micro_batch}][i.action] > 1)
-          return where(r, k) + " stands twice in the program";
+          return where(r, k) + " occurs twice in the program";
       }
     }
     for (int s = 0; s < static_cast<int>(program_.stages.size()); ++s) {

@@ -50,7 +50,7 @@ Plan lengthened(const Plan& plan, const Placement& placement, int micro_batches)
   if (!plan.sizes.empty())
     throw InputError("", 0,
                      "the plan is for " + std::to_string(plan.micro_batches) +
-                         " micro-batches of sizes of their own, and cannot be made longer: search one for " +
+                         " micro-batches of different sizes, and cannot be made longer: search one for " +
                          std::to_string(micro_batches));
   Plan result = plan;
   result.lower_bound = {};

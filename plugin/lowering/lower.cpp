@@ -1,4 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+// 1. The stages, read off the blocks (stage_graph.h); modes that are taken become "recompute" or are
+//    refused.
+// 2. An event for each step of the plan, chained in the plan's order on each device. Of two steps with one
+//    start, the one that takes no time goes first; between two such, the dependencies decide.
+// 3. An event for each input on each device that does not hold it, between its producer and its consumer.
+// 4. place(): a topological order with the smallest key first (Kahn), projected on the ranks. A circle means
+//    that the plan contradicts the placement.
+// 5. The proof of deadlock.h. The cost is O(n log n) in events.
 #include "plugin/lowering/lower.h"
 
 #include <algorithm>
@@ -52,9 +60,9 @@ std::set<std::string> recomputing(const Placement& placement, const std::vector<
       throw InputError("", 0,
                        "mode '" + mode.name + "' of choice '" + choice.name +
                            "' cannot be enforced: it changes block '" + block.name +
-                           "' but not its kind, and only whole against split backwards, and a mode called "
-                           "'recompute', can be chosen at run time; write what the model does (offload) into "
-                           "the blocks themselves, or search without --choose");
+                           "' but not its kind. At run time only whole or split backwards, and a mode called "
+                           "'recompute', can be chosen; for anything else that the model does (offload), "
+                           "write its costs into the blocks, or search without --choose");
     }
   }
   return stages;
@@ -126,9 +134,10 @@ class Lowering {
       events_.push_back(std::move(event));
     }
     if (std::count(computes_.begin(), computes_.end(), -1) > 0 || events_.size() != computes_.size()) {
-      throw InputError("", 0,
-                       "the plan does not run every block once for each micro-batch, of which it has " +
-                           std::to_string(plan_.micro_batches));
+      throw InputError(
+          "", 0,
+          "the plan does not run every block exactly once per micro-batch; its number of micro-batches is " +
+              std::to_string(plan_.micro_batches));
     }
   }
 

@@ -32,7 +32,7 @@ int& slot(StageBlocks& blocks, Kind kind) {
 void check_block(const Placement& placement, const Block& block) {
   if (block.kind == Kind::other) {
     refuse(placement, "block " + quoted(block.name) +
-                          " is of kind \"other\"; a stage runs forward and backward blocks only");
+                          " is of kind \"other\"; a stage can only run forward and backward blocks");
   }
 }
 

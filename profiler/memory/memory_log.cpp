@@ -15,7 +15,7 @@ MemoryLog::~MemoryLog() { stop(); }
 
 void MemoryLog::start() {
   const std::lock_guard lock(mutex_);
-  if (running_.load() != nullptr) throw std::logic_error("a memory log is running already");
+  if (running_.load() != nullptr) throw std::logic_error("a memory log is already running");
   used_ = 0;
   dropped_ = 0;
   running_.store(this);

@@ -210,7 +210,7 @@ void OperatorRecorder::start(const RecordOptions& options) {
   state_->claimed = 0;
   State* none = nullptr;
   if (!active.compare_exchange_strong(none, state_.get(), std::memory_order_acq_rel)) {
-    throw std::logic_error("an operator recorder is running already");
+    throw std::logic_error("an operator recorder is already running");
   }
   state_->options = options;
   state_->range = cupti::encode(kOutside);

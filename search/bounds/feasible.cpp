@@ -44,7 +44,7 @@ std::string too_much_at_once(const Instance& in, const std::vector<Held>& held, 
     // What takes and gives back at one instant holds nothing after it.
     if (in.time(b) == 0 || needed[b] <= in.room(d)) continue;
     return fmt::format(
-        "while block {} runs, its micro-batch alone needs {} bytes, and {} are left beside static memory",
+        "while block {} runs, its micro-batch alone needs {} bytes, but static memory leaves only {}",
         in.placement().blocks[b].name, static_cast<Bytes>(needed[b]), in.room(d));
   }
   return "";
@@ -203,9 +203,8 @@ std::string what_cannot_fit(const Instance& in, const Bounds& bounds, int micro_
     }
     const __int128 kept = left_behind(in, d);
     if (kept * micro_batches <= in.room(d)) continue;
-    return device +
-           fmt::format("{}: each keeps {} bytes when all is done, and {} are left beside static memory",
-                       counted(micro_batches, "micro-batch"), static_cast<Bytes>(kept), in.room(d));
+    return device + fmt::format("{}: each keeps {} bytes to the end, but static memory leaves only {}",
+                                counted(micro_batches, "micro-batch"), static_cast<Bytes>(kept), in.room(d));
   }
   return "";
 }
@@ -224,7 +223,8 @@ std::vector<int> fitting_order(const Instance& in, const Bounds& bounds, int mic
   OneMicroBatch one(in);
   if (one.find()) return one.order();
   if (one.exhausted() && all_matched(in, bounds) && !memory_in_no_time(in)) {
-    throw InfeasibleError("one micro-batch alone fits in no order of its blocks: all orders were tried");
+    throw InfeasibleError(
+        "not even one micro-batch fits, in any order of its blocks (all orders were tried)");
   }
   return {};
 }

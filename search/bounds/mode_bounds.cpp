@@ -94,7 +94,7 @@ class DeviceModes {
       possible = value;
       least.modes = modes;
     } while (next(d, modes));
-    if (!possible) throw InfeasibleError(sets == 1 ? why : "whichever modes are taken: " + why);
+    if (!possible) throw InfeasibleError(sets == 1 ? why : "with any modes: " + why);
     least.value = *stated;
     return least;
   }

@@ -1,4 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+// For one direction of time, level by level (docs/bounds.md, E; a level holds partial schedules of equally
+// many steps):
+// 1. choices(): the next step of each block that has its inputs and its memory, that could not have started
+//    before the last step (E2), and that starts before a harmless step would end (E3).
+// 2. Each child is dropped if may_end_in_time() shows that some step, or the work left on a device, misses
+//    the deadline.
+// 3. Of children with equal counts only those stay that no other one dominates (E4).
+// If a level is empty, no schedule meets the deadline. Work counts blocks per child; all states of two
+// levels are in memory.
 #include "search/bounds/trial.h"
 
 #include <algorithm>

@@ -1,4 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+// Earliest computes W1 to W5 for one direction of time; the tails are those of the mirrored instance.
+// 1. Once: for each block on each of its devices, the blocks that precede it there, and the bytes of a
+//    micro-batch that it finds held. With an origin, also which blocks wait for that device at all.
+// 2. Micro-batch by micro-batch, blocks in topological order: the previous micro-batch (W2), the inputs
+//    (W1), the work that must come before on the device (W3), the memory that must have been given back
+//    (W4).
+// 3. After as many micro-batches as kMostWork allows (pairs of related blocks times their square), the last
+//    distances repeat (W5). The checker has the same limit, so both compute the same figures.
 #include "search/bounds/windows.h"
 
 #include <algorithm>

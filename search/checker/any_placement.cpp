@@ -343,7 +343,7 @@ std::string mismatch(const Plan& plan, const PlacementFile& file, const Profile&
     return fmt::format("the profile is of another model ({}, {:.12}) than the placement ({}, {:.12})",
                        profile.model, profile.model_sha256, file.placement.name, model);
   if (!plan.any_placement)
-    return "the plan claims nothing of other placements: only `ostinato plan` writes any_placement";
+    return "the plan claims nothing about other placements: only `ostinato plan` writes any_placement";
   const AnyPlacement& any = *plan.any_placement;
   const auto layers = static_cast<int>(profile.layers.size());
   if (std::any_of(any.sharded.begin(), any.sharded.end(), [&](int l) { return l >= layers; }))
@@ -352,14 +352,14 @@ std::string mismatch(const Plan& plan, const PlacementFile& file, const Profile&
   for (const Stage& stage : file.placement.stages) end = std::max(end, stage.layers.back() + 1);
   if (end > layers) return fmt::format("the placement has {}, the profile {}", counted(end, "layer"), layers);
   if (any.devices != static_cast<int>(cluster.devices.size()))
-    return fmt::format("any_placement is of {}, but the devices given are {}", counted(any.devices, "device"),
+    return fmt::format("any_placement is for {}, but {} are given", counted(any.devices, "device"),
                        cluster.devices.size());
   const Nanoseconds value = plan.objective == Objective::span ? plan.span : plan.makespan;
   if (any.lower_bound > value)
-    return fmt::format("any_placement.lower_bound is {} ns, and this plan takes {} ns", any.lower_bound,
+    return fmt::format("any_placement.lower_bound is {} ns, but this plan takes only {} ns", any.lower_bound,
                        value);
   if (any.lower_bound > 0 && plan.objective == Objective::latency)
-    return "any_placement.lower_bound is of the latency, of which nothing is proved";
+    return "any_placement.lower_bound is for the latency, for which nothing is proved";
   return "";
 }
 
@@ -372,7 +372,7 @@ std::string statement(const Proof& proof, Nanoseconds claim, std::int64_t most_w
   return proof.refutes(claim - 1, most_work) ? "D1" : "";
 }
 
-/// Which placements the claim is of, where the profile allows more: ", if it divides none of its layers".
+/// Which placements the claim is of, where the profile allows more: ", if it shards no layers".
 std::string within(const AnyPlacement& any, const Placement& placement, const Profile& profile) {
   const auto& layers = profile.layers;
   const auto shardable = [](const LayerCost& layer) { return layer.shardable; };
@@ -385,7 +385,7 @@ std::string within(const AnyPlacement& any, const Placement& placement, const Pr
   if (divides && any.sharded.size() < layers.size()) {
     std::vector<std::string> names;
     for (const int l : any.sharded) names.push_back(layers[l].name);
-    rules.push_back("divides none of its layers" +
+    rules.push_back("shards no layers" +
                     (names.empty() ? "" : fmt::format(" but {}", fmt::join(names, ", "))));
   }
   if (!any.split && std::any_of(layers.begin(), layers.end(), halves) &&
@@ -406,12 +406,11 @@ CheckResult check_any_placement(const Plan& plan, const PlacementFile& file, con
   const Nanoseconds claim = plan.any_placement->lower_bound;
   const std::string by = statement(Proof(plan, file.placement, profile, cluster), claim, most_work);
   const bool alike = cluster.kinds.size() == 1;
-  const std::string of =
-      fmt::format("{} over {}{}", counted(profile.layers.size(), "layer"),
-                  counted(cluster.devices.size(), "device"), alike ? " that are all alike" : "");
+  const std::string of = fmt::format("{} over {}{}", counted(profile.layers.size(), "layer"),
+                                     counted(cluster.devices.size(), "device"), alike ? " of one kind" : "");
   if (by.empty())
-    return {{fmt::format("any_placement.lower_bound is {} ns, but that is not proved of {}{}", claim, of,
-                         alike ? ": were these the devices that the plan is made for?" : "")},
+    return {{fmt::format("any_placement.lower_bound is {} ns, but that is not proved for {}{}", claim, of,
+                         alike ? ": is the plan for these devices?" : "")},
             {}};
   return {{},
           {fmt::format("no placement of {} has a {} below {} ns ({}){}", of, to_string(plan.objective), claim,

@@ -49,9 +49,10 @@ void check_steady_state(const Timetable& table, Report& report) {
       const Wide wanted = static_cast<Wide>(table.start(b, i)) + steady.period;
       const Nanoseconds actual = table.start(b, i + steady.unroll);
       if (actual == wanted) continue;
-      report.fail(fmt::format(
-          "{} starts at {} ns; by steady_state, a period of {} ns after micro-batch {}, it should at {} ns",
-          table.step_name(b, i + steady.unroll), actual, steady.period, i, to_text(wanted)));
+      report.fail(
+          fmt::format("{} starts at {} ns; by steady_state, a period of {} ns after micro-batch {}, it "
+                      "should start at {} ns",
+                      table.step_name(b, i + steady.unroll), actual, steady.period, i, to_text(wanted)));
     }
   }
   if (report.failures() > before) return;
@@ -105,7 +106,7 @@ void check_objective_claims(const Timetable& table, const Bounds& bounds, std::i
   const Nanoseconds claim = plan.lower_bound.objective;
   if (plan.objective == Objective::makespan) {
     if (claim != 0 || plan.optimal.objective)
-      report.fail("lower_bound and optimal speak of the span or the latency, which was not minimised");
+      report.fail("lower_bound and optimal name the span or the latency, which was not the objective");
     return;
   }
   if (claim == 0 && !plan.optimal.objective) return;
@@ -143,7 +144,7 @@ void check_period_claims(const Timetable& table, const Bounds& bounds, Report& r
   }
   if (plan.steady_state.count > 0 && plan.steady_state.period < plan.lower_bound.period) {
     report.fail(fmt::format(
-        "steady_state.period is {} ns, below its lower bound of {} ns: these repetends cannot go on",
+        "steady_state.period is {} ns, below its lower bound of {} ns: these repetends cannot repeat",
         plan.steady_state.period, plan.lower_bound.period));
   }
   if (!plan.optimal.period) return;
@@ -151,7 +152,7 @@ void check_period_claims(const Timetable& table, const Bounds& bounds, Report& r
     report.fail(fmt::format("optimal.period is true, but the period is {} ns and its lower bound {} ns",
                             plan.steady_state.period, plan.lower_bound.period));
   } else if (!repetends_overlap(table)) {
-    report.fail("optimal.period is true, but there is no time at which all blocks repeat");
+    report.fail("optimal.period is true, but at no time do all blocks repeat");
   } else if (proved.value >= plan.steady_state.period) {
     report.pass(fmt::format("the period of {} ns is optimal", plan.steady_state.period));
   }
@@ -179,12 +180,12 @@ bool sizes_hold(const Plan& plan, const Placement& placement, Report& report) {
   if (plan.modes || plan.capacity || plan.any_placement || plan.objective != Objective::makespan ||
       plan.steady_state.count != 0 || plan.lower_bound.period != 0 || plan.optimal.period)
     report.fail(
-        "micro-batches of sizes of their own go with no modes, capacity, any_placement, steady state or "
-        "other objective than the makespan");
+        "a plan with sizes must not have modes, capacity, any_placement, a steady state or an objective "
+        "other than the makespan");
   for (const ScheduledBlock& step : plan.schedule)
     if (step.block < 0 || step.block >= static_cast<int>(placement.blocks.size()) || step.micro_batch < 0 ||
         step.micro_batch >= plan.micro_batches)
-      report.fail(fmt::format("a step names block {} of micro-batch {}; the plan is of {} and {}", step.block,
+      report.fail(fmt::format("a step names block {} of micro-batch {}; the plan has {} and {}", step.block,
                               step.micro_batch, counted(placement.blocks.size(), "block"),
                               counted(plan.micro_batches, "micro-batch")));
   return report.failures() == before;
@@ -245,7 +246,7 @@ void refuse_unless_it_runs(const Plan& plan, const Placement& written, const std
                            const std::string& placement_file) {
   const CheckResult check = check_schedule(plan, written);
   if (check.ok()) return;
-  std::string message = "the plan does not hold for " + placement_file + ":";
+  std::string message = "the plan is not correct for " + placement_file + ":";
   for (const std::string& failure : check.failures) message += "\n  " + failure;
   throw InputError(plan_file, 0, message);
 }

@@ -1,4 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+// 1. It applies only where sums stay far from the ends of int64 and no block changes memory in no time;
+//    otherwise the verdict is `inapplicable`.
+// 2. Forwards with three quarters of the work; if that does not decide, backwards with the rest, provided
+//    that a schedule read backwards is one as well.
+// 3. search(): each level extends all partial schedules by one step (partial.h) and drops what cannot end in
+//    time, and what another one with the same counts dominates. An empty level proves that no schedule ends
+//    below.
+// Work counts blocks per child; two levels are in memory.
 #include "search/checker/exhaust.h"
 
 #include <algorithm>

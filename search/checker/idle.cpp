@@ -1,4 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+// 1. From each end of the schedule (Side): the takers of memory with what gives it back, and the blocks on
+//    the device that must follow them. Blocks that follow no taker need no memory.
+// 2. At every instant at which a step may have started or ended, the most work that can have started before:
+//    what needs no memory, then whatever does most work for its memory, the last of it in part. The rest of
+//    the time was idle.
+// 3. idle_bound() pairs an instant of one end with one of the other that leave work between them: all the
+//    work and both idle times are needed.
+// The cost of each side is limited by kMostIdleWork, which the search knows too.
 #include "search/checker/idle.h"
 
 #include <algorithm>

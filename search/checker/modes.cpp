@@ -89,7 +89,7 @@ Bound on_device(const Placement& placement, int device, Objective objective, int
     if (first || bound.value < least.value) least = bound;
     first = false;
   } while (next_set(placement, local, fixed));
-  least.why += fmt::format(", whichever modes device {} takes", device);
+  least.why += fmt::format(", with any modes on device {}", device);
   return least;
 }
 

@@ -11,13 +11,13 @@ Bound prove(const Bounds& bounds, const Claim& claim, std::int64_t most_work, Re
   const Exhaustion tried = try_all(bounds, claim.objective, claim.micro_batches, claim.value, most_work);
   switch (tried.verdict) {
     case Verdict::none:
-      return {claim.value, fmt::format("E: all others were tried, {} of work", tried.work)};
+      return {claim.value, fmt::format("E: trial of all schedules, {} of work", tried.work)};
     case Verdict::some:
-      report.fail(fmt::format("a schedule ends before {}, which is {} ns", claim.key, claim.value));
+      report.fail(fmt::format("a schedule ends before the {} of {} ns", claim.key, claim.value));
       break;
     case Verdict::unknown:
       report.fail(
-          fmt::format("no statement proves that {} is {} ns, and the trial of all schedules did not "
+          fmt::format("{} is {} ns, but no statement proves it, and the trial of all schedules did not "
                       "within its limit of {} of work",
                       claim.key, claim.value, most_work));
       break;

@@ -124,17 +124,18 @@ void check_memory(const Timetable& table, Report& report) {
   for (int d = 0; d < table.devices(); ++d) {
     const Device& device = table.placement().devices[d];
     if (device.static_memory > device.memory) {
-      report.fail(fmt::format("{} holds {} bytes always, {} more than its {}", table.device_name(d),
+      report.fail(fmt::format("{} always holds {} bytes, {} more than its {}", table.device_name(d),
                               device.static_memory, device.static_memory - device.memory, device.memory));
       continue;
     }
     const MemoryChange* over = nullptr;
     const Wide peak = peak_of(device, changes[d], &over);
     if (over == nullptr || device.memory == kUnlimited) continue;
-    report.fail(fmt::format(
-        "{} is over its {} bytes from {} ns on, when {} starts there; at its peak it is {} bytes over",
-        table.device_name(d), device.memory, over->at, table.step_name(over->block, over->micro_batch),
-        to_text(peak - device.memory)));
+    report.fail(
+        fmt::format("{} exceeds its {} bytes from {} ns on, when {} starts there; at its peak it exceeds "
+                    "them by {} bytes",
+                    table.device_name(d), device.memory, over->at,
+                    table.step_name(over->block, over->micro_batch), to_text(peak - device.memory)));
   }
 }
 
@@ -159,7 +160,7 @@ void expect_figure(Report& report, const std::string& what, const char* unit, st
 void check_schedule(const Timetable& table, Report& report) {
   run(table, report, check_devices, "every device runs one block at a time");
   run(table, report, check_dependencies, "every block starts after its inputs have arrived");
-  run(table, report, check_memory, "no device is ever over its memory");
+  run(table, report, check_memory, "no device ever exceeds its memory");
 }
 
 void check_listing(const Plan& plan, const Placement& placement, Report& report) {

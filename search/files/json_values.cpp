@@ -94,8 +94,7 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
         what.find("missing closing quote") != std::string::npos)
       fail("the file ends in the middle of its JSON: was it cut off, or is it still being written?");
     if (at_its_begin)
-      fail(
-          "not valid JSON, from its first character on: is this the right file, and the right place for it?");
+      fail("not JSON, from the first character on: is this the right file, given for the right argument?");
     fail("not valid JSON: " + printable(what));
   }
 

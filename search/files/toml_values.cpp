@@ -121,8 +121,7 @@ toml::table parse(std::string_view text, const std::string& file) {
   }
   // toml++ 3.3 takes some of them for white space, and is at a loss for words about others.
   if (const int line = toml_line_beyond_ascii(text); line > 0) {
-    throw InputError(file, line,
-                     "not valid TOML: a character that is not ASCII outside of quotes and comments");
+    throw InputError(file, line, "not valid TOML: non-ASCII character outside quotes and comments");
   }
   try {
     return toml::parse(text);
@@ -133,7 +132,8 @@ toml::table parse(std::string_view text, const std::string& file) {
     if (what.starts_with("Error while parsing") && colon != std::string_view::npos)
       what.remove_prefix(colon + 2);
     if (text.substr(0, text.find_first_not_of(" \t\r\n") + 1).ends_with('{'))
-      throw InputError(file, 1, "not TOML but JSON: is this the right file, and the right place for it?");
+      throw InputError(file, 1,
+                       "this is JSON, not TOML: is it the right file, given for the right argument?");
     throw InputError(file, static_cast<int>(error.source().begin.line), "not valid TOML: " + printable(what));
   }
 }

@@ -169,15 +169,15 @@ void check_format(const Value& root, const std::string& file, std::string_view e
   const auto key = std::find(root.keys.begin(), root.keys.end(), "format");
   if (key == root.keys.end()) {
     throw InputError(file, root.line,
-                     "no 'format'; " + in_quotes(expected) + " is needed here: is this the right file?");
+                     "no 'format'; " + in_quotes(expected) + " is expected here: is this the right file?");
   }
   const Value& format = root.items[key - root.keys.begin()];
   if (format.kind == ValueKind::text && format.text == expected) return;
   const std::string is = "'format' is " + shown(format), wanted = in_quotes(expected);
   const bool same_kind = format.text.starts_with(expected.substr(0, expected.find('/') + 1));
   if (format.kind != ValueKind::text || same_kind)
-    throw InputError(file, format.line, is + "; this version reads " + wanted);
-  throw InputError(file, format.line, is + "; " + wanted + " is needed here: is this the right file?");
+    throw InputError(file, format.line, is + "; this version of ostinato reads " + wanted);
+  throw InputError(file, format.line, is + "; " + wanted + " is expected here: is this the right file?");
 }
 
 Fields::Fields(const Value& object, const std::string& file, std::string_view what,
@@ -225,7 +225,7 @@ double Fields::decimal(std::string_view key) const {
   const Value& value = need_any(key);
   if (value.kind == ValueKind::integer && value.integer >= 0) return static_cast<double>(value.integer);
   if (value.kind != ValueKind::decimal)
-    fail(&value, in_quotes(key) + " must be a number from 0, not " + shown(value));
+    fail(&value, in_quotes(key) + " must be a number of at least 0, not " + shown(value));
   double number = -1;
   std::from_chars(value.text.data(), value.text.data() + value.text.size(), number);
   if (!(number >= 0) || !std::isfinite(number))

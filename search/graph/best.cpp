@@ -1,4 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+// 1. The starts: HEFT on all devices and on the fastest of them, every strategy with every schedule, and, if
+//    memory refused one of these, packings of the groups. Each is packed to the left.
+// 2. The bound, before the search; for large graphs beside it.
+// 3. Small graphs by exhaustion (exact.h), which proves its result or that nothing fits.
+// 4. Else runs of local search from the up to four best starts, with both kinds of moves by turns. Results
+//    are compared in the order of the runs, so the number of threads does not change the answer.
 #include "search/graph/best.h"
 
 #include <fmt/format.h>

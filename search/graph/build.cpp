@@ -33,7 +33,7 @@ class Ids {
     const auto found = index_.find(id);
     if (found != index_.end()) return found->second;
     throw InputError(source_, row.line,
-                     fmt::format("vertex {} names {} as {}, and no row has that id", row.id, id, role));
+                     fmt::format("vertex {} names {} as {}, but no row has that id", row.id, id, role));
   }
 
  private:

@@ -187,7 +187,7 @@ OperatorGraph parse_graph_csv(std::string_view text, const std::string& source) 
     v.tensor = rows.number(4, 0, kMaxGraphNumber);
     v.operations = rows.number(5, 0, kMaxGraphNumber);
     v.memory = rows.number(6, 0, kMaxGraphNumber);
-    if (rows.text(7).empty()) rows.fail("the device kind is empty; write NO where any device will do");
+    if (rows.text(7).empty()) rows.fail("the device kind is empty; write NO if any device will do");
     if (rows.text(7) != "NO") v.kind = rows.text(7);
     if (rows.has(8)) v.name = rows.text(8);
     vertices.push_back(std::move(v));
@@ -212,7 +212,7 @@ GraphDevices parse_devices_csv(std::string_view text, const std::string& source)
     device.speed = rows.number(2, 1, kMaxGraphNumber);
     rates.push_back(rows.list(3, 0, kMaxGraphNumber));
     device.kind = rows.text(4);
-    if (device.kind.empty()) rows.fail("the kind is empty; it is CPU or GPU, say");
+    if (device.kind.empty()) rows.fail("the kind is empty; give one, such as CPU or GPU");
     devices.devices.push_back(std::move(device));
     lines.push_back(rows.line());
   }

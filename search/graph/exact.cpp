@@ -1,4 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+// 1. Once: the least time from the start of each vertex on each device to the end of all, backwards through
+//    the graph.
+// 2. extend(), depth first: look_ahead() computes the earliest starts of all that is left and drops the node
+//    if a path, the memory or the work cannot do; dominated() drops it if a node seen before is no later in
+//    anything that counts. The vertices that have their inputs are then tried on each device, the earliest
+//    end first.
+// 3. keep() takes complete schedules that are shorter, and lowers the limit of all nodes to come.
+// `complete` unless nodes or time ran out: then nothing shorter than the result, or than `below`, exists.
+// All nodes that were not dominated stay in memory.
 #include "search/graph/exact.h"
 
 #include <algorithm>

@@ -27,7 +27,7 @@ GraphCosts::GraphCosts(const OperatorGraph& graph, const GraphDevices& devices)
     const std::size_t others = graph.groups[g].size() - 1;
     if (kind >= 0 && !has_kind(graph.kinds[kind])) refuse_kind(v, graph.kinds[kind]);
     throw InfeasibleError(fmt::format(
-        "{}: vertex {}{} needs {} of memory on one {}, and no device of {} has it",
+        "{}: vertex {}{} needs {} of memory on one {}, but no device of {} has that much",
         graph.lines[v] > 0 ? fmt::format("{}:{}", graph.source, graph.lines[v]) : graph.source, graph.ids[v],
         others == 0 ? "" : fmt::format(" with the {} that must share its device", others),
         graph.group_memory[g], kind < 0 ? "device" : graph.kinds[kind], devices.source));
@@ -46,7 +46,7 @@ void GraphCosts::refuse_kind(int vertex, const std::string& kind) const {
   std::sort(kinds.begin(), kinds.end());
   kinds.erase(std::unique(kinds.begin(), kinds.end()), kinds.end());
   throw InfeasibleError(fmt::format(
-      "{}: vertex {} needs a device of the kind {}, and {} has none, but {}{}",
+      "{}: vertex {} needs a device of the kind {}, but {} has only {}{}",
       graph_.lines[vertex] > 0 ? fmt::format("{}:{}", graph_.source, graph_.lines[vertex]) : graph_.source,
       graph_.ids[vertex], in_quotes(kind), devices_.source, fmt::join(kinds, ", "),
       did_you_mean(kind, kinds)));

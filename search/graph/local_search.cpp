@@ -1,4 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+// 1. improve() runs three rounds of 1, 4 and 16 parts of the work, each from the best of the one before.
+// 2. A round searches a part of the sequence at a time (choose_scope()), at times all of it.
+// 3. propose() draws a change at a vertex of the critical path: an order, a group, a stretch or a position;
+//    make_room() sends other groups away if the device lacks memory.
+// 4. try_change() computes the longest path through the changed window only, and takes the change if that is
+//    below the makespan plus a random threshold, which falls with the square of the work left.
+// Work counts vertices looked at, proposals included.
 #include "search/graph/local_search.h"
 
 #include <algorithm>

@@ -295,7 +295,7 @@ GraphSchedule parse_graph_schedule(std::string_view word) {
     if (word == to_string(s)) return s;
   const std::string near = nearest(word, kScheduleNames);
   throw InputError("", 0,
-                   fmt::format("there is no schedule \"{}\"{}; there are fifo, pct and msr", word,
+                   fmt::format("unknown schedule \"{}\"{}; known are fifo, pct and msr", word,
                                near.empty() ? "" : fmt::format(" (did you mean {}?)", near)));
 }
 

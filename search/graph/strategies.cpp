@@ -257,7 +257,7 @@ GraphStrategy parse_graph_strategy(std::string_view word) {
   const std::string near = nearest(word, kNames);
   throw InputError(
       "", 0,
-      fmt::format("there is no strategy \"{}\"{}; there are {} and best", word,
+      fmt::format("unknown strategy \"{}\"{}; known are {} and best", word,
                   near.empty() ? "" : fmt::format(" (did you mean {}?)", near), fmt::join(kNames, ", ")));
 }
 

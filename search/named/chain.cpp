@@ -217,7 +217,7 @@ TwoWayOrNot find_two_way(const Placement& placement) {
   try {
     const std::vector<std::vector<int>> parts = components(placement);
     if (parts.size() != 2) {
-      throw NotAChain("the placement has " + std::to_string(parts.size()) + " parts without dependencies");
+      throw NotAChain("the placement has " + counted(parts.size(), "independent part"));
     }
     TwoWay both{Detector(placement, parts[0]).run(), Detector(placement, parts[1]).run()};
     if (both.down.shape != ChainShape::single || both.up.shape != ChainShape::single)

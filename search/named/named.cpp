@@ -94,7 +94,7 @@ std::string what_is_against(const std::string& name, const Unless& unless, const
   if (unless.inference && !trains(placement)) return needs_training(name);
   if (!unless.simple_chain) return "";
   if (!found.chain || found.chain->shape != ChainShape::single) return "";
-  return name + " is for placements that are no chain with one chunk per device: there it is 1f1b";
+  return name + " is not for a chain with one chunk per device: use 1f1b there";
 }
 
 /// Empty where the chain is what the schedule needs.

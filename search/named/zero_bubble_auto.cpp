@@ -1,4 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+// 1. warm_up(): each rank runs one forward, then as many more as have time and room until its first input
+//    half can begin, at least one more than the next rank; then every rank its first input half.
+// 2. Rounds, as in 1F1B: a forward on each rank that wants one, then an input half. Weight halves go first
+//    where memory lacks (make_room()) and where the rank would wait (fill_gap()).
+// Three questions that the paper answers by trying both are the eight variants; the one with the shortest
+// span wins. Each costs O(ranks * micro-batches), apart from the look for the rank that idles most.
 #include "search/named/zero_bubble_auto.h"
 
 #include <algorithm>

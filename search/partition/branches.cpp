@@ -1,4 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+// 1. The downsets of the groups of layers (small layers joined if there are too many), and from them all
+//    connected sets of layers that take no longer than a limit: the stages (find_stage_sets()).
+// 2. solve(): for each number of devices left and each downset, from the whole model back, the stage that
+//    comes next and fits, such that the busiest device is least; ties by the sum of squared loads. Sharded
+//    groups are stages of their own between these, on all devices.
+// 3. Memory is judged with at most `cap` micro-batches in flight, from the largest cap down, as for a chain
+//    (chain.cpp); a stage that does not fit otherwise may recompute. If nothing fits, the limit doubles.
+// The cost is the number of stage sets (at most kMostStageSets) times devices, for each cap and limit.
 #include "search/partition/branches.h"
 
 #include <fmt/format.h>
@@ -65,8 +73,8 @@ Downsets downsets_of(const Model& model, const std::vector<int>& sharded) {
     if (sets.complete()) return sets;
   }
   refuse(
-      fmt::format("the layers have more than {} sets that are closed under their inputs, also where small "
-                  "layers are joined: too many branches for stages over the graph",
+      fmt::format("too many branches for stages over the graph: even with small layers joined, the layers "
+                  "have more than {} sets that are closed under their inputs",
                   kMostDownsets));
 }
 
@@ -93,8 +101,9 @@ class GraphCutter {
       shards_.push_back(cost_of_stage(model, {.layers = sets_.groups()[g], .devices = all_}));
     }
     if (static_cast<int>(sets_.groups().size() - shards_.size()) < model.devices()) {
-      refuse(fmt::format("as many layers as devices, {}, must not be sharded, and the model has {}",
-                         model.devices(), sets_.groups().size() - shards_.size()));
+      refuse(
+          fmt::format("at least one unsharded layer per device is needed, that is, {}, but the model has {}",
+                      model.devices(), sets_.groups().size() - shards_.size()));
     }
   }
 
@@ -250,7 +259,7 @@ void GraphCutter::grow(int from, Nanoseconds limit) {
       if (!connected(layers)) continue;
       if (static_cast<int>(stage_sets_.size()) == kMostStageSets)
         refuse(
-            fmt::format("more than {} sets of layers could be a stage: too many branches", kMostStageSets));
+            fmt::format("too many branches: more than {} sets of layers could be a stage", kMostStageSets));
       from_[from].push_back(static_cast<int>(stage_sets_.size()));
       stage_sets_.push_back(std::move(set));
     }

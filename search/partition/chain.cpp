@@ -1,4 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
+// Which cuts are taken (Levels):
+// 1. The best cuts without any memory limit; their busiest device is the bound for all cuts. If they fit
+//    with as many micro-batches in flight as 1F1B has, they are the answer.
+// 2. Else the number in flight is capped, from the largest cap down, and the best cuts that fit are solved
+//    for each. This ends when a smaller cap cannot have a shorter period (Little's law), or when the bound
+//    is met.
+// 3. If nothing fits with one micro-batch in flight and that was proved, why_infeasible() gives the shortest
+//    reason.
+// Each level is solved by chain_single.cpp (one chunk per device) or by chain_chunks.cpp (several: at most
+// `nodes` nodes); with several chunks, all stages keep, or all recompute and then keep again what fits.
 #include "search/partition/chain.h"
 
 #include <fmt/format.h>
@@ -83,8 +93,9 @@ std::string why_infeasible(const Profile& profile, const Problem& problem) {
   for (int i = 0; i < layers; ++i) {
     const Bytes needed = least_needed(problem, i);
     if (needed > most) {
-      return fmt::format("layer {} alone needs {} bytes with one micro-batch in flight, a device has {}",
-                         profile.layers[problem.costs.layer(i)].name, needed, most);
+      return fmt::format(
+          "layer {} alone needs {} bytes with one micro-batch in flight, but a device has only {}",
+          profile.layers[problem.costs.layer(i)].name, needed, most);
     }
   }
   const Bytes fixed = problem.costs.least_fixed(0, layers) + problem.costs.shard_fixed() * problem.devices();
@@ -97,8 +108,8 @@ std::string why_infeasible(const Profile& profile, const Problem& problem) {
                        most);
   }
   return fmt::format(
-      "each of the partitions of {} into {} puts more than its memory (at most {} bytes) on "
-      "some device, even with one micro-batch in flight",
+      "every partition of {} into {} exceeds the memory of some device (at most {} bytes), even with one "
+      "micro-batch in flight",
       counted(layers, "layer"), counted(problem.stages(), "stage"), most);
 }
 
@@ -269,13 +280,11 @@ StageCuts cut_chain(const Profile& profile, const PartitionOptions& options) {
     throw InfeasibleError("no partition fits: " +
                           why_infeasible(profile, problem_at(model, costs, options, 1)));
   }
-  throw InputError(
-      "", 0,
-      fmt::format("no partition with {} per device was found that fits the memory of the "
-                  "devices{}, and none was shown to be impossible: give more memory or devices, or "
-                  "fewer chunks",
-                  counted(options.chunks, "chunk"),
-                  whole.empty() ? "" : " and keeps layers together that must be"));
+  throw InputError("", 0,
+                   fmt::format("no partition with {} per device was found that fits the memory of the "
+                               "devices{}, but one may exist: give more memory or devices, or fewer chunks",
+                               counted(options.chunks, "chunk"),
+                               whole.empty() ? "" : " and keeps together the layers that must be"));
 }
 
 Placement partition_chain(const Profile& profile, const PartitionOptions& options) {

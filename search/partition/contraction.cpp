@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+// contraction.h says which groups may join. By turns, until neither changes anything:
+// 1. join_chains(): a group joins its only input, or else its only reader.
+// 2. join_alike(): groups with the same inputs and the same readers join.
+// Groups of `fixed` stay as they are, and no group becomes longer than `most`.
 #include "search/partition/contraction.h"
 
 #include <algorithm>

@@ -39,14 +39,13 @@ class DegreeChooser {
 
   void check() const {
     const int replicas = options_.replicas;
-    if (replicas != 1 && all_.kinds.size() > 1)
-      throw InputError("", 0, "replicas need devices of one kind: those of several would not be alike");
+    if (replicas != 1 && all_.kinds.size() > 1) throw InputError("", 0, "replicas need devices of one kind");
     if (replicas == kAnyReplicas || divides(replicas)) return;
     const bool of_devices = devices() % replicas != 0;
     const int count = of_devices ? devices() : options_.search.micro_batches;
     const int next = (count / replicas + 1) * replicas;
     throw InputError("", 0,
-                     fmt::format("{} do not divide {}: {} would do", counted(replicas, "replica"),
+                     fmt::format("{} do not divide {} evenly: use {}", counted(replicas, "replica"),
                                  counted(count, of_devices ? "device" : "micro-batch"),
                                  count > replicas ? fmt::format("{} or {}", next - replicas, next)
                                                   : std::to_string(next)));

@@ -31,8 +31,9 @@ StageCuts cut_as(const Profile& profile, const PartitionOptions& options, const 
   if (layers.size() != devices.size() || std::accumulate(layers.begin(), layers.end(), 0) != all)
     throw InputError(
         "", 0,
-        fmt::format("stages of {} layers on {}: these are not the {} of the profile, or not a stage each",
-                    fmt::join(layers, ", "), counted(devices.size(), "device"), all));
+        fmt::format(
+            "stages of {} layers on {}: give one stage per device, and together the {} layers of the profile",
+            fmt::join(layers, ", "), counted(devices.size(), "device"), all));
   const chain::Model model(profile, options);
   StageCuts cuts{.stages = {}, .in_flight = static_cast<int>(devices.size())};
   std::vector<Nanoseconds> busy(model.devices(), 0);

@@ -1,4 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+// What choose() does, in this order:
+// 1. All candidates are listed, bounded and placed, the cheapest first; then those on fewer devices; then
+//    each is searched shortly, in the order of the bounds, so that the first plans drop most of the others.
+// 2. The bound over all placements. A plan that meets it ends the search.
+// 3. improve(): cuts for less memory where memory lacks; a full search of the best; moves from the best
+//    (joint_climb.h), and from a few that were ruled out; full searches of what may still win.
+// 4. The winner. If the profile's times do not tell two steps apart, one with losses equal to 1F1B's is
+//    preferred, and then the one with the fewest blocks. Last, the winner holds less memory (leaner.h).
+// Every part asks whether time is up, and what was left out for that is told.
 #include "search/partition/joint.h"
 
 #include <fmt/format.h>
@@ -205,7 +214,7 @@ class Chooser {
   }
 
   [[noreturn]] void throw_reasons() {
-    std::string message = "no placement that was tried has a plan:";
+    std::string message = "none of the placements tried has a plan:";
     std::set<std::string> told;
     for (const Candidate& c : list()) {
       if (!told.insert(c.why_not).second) continue;
@@ -264,7 +273,7 @@ class Chooser {
         fewer = &other;
     }
     if (fewer == nullptr || (fewer->placement && fewer->bound <= judged_.upper())) return "";
-    return "not tried: fewer chunks left no room for more";
+    return "not tried: even with fewer chunks it does not fit, or cannot be shorter";
   }
 
   void recompute_too(std::size_t index) {

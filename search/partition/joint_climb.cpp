@@ -1,4 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+// From the best stages so far, step by step:
+// 1. Their neighbours, and if none is shorter and they are few, the neighbours of these, ring by ring.
+// 2. promising(): neighbours that were not judged before and that leave their busiest device room, the least
+//    busy first; of the first ones the placement is made and bounded, and what its bound rules out goes.
+// 3. try_one(): a short search that only wants plans below the best. The first that is found becomes the
+//    best.
+// It ends when no ring has a shorter plan, when the searches are used up (a number that falls with the size
+// of the placement), or when time is.
 #include "search/partition/joint_climb.h"
 
 #include <algorithm>

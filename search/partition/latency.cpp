@@ -1,4 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+// 1. The layers become an operator graph (layer_operators.h), and best_partition() assigns them; small
+//    graphs also by exhaustion. Memory and transfers are estimates there, so it proves nothing.
+// 2. Every layer is a stage, in the order in which the forwards start.
+// 3. join(): stages that follow each other on a device become one, as long as no micro-batch takes longer.
+// 4. With all_devices, an idle device takes a part of some stage: of the cuts over which the fewest bytes go
+//    (at most kMostParts), the one with the least latency.
+// Every latency is that of the real placement, with one micro-batch in the order of the blocks.
 #include "search/partition/latency.h"
 
 #include <fmt/format.h>

@@ -26,7 +26,7 @@ void check_ranges(const PartitionOptions& options) {
     refuse(fmt::format("a step needs at least 1 micro-batch, got {}", options.micro_batches));
   if (options.device_memory < 0) refuse("the memory of a device must not be negative");
   if (options.inference && (options.split_backward || options.recompute != Recompute::never))
-    refuse("an inference has no backward that could be split, or recompute a forward");
+    refuse("inference has no backward: split_backward and recompute must be off");
 }
 
 void check_layer(const LayerCost& layer, bool split, bool inference) {
@@ -36,10 +36,10 @@ void check_layer(const LayerCost& layer, bool split, bool inference) {
     refuse(fmt::format("the backward of layer {} was not measured", layer.name));
   if (layer.halves() && layer.backward_input.median == 0 && layer.backward_weight.median == 0 &&
       layer.backward.median > 0)
-    refuse(fmt::format(
-        "the halves of the backward of layer {} take no time, and the whole takes {}; where halves "
-        "were not measured, their 'repeats' is 0",
-        layer.name, format_time(layer.backward.median)));
+    refuse(
+        fmt::format("the halves of the backward of layer {} take no time, but the whole takes {}; for halves "
+                    "that were not measured, 'repeats' must be 0",
+                    layer.name, format_time(layer.backward.median)));
 }
 
 /// Every sum that a partition makes stays within int64.
@@ -65,13 +65,13 @@ void check_sums(const Profile& profile, int micro_batches) {
   bytes += static_cast<__int128>(profile.rank.held) + profile.rank.step;
   if (time > most)
     refuse(
-        fmt::format("the times of all layers together reach {:.1e} ns, and at most {:.1e} are planned: are "
-                    "they nanoseconds?",
+        fmt::format("the times of all layers together reach {:.1e} ns, but at most {:.1e} can be planned: "
+                    "are they in nanoseconds?",
                     static_cast<double>(time), static_cast<double>(most)));
   if (bytes > most)
     refuse(
-        fmt::format("the memory of all layers in {} micro-batches reaches {:.1e} bytes, and at most {:.1e} "
-                    "are planned: is it in bytes?",
+        fmt::format("the memory of all layers in {} micro-batches reaches {:.1e} bytes, but at most {:.1e} "
+                    "can be planned: is it in bytes?",
                     micro_batches, static_cast<double>(bytes), static_cast<double>(most)));
 }
 
@@ -89,7 +89,7 @@ void check_partition(const Profile& profile, const PartitionOptions& options) {
                     "(--allow-incomplete)",
                     profile.model, profile.completeness.reason));
   }
-  if (profile.layers.empty()) refuse("the profile has no layers; there must be one at least");
+  if (profile.layers.empty()) refuse("the profile has no layers; it needs at least one");
   const int layers = static_cast<int>(profile.layers.size());
   for (const int l : options.sharded) {
     if (l < 0 || l >= layers) refuse(fmt::format("no layer {}: the model has {}", l, layers));

@@ -43,7 +43,7 @@ struct PartitionOptions {
 /// PartitionOptions::stop said so before any cuts were found.
 class StoppedError : public std::runtime_error {
  public:
-  StoppedError() : std::runtime_error("stopped before any cuts were found") {}
+  StoppedError() : std::runtime_error("stopped before a partition was found") {}
 };
 
 /// Where a model is cut, and how good that is.

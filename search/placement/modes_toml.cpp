@@ -23,7 +23,8 @@ class ChoicesReader {
   std::vector<Choice> run(const Value& list) {
     for (const Value& value : items_of(list, "'choices'")) choices_.push_back(choice(value));
     if (!absent_.empty() && absent_.size() == context_.blocks.size())
-      throw InputError(context_.file, list.line, "the modes leave every block out; one must always be there");
+      throw InputError(context_.file, list.line,
+                       "the modes together leave out every block; at least one must remain");
     return std::move(choices_);
   }
 
@@ -80,12 +81,13 @@ class ChoicesReader {
       for (const Value& item : items_of(*list, "'blocks'")) {
         mode.changes.push_back(change(item));
         if (!seen.insert(mode.changes.back().block).second)
-          throw InputError(context_.file, item.line, "a block stands twice in mode " + in_quotes(mode.name));
+          throw InputError(context_.file, item.line,
+                           "a block is listed twice in mode " + in_quotes(mode.name));
       }
     }
     if (first && !mode.changes.empty()) {
       fields.fail(nullptr, "the first mode of choice " + in_quotes(choice) +
-                               " is the blocks as they are written; it must have no 'blocks'");
+                               " stands for the blocks as written; it must have no 'blocks'");
     }
     if (!first && mode.changes.empty()) {
       fields.fail(nullptr, "mode " + in_quotes(mode.name) + " of choice " + in_quotes(choice) +
@@ -111,10 +113,10 @@ class ChoicesReader {
       change.workspace = fields.scaled("workspace", context_.memory_factor, 0);
     const bool figures = change.kind || change.time || change.memory || change.workspace;
     if (change.absent && figures)
-      fields.fail(nullptr, "block " + in_quotes(name) + " is absent: nothing else can be said about it");
+      fields.fail(nullptr, "block " + in_quotes(name) + " is absent: it must have no other key");
     if (!change.absent && !figures)
-      fields.fail(nullptr, "nothing is said about block " + in_quotes(name) +
-                               "; name its kind, time, memory or workspace, or absent = true");
+      fields.fail(nullptr, "nothing changes for block " + in_quotes(name) +
+                               "; give its kind, time, memory or workspace, or absent = true");
     if (change.absent) absent_.insert(change.block);
     return change;
   }

@@ -187,7 +187,7 @@ class Checker {
       if (run.first < covered) {
         fail(lines_.stages, s,
              stage + " overlaps stage " + in_quotes(placement_.stages[runs[i - 1].stage].name) +
-                 " in part, from layer " + std::to_string(run.first));
+                 " partly, from layer " + std::to_string(run.first));
       }
       covered = run.end;
     }
@@ -208,10 +208,10 @@ void check_total(Wide each, Wide once, int n, Wide limit, const char* what, cons
   const Wide most = once < limit && each > 0 ? (limit - 1 - once) / each : 0;
   const std::string remedy = most > 0 ? fmt::format("at most {} can be planned",
                                                     counted(static_cast<std::int64_t>(most), "micro-batch"))
-                                      : fmt::format("look at '{}' and at the largest figures", field);
+                                      : fmt::format("check '{}' and the largest values", field);
   throw InputError(file, 0,
-                   fmt::format("{} reach{} {}, which is the most that is planned; {}",
-                               counted(n, "micro-batch"), n == 1 ? "es" : "", what, remedy));
+                   fmt::format("{} reach{} {}, more than can be planned; {}", counted(n, "micro-batch"),
+                               n == 1 ? "es" : "", what, remedy));
 }
 
 }  // namespace

@@ -170,7 +170,7 @@ void PlacementReader::stages(const Value* list) {
     for (const Value& run : several ? layers.items : std::vector{layers}) {
       const auto [first, end] = run_of_layers(fields, run, stage.name);
       if (!stage.layers.empty() && first <= stage.layers.runs().back().end)
-        fields.fail(&run, "the runs of 'layers' must rise, with a layer left out between two of them");
+        fields.fail(&run, "the ranges of 'layers' must be in ascending order, with a gap between two ranges");
       stage.layers.add(Layers::run(first, end));
     }
     placement_.stages.push_back(std::move(stage));
@@ -192,11 +192,11 @@ void PlacementReader::model(const Value& value) {
     model_.step_time.push_back(integer_in(time, file_, "'step_time' of a device", 0, kLongestStep));
   if (const Value* list = fields.find("step_time");
       list && model_.step_time.size() != placement_.devices.size())
-    fields.fail(list, "'step_time' needs a number of nanoseconds for each of the devices");
+    fields.fail(list, "'step_time' needs one number of nanoseconds per device");
   for (const Value& layer : elements(fields.find("layers"), file_, "layers")) {
     if (layer.kind != ValueKind::text)
       fields.fail(&layer,
-                  "'layers' of [model] holds \"NAME DIGEST\", not " + std::string(to_string(layer.kind)));
+                  "'layers' of [model] must hold \"NAME DIGEST\", not " + std::string(to_string(layer.kind)));
     model_.layers.push_back(layer.text);
   }
 }
@@ -205,7 +205,7 @@ void PlacementReader::check_step_memory(const Fields& fields) const {
   const Value* list = fields.find("step_memory");
   if (list == nullptr) return;
   if (model_.step_memory.size() != placement_.devices.size())
-    fields.fail(list, "'step_memory' needs a number of bytes for each of the devices");
+    fields.fail(list, "'step_memory' needs one number of bytes per device");
   for (std::size_t d = 0; d < placement_.devices.size(); ++d) {
     const Device& device = placement_.devices[d];
     if (device.memory == kUnlimited || model_.step_memory[d] <= device.memory - device.static_memory)
@@ -220,7 +220,7 @@ LayerRun PlacementReader::run_of_layers(const Fields& fields, const Value& run,
                                         const std::string& stage) const {
   constexpr std::int64_t largest = std::numeric_limits<int>::max();
   if (run.kind != ValueKind::array || run.items.size() != 2)
-    fields.fail(&run, "'layers' must be [first, end): two whole numbers, or a list of such runs");
+    fields.fail(&run, "'layers' must be two whole numbers [first, end), or a list of such ranges");
   const auto first = integer_in(run.items[0], file_, "the first layer", 0, largest);
   const auto end = integer_in(run.items[1], file_, "the end of the layers", 0, largest);
   if (first >= end) fields.fail(&run, "stage " + in_quotes(stage) + " has no layers");
@@ -269,7 +269,7 @@ void PlacementReader::inputs(const Value& list, int block) {
     }
     if (item.kind != ValueKind::object) {
       throw InputError(file_, item.line,
-                       "'after' holds block names or { block = \"name\", bytes = 0 }, not " +
+                       "'after' must hold block names or { block = \"name\", bytes = 0 }, not " +
                            std::string(to_string(item.kind)));
     }
     const Fields fields(item, file_, "'after'", {"block", "bytes"});

@@ -141,19 +141,19 @@ Stages chains_stages(int devices, int chunks) {
 
 const std::vector<NamedShape>& named_shapes() {
   static const std::vector<NamedShape> table = {
-      {"v", "one stage per device, there and back", v_stages},
+      {"v", "one stage per device; backwards return the same way", v_stages},
       {"x", "two chains in opposite directions (Chimera, DualPipe)", x_stages, true},
       {"m", "an embedding on all devices, then a chain", m_stages},
-      {"nn", "encoder and decoder, an embedding on all devices before each; half of the stages each",
+      {"nn", "encoder and decoder with half of the stages each, and an embedding on all devices before each",
        nn_stages},
-      {"nn-first", "as nn, with the second embedding after the first stage", nn_first_stages},
-      {"multimodal", "on all devices at the start and around the loss", multimodal_stages},
+      {"nn-first", "like nn, with the second embedding after the first stage", nn_first_stages},
+      {"multimodal", "stages on all devices at the start and around the loss", multimodal_stages},
       {"k", "two branches that meet on all devices", k_stages, true, false, true},
       {"looped", "a chain that goes around the devices --chunks times", looped_stages, false, true},
-      {"wave", "a chain that goes to and fro --chunks times (ZB-V, DualPipeV, Hanayo)", wave_stages, false,
-       true},
+      {"wave", "a chain that goes back and forth --chunks times (ZB-V, DualPipeV, Hanayo)", wave_stages,
+       false, true},
       {"skip", "a chain whose first half also feeds the mirrored stages (U-Net)", skip_stages},
-      {"chains", "--chunks independent chains, each starting further on", chains_stages, false, true},
+      {"chains", "--chunks independent chains, each starting at a later device", chains_stages, false, true},
   };
   return table;
 }

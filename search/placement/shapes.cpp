@@ -88,7 +88,7 @@ void share_layers(const Stages& stages, const std::vector<int>& copy, int part, 
   for (std::size_t s = 0; s < stages.size(); ++s)
     if (copy[s] == part) ++(stages[s].shard ? sharded : whole);
   if (layers < sharded + whole)
-    refuse(fmt::format("{} cannot be shared out: each of {} needs one at least", counted(layers, "layer"),
+    refuse(fmt::format("{} cannot be divided: each of {} needs at least one", counted(layers, "layer"),
                        counted(sharded + whole, "stage")));
   for (std::size_t s = 0; s < stages.size(); ++s) {
     if (copy[s] != part) continue;

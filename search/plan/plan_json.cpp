@@ -123,7 +123,7 @@ void PlanReader::placement(const Value& value, const std::string& sha256) {
   fields.fail(fields.find("sha256"),
               "the plan was made for another placement: " + in_quotes(plan_.placement_name) + " (sha256 " +
                   digest.substr(0, 12) + "), and this is " + in_quotes(placement_.name) + " (sha256 " +
-                  sha256.substr(0, 12) + "): give the placement as it was then, or search again");
+                  sha256.substr(0, 12) + "): give the original placement, or search again");
 }
 
 void PlanReader::objective(const Fields& fields) {
@@ -165,9 +165,8 @@ void PlanReader::claims(const Fields& fields) {
     const char* name = to_string(objective);
     for (const Fields& claim : {bound, optimal}) {
       if (claim.find(name) == nullptr || plan_.objective == objective) continue;
-      claim.fail(claim.find(name),
-                 fmt::format("'{}' is a claim of plans whose objective is {}; this one's is {}", name, name,
-                             to_string(plan_.objective)));
+      claim.fail(claim.find(name), fmt::format("'{}' needs the objective {}; this plan has {}", name, name,
+                                               to_string(plan_.objective)));
     }
     if (bound.find(name) != nullptr) plan_.lower_bound.objective = bound.integer(name, 0);
     if (optimal.find(name) != nullptr) plan_.optimal.objective = optimal.boolean(name);
@@ -301,8 +300,9 @@ void PlanReader::take_modes(const Value& list) {
   for (std::size_t i = 0; i < plan_.schedule.size(); ++i) {
     int& block = plan_.schedule[i].block;
     if (place[block] < 0) {
-      throw InputError(file_, lines_[i],
-                       "block " + in_quotes(placement_.blocks[block].name) + " is absent in the modes taken");
+      throw InputError(
+          file_, lines_[i],
+          "block " + in_quotes(placement_.blocks[block].name) + " is absent in the modes of the plan");
     }
     block = place[block];
   }

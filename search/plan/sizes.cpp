@@ -41,7 +41,8 @@ void check_one(const MicroBatch& one, std::size_t i, std::size_t blocks, std::si
   if (one.bytes.size() != inputs) refuse("figures of bytes", inputs, one.bytes.size());
   for (const auto* list : {&one.times, &one.workspace, &one.bytes})
     if (std::any_of(list->begin(), list->end(), [](std::int64_t value) { return value < 0; }))
-      throw InputError("", 0, fmt::format("micro-batch {}: times, workspace and bytes are 0 or more", i));
+      throw InputError("", 0,
+                       fmt::format("micro-batch {}: times, workspace and bytes must be at least 0", i));
 }
 
 }  // namespace
@@ -65,7 +66,7 @@ MicroBatch scaled(const Placement& placement, std::int64_t size, std::int64_t of
 }
 
 void check_sizes(const Placement& placement, const std::vector<MicroBatch>& sizes) {
-  if (sizes.empty()) throw InputError("", 0, "no micro-batch; a step has at least one");
+  if (sizes.empty()) throw InputError("", 0, "no micro-batch; a step needs at least one");
   Wide time = 0, memory = 0, fixed = 0;
   for (const Device& device : placement.devices) fixed = std::max<Wide>(fixed, device.static_memory);
   const std::size_t inputs = inputs_of(placement);

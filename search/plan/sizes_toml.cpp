@@ -39,12 +39,13 @@ class SizesReader {
   void micro_batch(const Value& value) {
     const Fields fields(value, file_, "[[micro_batches]]", {"size", "times", "memory", "workspace"});
     if (fields.find("size") == nullptr && fields.find("times") == nullptr)
-      fields.fail(nullptr, "a micro-batch has a 'size' or 'times'");
+      fields.fail(nullptr, "a micro-batch needs a 'size' or 'times'");
     MicroBatch one = as_written(placement_);
     if (fields.find("size") != nullptr) {
       if (head_.of == 0)
-        fields.fail(fields.find("size"),
-                    "'size' needs the size that the placement is for: size = ... at the top of the file");
+        fields.fail(
+            fields.find("size"),
+            "'size' needs the size for which the placement was made: put size = ... at the top of the file");
       one = scaled(placement_, fields.integer("size", 0), head_.of);
     }
     figures(fields, "times", head_.time_factor, 0, one.times);
@@ -119,14 +120,12 @@ BareSizes parse_bare_sizes(std::string_view text, const std::string& name) {
     const Fields fields(value, name, "[[micro_batches]]", {"size", "times", "memory", "workspace"});
     for (const char* key : {"times", "memory", "workspace"})
       if (fields.find(key) != nullptr)
-        fields.fail(
-            fields.find(key),
-            fmt::format("'{}' is of blocks, and the placement is still to be made: give a 'size' alone",
-                        key));
+        fields.fail(fields.find(key),
+                    fmt::format("'{}' names blocks, but there is no placement yet: give only a 'size'", key));
     bare.sizes.push_back(fields.integer("size", 0));
   };
   read_toml(text, name, "micro_batches", root, one);
-  if (bare.sizes.empty()) throw InputError(name, 0, "no micro-batch; a step has at least one");
+  if (bare.sizes.empty()) throw InputError(name, 0, "no micro-batch; a step needs at least one");
   return bare;
 }
 

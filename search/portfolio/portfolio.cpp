@@ -1,4 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+// The order of run_phases(); each part ends the search if the best meets its bound or the time is up:
+// 1. One micro-batch after another, and the named schedules; for the latency one micro-batch repeated;
+//    windows, which raise the bound; dispatching.
+// 2. Repetends with their completion, then justification.
+// 3. If the bound is met: the same in less memory (sparing). Else rounds of growing width: local search, the
+//    exact beam, orders, beams; until a round cuts nothing off.
+// Many micro-batches are searched as few (stretch.h), then repeated, and compared with named and dispatched
+// schedules of all. For the span, half of the time goes to the makespan first. certify() raises the bound of
+// the final plan by windows and by the trial of all schedules.
 #include "search/portfolio/portfolio.h"
 
 #include <fmt/format.h>

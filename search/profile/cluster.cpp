@@ -51,11 +51,10 @@ void check_same_model(const DeviceKind& kind, const Profile& profile) {
   const Profile& own = *kind.profile;
   if (own.layers.size() == profile.layers.size() && own.model_sha256 == profile.model_sha256) {
     if (own.micro_batch_size == profile.micro_batch_size) return;
-    throw InputError(
-        kind.profile_path, 0,
-        fmt::format("the profile of kind {} was measured with micro-batches of {}, the main profile "
-                    "with {}: their times do not compare",
-                    kind.name, own.micro_batch_size, profile.micro_batch_size));
+    throw InputError(kind.profile_path, 0,
+                     fmt::format("the profile of kind {} was measured with micro-batches of {}, the main "
+                                 "profile with {}: their times are not comparable",
+                                 kind.name, own.micro_batch_size, profile.micro_batch_size));
   }
   throw InputError(kind.profile_path, 0,
                    fmt::format("the profile of kind {} is of another model: {} of {}, the main profile "

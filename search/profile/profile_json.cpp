@@ -134,7 +134,7 @@ void ProfileReader::restriction(const Value& value) {
   for (const auto& [key, of] :
        {std::pair{"chunks", Rule::most_chunks}, {"layers", Rule::together}, {"device", Rule::together}})
     if (one.rule != of && fields.find(key) != nullptr)
-      fields.fail(fields.find(key), fmt::format("'{}' belongs to the rule '{}'", key, to_string(of)));
+      fields.fail(fields.find(key), fmt::format("'{}' is a key of the rule '{}' only", key, to_string(of)));
   if (one.rule == Rule::most_chunks) one.chunks = count(fields, "chunks", 1);
   if (one.rule == Rule::together) {
     const Value& list = fields.need("layers", ValueKind::array);
@@ -142,11 +142,11 @@ void ProfileReader::restriction(const Value& value) {
     for (const Value& item : list.items) {
       const std::int64_t next = one.layers.empty() ? 0 : one.layers.back() + 1;
       one.layers.push_back(
-          static_cast<int>(integer_in(item, file_, "a layer of 'layers', which rise,", next, last)));
+          static_cast<int>(integer_in(item, file_, "a layer of 'layers', in ascending order,", next, last)));
     }
     if (fields.find("device") != nullptr) one.device = count(fields, "device", 0);
     if (one.layers.size() < (one.device < 0 ? 2 : 1))
-      fields.fail(&list, "'layers' must name two layers at least, or one and a 'device'");
+      fields.fail(&list, "'layers' needs at least two layers, or one layer and a 'device'");
   }
   profile_.restrictions.push_back(std::move(one));
 }
@@ -173,7 +173,7 @@ void ProfileReader::run(const Value& value) {
   }
   if (left > 0)
     fields.fail(fields.find("layers"), "'layers' of 'run' adds up to " + std::to_string(layers - left) +
-                                           ", and the profile has " + std::to_string(layers));
+                                           ", but the profile has " + std::to_string(layers));
   profile_.run.micro_batches = count(fields, "micro_batches", 1);
   if (fields.find("step") != nullptr) profile_.run.step = spread(fields, "step");
 }
@@ -281,7 +281,8 @@ std::vector<LayerInput> ProfileReader::inputs(const Value& list, std::int64_t la
 void ProfileReader::size(const Value& value) {
   const Fields fields(value, file_, "a row of 'sizes'", {"size", "forward", "backward"});
   const std::int64_t before = profile_.sizes.empty() ? 0 : profile_.sizes.back().size;
-  if (fields.integer("size", 1) <= before) fields.fail(fields.find("size"), "the rows of 'sizes' must rise");
+  if (fields.integer("size", 1) <= before)
+    fields.fail(fields.find("size"), "the rows of 'sizes' must be in ascending order");
   profile_.sizes.push_back({.size = fields.integer("size", 1),
                             .forward = times_of_layers(fields, "forward"),
                             .backward = times_of_layers(fields, "backward")});
@@ -290,7 +291,7 @@ void ProfileReader::size(const Value& value) {
 std::vector<Nanoseconds> ProfileReader::times_of_layers(const Fields& row, std::string_view key) const {
   const Value& list = row.need(key, ValueKind::array);
   if (list.items.size() != profile_.layers.size())
-    row.fail(&list, in_quotes(key) + " must have a time for each layer, of which there are " +
+    row.fail(&list, in_quotes(key) + " must have one time per layer, that is, " +
                         std::to_string(profile_.layers.size()));
   std::vector<Nanoseconds> times;
   for (const Value& item : list.items)

@@ -90,8 +90,7 @@ std::string scattered(const Profile& profile) {
       rows_of(profile, [&](const LayerCost& layer, double times) { return apart(layer, times, total); });
   if (rows.empty()) return "";
   return fmt::format(
-      "the times of {} of {} are not known, for their quartiles lie up to "
-      "{:.0f} % of the median apart: {}",
+      "the times of {} of {} are uncertain: their quartiles differ by up to {:.0f} % of the median: {}",
       rows.size(), counted(measured_of(profile), "measured layer"), 100 * rows.front().apart, names_of(rows));
 }
 
@@ -111,8 +110,8 @@ std::string not_adding_up(const Profile& profile) {
   });
   if (lost <= kMatters * total_of(profile)) return "";
   return fmt::format(
-      "the halves of the backwards of {} of {} take up to {:.0f} % less than the whole, so "
-      "the whole counts for both: {}",
+      "the backward halves of {} of {} take up to {:.0f} % less than the whole backward, so the whole counts "
+      "for both: {}",
       rows.size(), counted(measured_of(profile), "measured layer"), 100 * rows.front().apart, names_of(rows));
 }
 
@@ -134,13 +133,14 @@ std::string noise_of(const Profile& profile) {
 
 std::string trust_of(const Profile& profile) {
   const double unknown = unknown_share(profile);
-  if (unknown <= kTrusted) return noise_of(profile).empty() ? "" : "some of the profile's are not known";
+  if (unknown <= kTrusted)
+    return noise_of(profile).empty() ? "" : "some of the profile's times are uncertain";
   return fmt::format("half of the profile's samples are off by up to {:.1f} %", 100 * unknown);
 }
 
 std::string noise_warning(const Profile& profile) {
   const std::string noise = noise_of(profile);
-  return noise.empty() ? "" : noise + "; profile again when the machine is quiet";
+  return noise.empty() ? "" : noise + "; profile again on an idle machine";
 }
 
 }  // namespace ostinato

@@ -102,7 +102,7 @@ std::string words_of(const Restriction& restriction) {
   std::string what;
   switch (restriction.rule) {
     case Rule::most_chunks:
-      what = "more than " + counted(restriction.chunks, "stage") + " a device";
+      what = "more than " + counted(restriction.chunks, "stage") + " per device";
       break;
     case Rule::whole_backwards:
       what = "split backwards";
@@ -111,13 +111,13 @@ std::string words_of(const Restriction& restriction) {
       what = "sharded layers";
       break;
     case Rule::fixed_ends:
-      what = "inputs or loss on other devices than 1F1B, as waves have them";
+      what = "inputs or loss not on the devices of 1F1B, as in waves";
       break;
     case Rule::together:
       what = fmt::format("{} {} on {}", restriction.layers.size() == 1 ? "layer" : "layers",
                          fmt::join(restriction.layers, ", "),
                          restriction.device < 0 ? "different devices"
-                                                : fmt::format("other devices than {}", restriction.device));
+                                                : fmt::format("a device other than {}", restriction.device));
       break;
   }
   return fmt::format("{} ({})", what, restriction.reason);

@@ -54,7 +54,7 @@ int most_chunks(const Restrictions& restrictions);
 const Restriction* first_broken(const Restrictions& restrictions, const std::vector<Stage>& stages,
                                 bool split);
 
-/// What it forbids: "more than 1 stage a device (Net has its own forward())".
+/// What it forbids: "more than 1 stage per device (Net has its own forward())".
 std::string words_of(const Restriction& restriction);
 
 /// How `ostinato plan` is told to obey it; "" where no option says that.

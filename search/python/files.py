@@ -209,7 +209,7 @@ def why_not_apart(outputs: Mapping[str, Path | None], inputs: Iterable[Path]) ->
             if is_same_file(path, place):
                 return f"{option} {path}: {other} goes to the same file"
         if any(is_same_file(path, one) for one in read):
-            return f"{option} {path} would overwrite what is read: give it another name"
+            return f"{option} {path} would overwrite an input file: give another name"
         seen[option] = path
     return ""
 

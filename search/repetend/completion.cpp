@@ -1,4 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+// 1. Cut the plain repetition twice: the head is what starts before the latest first start of a block; the
+//    tail is the head of the reversed problem. If the two overlap there is nothing to complete, and the
+//    plain repetition is returned where no search is asked for (width 0).
+// 2. Search each end alone with every flavour of the beam search. Due dates are what waits behind the cut,
+//    so the repetend's own order has the value 0, and only an order below the best value so far replaces it.
+// 3. Join head, middle (by start) and tail to one sequence; whoever takes it starts each step as early as
+//    possible.
+// The width of the beam is such that all searches of an end stay within `work`.
 #include "search/repetend/completion.h"
 
 #include <algorithm>

@@ -1,4 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
+// What solve() does, for one period (modulo.h has the model):
+// 1. begin(): the longest paths start from the dependencies. It adds what modulo_compress.h allows to
+//    assume, and fixes the copies of a block to follow each other within one period.
+// 2. propagate(): decides every pair that has one value left, until none does; then memory (average, peaks,
+//    and the k that the room still allows); both until nothing changes.
+// 3. branch(): takes the pair with the fewest values for its failures and splits its range where the least
+//    memory is held; a half that fails is undone, and the loop goes on with the other half.
+// 4. When all pairs are decided, starts_at() computes the earliest starts (Bellman-Ford). tighten() may then
+//    bisect for the least period that the decided k admit.
+// `none` is a proof only if a limited memory is balanced and no block changes it in no time; else it becomes
+// `limit`. Work counts looks at pairs, memory and paths, so the outcome is the same on every machine.
 #include "search/repetend/modulo.h"
 
 #include <algorithm>

@@ -15,9 +15,10 @@ void refuse_what_piles_up(const Instance& in) {
   for (int d = 0; d < in.devices(); ++d) {
     const __int128 left = left_behind(in, d);
     if (!in.limited(d) || left <= 0) continue;
-    throw InfeasibleError(fmt::format(
-        "device {} ({}): each micro-batch keeps {} bytes when all is done, so nothing repeats for ever in {}",
-        d, in.placement().devices[d].name, static_cast<Bytes>(left), in.room(d)));
+    throw InfeasibleError(
+        fmt::format("device {} ({}): each micro-batch keeps {} bytes to the end, so no schedule can repeat "
+                    "for ever within {}",
+                    d, in.placement().devices[d].name, static_cast<Bytes>(left), in.room(d)));
   }
 }
 
@@ -43,8 +44,8 @@ RepeatingPart repeating_part(const Placement& placement, const RepetendOptions& 
     part.held[d] += placement.devices[d].static_memory;
     if (part.held[d] <= kMostPlanned) continue;
     throw InputError("", 0,
-                     "the repeating part holds 2^62 bytes of memory, which is the most that is planned; "
-                     "look at 'memory_unit' and at the largest figures");
+                     "the repeating part holds 2^62 bytes of memory, more than can be planned; check "
+                     "'memory_unit' and the largest values");
   }
   return part;
 }

@@ -1,4 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
+// One level holds partial schedules of equally many steps. From level to level:
+// 1. Every state of the level lists its children (beam_state.h), each with a lower bound on what it can
+//    become.
+// 2. The children are sorted by bound; ties are broken by rank, start, parent and block, the same way
+//    everywhere.
+// 3. In this order they are kept, up to `width`. The usual search keeps the first one for each vector of
+//    counts, if its memory cannot deadlock; the exact search keeps all that no kept one with the same counts
+//    dominates.
+// 4. If none is kept, the first child goes on, although its memory might deadlock.
+// In an exact search, only the width and a stop drop children below `give_up` that nothing dominates, and
+// both set `truncated`: without it, an empty result is a proof. Work counts children times blocks.
 #include "search/schedule/beam.h"
 
 #include <algorithm>

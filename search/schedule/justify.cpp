@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+// Each pass dispatches in time: when a device becomes free, it starts, of the steps with their inputs there,
+// the first one in the old schedule that may go. A step may go ahead of earlier ones on a device only if
+// these still fit into its memory, in their old order, after it; so no pass runs into a deadlock. With
+// `patient`, it must also end before the first of them started. Passes alternate between the instance and
+// its mirror, and end after two without a gain; the result is replaced by a shorter one only.
 #include "search/schedule/justify.h"
 
 #include <algorithm>

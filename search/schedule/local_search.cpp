@@ -1,4 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+// 1. find_candidates(): in every critical run, neighbours change places, and steps near the ends of the run
+//    (kLongestRun) move to that end; only moves that keep the memory. Each has an estimate of the objective.
+// 2. step(): the least estimate first, ties at random, takes the first move that is not tabu or that
+//    promises a schedule better than the best. apply() refuses moves that would close a circle; then the
+//    next one is tried, and at last any move.
+// 3. What a move turned round must stay so for kTenure moves or some more.
+// 4. After kPatience moves without a better schedule it returns to the best one, forgets what is tabu, and
+//    makes kShake moves at random.
+// A move costs a pass over all steps, which `work` counts.
 #include "search/schedule/local_search.h"
 
 #include <algorithm>

@@ -1,4 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
+// 1. state_all() adds the dependencies, the order of a block's micro-batches and the limit as arcs, and
+//    settles.
+// 2. settle(), until nothing changes: a pair that has no slack in one order gets the other one; then, for
+//    each step on a device with limited memory, what is in use at least when it starts decides what must run
+//    before or after it.
+// 3. branch() takes the open pair with the least slack, first in the order that has more, and recurses; at
+//    most as deep as there are pairs.
+// 4. If every pair is decided, the longest paths are the starts, and sorted they are the sequence.
+// run_near() keeps the orders of a given sequence except between steps that it frees (two micro-batches, or
+// a window of the sequence), again and again until one attempt succeeds or the work is used up. Only run()
+// proves anything: `complete` unless work or time cut it.
 #include "search/schedule/order_search.h"
 
 #include <algorithm>

@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+// run() repeats until nothing changes: heads, then memory, in both directions of time; then immediate
+// selection, transitivity, and a look for two steps that must each precede the other. The directions share
+// the orders: what one side learns in fix() the other reads mirrored. Heads and counts only rise, and a
+// count has at most `n` values, so it ends; every fact holds for all schedules that end before the limit, so
+// `false` is a proof. affordable() limits one sweep: blocks^3 * n^2 per device, summed up.
 #include "search/schedule/propagation.h"
 
 #include <algorithm>

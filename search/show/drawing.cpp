@@ -17,9 +17,9 @@ std::string headline(const Plan& plan, const Placement& placement) {
                                  counted(plan.micro_batches, "micro-batch"),
                                  counted(placement.devices.size(), "device"), format_time(plan.makespan));
   if (plan.optimal.makespan) {
-    text += " (optimal, says the plan)";
+    text += " (optimal according to the plan)";
   } else if (plan.lower_bound.makespan > 0) {
-    text += fmt::format(" (bound {}, says the plan)", format_time(plan.lower_bound.makespan));
+    text += fmt::format(" (bound {} according to the plan)", format_time(plan.lower_bound.makespan));
   }
   if (plan.steady_state.count > 0) {
     text += fmt::format(", period {} for {}", format_time(plan.steady_state.period),

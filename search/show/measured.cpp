@@ -34,7 +34,7 @@ MeasuredInstruction instruction_of(const Value& value, const std::string& file) 
   MeasuredInstruction made;
   made.action = fields.text("action");
   if (std::find(kActions.begin(), kActions.end(), made.action) == kActions.end())
-    fields.fail(fields.find("action"), "no instruction is called " + in_quotes(made.action));
+    fields.fail(fields.find("action"), "unknown instruction " + in_quotes(made.action));
   constexpr std::int64_t most = std::numeric_limits<int>::max();
   made.stage = static_cast<int>(fields.integer("stage", 0, most));
   made.micro_batch = static_cast<int>(fields.integer("micro_batch", 0, most));
@@ -74,7 +74,7 @@ class StepReader {
       step_.makespan = trace.makespan;
     } else if (trace.plan_sha256 != step_.plan_sha256 || trace.makespan != step_.makespan) {
       throw InputError(trace.file, 0,
-                       "is of another plan than the files before it: several runs are mixed here");
+                       "is of a different plan than the preceding files: the folder mixes several runs");
     }
     const auto place = by_device_.find(trace.device);
     if (place == by_device_.end() || trace.rank < place->second.rank)
@@ -103,7 +103,8 @@ std::vector<fs::path> trace_files(const fs::path& folder) {
   }
   if (files.empty())
     throw InputError(folder.string(), 0,
-                     "no rank-*.json here; a run leaves them where \"trace\" of its ostinato section points");
+                     "no rank-*.json here; a run writes them into the folder that \"trace\" in its ostinato "
+                     "section names");
   std::sort(files.begin(), files.end());
   return files;
 }

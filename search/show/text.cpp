@@ -231,7 +231,7 @@ std::string show_text(const Plan& plan, const Placement& placement, const ShowOp
   }
   text += std::string(margin, ' ') + axis(scale) + "\n";
   return text +
-         wrapped(legend(placement, several, options.color) + "; the share is of time at work\n", 0, columns);
+         wrapped(legend(placement, several, options.color) + "; the percentage is busy time\n", 0, columns);
 }
 
 }  // namespace ostinato

@@ -171,7 +171,7 @@ class Words {
     for (std::size_t d = 0; d < totals_.waits.size(); ++d) say_memory(static_cast<int>(d));
     say_transfers();
     if (totals_.idle > 0)
-      lines_.emplace_back("The idle time is the plan's own: some of its steps could start earlier.");
+      lines_.emplace_back("The idle time is not necessary: some steps of the plan could start earlier.");
     return std::move(lines_);
   }
 
@@ -184,11 +184,11 @@ class Words {
 
   void say_parts() {
     lines_.push_back(
-        fmt::format("The makespan of {} is one chain of {}, each of which holds up the next: {} of work, "
-                    "{} of transfers, {} of idle time.",
+        fmt::format("The critical chain determines the makespan of {}: {}, each waiting for the one before; "
+                    "{} of work, {} of transfers, {} of idle time.",
                     format_time(totals_.makespan), counted(chain_.size(), "step"), format_time(totals_.work),
                     format_time(totals_.transfers), format_time(totals_.idle)));
-    lines_.push_back(fmt::format("It leads from {} to {}.", step(0), step(chain_.size() - 1)));
+    lines_.push_back(fmt::format("It runs from {} to {}.", step(0), step(chain_.size() - 1)));
   }
 
   /// A chain that stays where it is is the work of one device; one that moves is the way through the
@@ -199,29 +199,30 @@ class Words {
     const std::string share = percent(*busiest, totals_.makespan);
     if (*busiest >= totals_.makespan / 10 * 9) {
       lines_.push_back(
-          fmt::format("The work of {} binds: it is {} ({}) of the chain. Less work there would shorten the "
-                      "step; quicker other devices would not.",
+          fmt::format("{} limits the step: its work is {} ({}) of the chain. Less work there would shorten "
+                      "the step; making the remaining devices faster would not.",
                       where, format_time(*busiest), share));
       return;
     }
     const std::string moves = totals_.moves == 1 ? "once" : counted(totals_.moves, "time");
-    lines_.push_back(fmt::format(
-        "No single device binds: {} works for {} of it ({}), no other for longer; the chain moves "
-        "between devices {}, as blocks wait for each other's results.",
-        where, format_time(*busiest), share, moves));
+    lines_.push_back(
+        fmt::format("No single device limits the step: {}, the busiest in the chain, works for {} of it "
+                    "({}). The chain changes devices {}, where a block waits for a result.",
+                    where, format_time(*busiest), share, moves));
   }
 
   void say_memory(int d) {
     const auto& waits = totals_.waits[d];
     if (waits.empty()) return;
     const std::size_t first = waits.front();
-    std::string line =
-        fmt::format("The memory of {} binds, {}: {} waits until {} has ended, for it lacks {} of {} before; ",
-                    device(d), counted(waits.size(), "time"), step(first), step(first - 1),
-                    format_memory(chain_[first].missing), format_memory(placement_.devices[d].memory));
+    std::string line = fmt::format(
+        "The memory of {} limits the step {}: {} waits for the end of {}, because {} of its {} are missing "
+        "until then; ",
+        device(d), counted(waits.size(), "time"), step(first), step(first - 1),
+        format_memory(chain_[first].missing), format_memory(placement_.devices[d].memory));
     if (waits.size() > 1)
-      line += fmt::format("the last so is {} behind {}; ", step(waits.back()), step(waits.back() - 1));
-    lines_.push_back(line + "more memory there, or less held, would let them start earlier.");
+      line += fmt::format("the last to wait is {}, for {}; ", step(waits.back()), step(waits.back() - 1));
+    lines_.push_back(line + "with more memory, or less held, they could start earlier.");
   }
 
   void say_transfers() {
@@ -229,9 +230,8 @@ class Words {
     const auto slowest = std::max_element(totals_.links.begin(), totals_.links.end(),
                                           [](const auto& a, const auto& b) { return a.second < b.second; });
     lines_.push_back(
-        fmt::format("Transfers are {} of it, most of that from {} to {} ({}): smaller activations or a "
-                    "quicker link would "
-                    "shorten the step.",
+        fmt::format("Transfers are {} of the chain, mostly from {} to {} ({}): smaller activations or a "
+                    "faster link would shorten the step.",
                     percent(totals_.transfers, totals_.makespan), device(slowest->first.first),
                     device(slowest->first.second), format_time(slowest->second)));
   }

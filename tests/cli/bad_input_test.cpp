@@ -61,14 +61,12 @@ INSTANTIATE_TEST_SUITE_P(
                  with_device(block("a", "time = 9223372036854775807\n") + block("b", "time = 1\n")), 3,
                  "together exceed 2^63 nanoseconds"},
         BadInput{"overflow_of_all_micro_batches", with_device(block("a", "time = 4611686018427387904\n")), 3,
-                 "p.toml: 4 micro-batches reach 2^60 nanoseconds of blocks and transfers, which is the most "
-                 "that is "
-                 "planned; look at 'time_unit' and at the largest figures"},
+                 "p.toml: 4 micro-batches reach 2^60 nanoseconds of blocks and transfers, more than can be "
+                 "planned; check 'time_unit' and the largest values"},
         BadInput{"memory_of_all_micro_batches",
                  with_device(block("a", "time = 1\nmemory = 1152921504606846976\n"), "9223372036854775807"),
                  3,
-                 "p.toml: 4 micro-batches reach 2^62 bytes of memory, which is the most that is planned; at "
-                 "most 3 "
+                 "p.toml: 4 micro-batches reach 2^62 bytes of memory, more than can be planned; at most 3 "
                  "micro-batches can be planned"},
         BadInput{"a_block_that_never_fits", with_device(block("a", "time = 1\nmemory = 9\n")), 4,
                  "infeasible: "},
@@ -84,7 +82,7 @@ INSTANTIATE_TEST_SUITE_P(
                      "[[blocks]]\nname = \"x\"\ndevices = [1]\ntime = 1\nafter = [\"a\"]\n" +
                      block("c", "time = 0\nmemory = -10\nafter = [\"x\"]\n") +
                      "[[devices]]\nmemory = 8\n[[devices]]\n",
-                 5, "undecided: no order was found that fits the memory, and no proof that there is none"},
+                 5, "undecided: no order was found that fits the memory, but one may exist"},
         BadInput{"memory_that_adds_up", with_device(block("a", "time = 1\nmemory = 3\n")), 4,
                  "infeasible: "}),
     [](const auto& test) { return test.param.what; });

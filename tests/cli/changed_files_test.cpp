@@ -98,7 +98,7 @@ std::string change_fields(const std::string& text, Random& random) {
 /// What `verify` holds against a plan, but not against what it does: claims about other schedules, which
 /// only `verify` takes the time to prove.
 bool is_claim(const std::string& failure) {
-  for (const char* begin : {"lower_bound", "optimal.", "no statement proves that", "a schedule ends before",
+  for (const char* begin : {"lower_bound", "optimal.", "no statement proves it", "a schedule ends before",
                             "modes.lower_bound", "capacity.lower_bound", "steady_state.period is"}) {
     if (failure.starts_with(begin)) return true;
   }

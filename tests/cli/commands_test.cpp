@@ -37,7 +37,7 @@ TEST(PlacementCommand, SharesTheLayersOfAModel) {
   EXPECT_EQ(placement.stages[3].layers.back(), 15);
   const Result few = ostinato_run({"placement", "wave", "--devices", "2", "--layers", "3"});
   EXPECT_EQ(few.status, 3);
-  EXPECT_NE(few.err.find("3 layers cannot be shared out"), std::string::npos) << few.err;
+  EXPECT_NE(few.err.find("3 layers cannot be divided"), std::string::npos) << few.err;
 }
 
 TEST(PlacementCommand, TakesDecimalSizes) {
@@ -95,8 +95,8 @@ TEST(SearchCommand, ReportsTheRepeatingPartAlone) {
             0);
   const Result text = ostinato_run({"search", path, "--steady-state"});
   EXPECT_EQ(text.status, 0) << text.err;
-  EXPECT_NE(text.out.find("6 us for 1 micro-batch, the least (proved)"), std::string::npos) << text.out;
-  EXPECT_NE(text.out.find("5 MiB, the least (proved) at this period"), std::string::npos) << text.out;
+  EXPECT_NE(text.out.find("6 us for 1 micro-batch, the shortest (proved)"), std::string::npos) << text.out;
+  EXPECT_NE(text.out.find("5 MiB, the least at this period (proved)"), std::string::npos) << text.out;
 
   const Result json = ostinato_run({"search", path, "--steady-state", "--json"});
   const auto report = nlohmann::json::parse(json.out);
@@ -241,7 +241,8 @@ TEST(SimulateCommand, PrintsMakespansAndWhatBinds) {
       "5",        "--explain"};
   const Result result = ostinato_run(args);
   ASSERT_EQ(result.status, 0) << result.err;
-  for (const char* word : {"planned  33 us", "median", "worst", "The makespan of 33 us is one chain"}) {
+  for (const char* word :
+       {"planned  33 us", "median", "worst", "The critical chain determines the makespan of 33 us"}) {
     EXPECT_NE(result.out.find(word), std::string::npos) << result.out;
   }
   EXPECT_EQ(ostinato_run(args).out, result.out);

@@ -74,7 +74,7 @@ TEST(Outputs, OfNoCommandAreWhatItReads) {
           args.insert(args.end(), {option, name});
           if (words.front() == "plan")
             args.insert(args.end(), {option == "--output" ? "--placement-output" : "--output", out});
-          expect_kept(input, args, option + " \"" + name + "\" would overwrite what is read");
+          expect_kept(input, args, option + " \"" + name + "\" would overwrite an input file");
         }
         std::filesystem::remove(linked);
       }
@@ -102,14 +102,14 @@ TEST(Outputs, OfACurveAreNotWhatIsRead) {
   const std::string placement = folder.write("memory-4.json", read_text(folder / "v.toml"));
   expect_kept(placement,
               {"search", placement, "--micro-batches", "2", "--pareto", "memory", "--output", folder / "."},
-              "would overwrite what is read");
+              "would overwrite an input file");
 }
 
 TEST(Outputs, AreFilesOfTheirOwn) {
   const TemporaryFolder folder;
   const std::string profile = folder.write("profile.json", profile_text({1000, 1000}));
   expect_kept(profile, plan_of(profile, folder / "p.json", folder / "./profile.json"), "--placement-output");
-  expect_kept(profile, plan_of(profile, folder / "p", folder / "p"), "each needs its own file");
+  expect_kept(profile, plan_of(profile, folder / "p", folder / "p"), "give two different files");
   EXPECT_EQ(ostinato_run(plan_of(profile, "/dev/null", "/dev/null")).status, 0);
 }
 

@@ -103,7 +103,7 @@ TEST_F(PartitionGraphCommand, BadInputNamesFileAndLine) {
   const std::string bad = folder_.write("bad.csv", std::string(kGraph) + "6,9,,,0,1,0,NO,f\n");
   const Result result = ostinato_run({"partition", bad, "--devices", devices_});
   EXPECT_EQ(result.status, 3);
-  EXPECT_NE(result.err.find(bad + ":7: vertex 6 names 9 as a successor, and no row has that id"),
+  EXPECT_NE(result.err.find(bad + ":7: vertex 6 names 9 as a successor, but no row has that id"),
             std::string::npos)
       << result.err;
   const std::string cpus = folder_.write("cpus.csv", "Id,RAM,Operations,Rates,Type\n7,1000,100,,CPU\n");

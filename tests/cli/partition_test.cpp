@@ -40,7 +40,7 @@ TEST(PartitionCommand, WarnsOfTimesThatSayNothing) {
                                       "2",     "--output", folder / "p.out", "--json"};
     if (command == "plan") words.insert(words.end(), {"--placement-output", folder / "p.toml"});
     const Result result = ostinato_run(words);
-    EXPECT_NE(result.err.find("the times of 1 of 2 measured layers are not known"), std::string::npos)
+    EXPECT_NE(result.err.find("the times of 1 of 2 measured layers are uncertain"), std::string::npos)
         << result.err;
     EXPECT_NE(result.json()["noise"].get<std::string>().find("'1:"), std::string::npos);
     if (command == "partition") continue;
@@ -119,11 +119,10 @@ TEST(PlanCommand, ExplainsAWinnerWhoseMakespanIsNotTheShortest) {
        "4", "--time-limit", "100", "--placement-output", folder / "p.toml", "--output", folder / "p.json"});
   ASSERT_EQ(result.status, 0) << result.err;
   EXPECT_NE(result.out.find("  0.9"), std::string::npos) << result.out;  // a row below the starred one
-  EXPECT_NE(
-      result.out.find("was chosen: with the optimizer's step it takes 26 us,\nthe least that was found"),
-      std::string::npos)
+  EXPECT_NE(result.out.find("was chosen: including the optimizer's step it takes 26\nus, the least found"),
+            std::string::npos)
       << result.out;
-  EXPECT_NE(result.out.find("takes 3.84 % more with it"), std::string::npos) << result.out;
+  EXPECT_NE(result.out.find("takes 3.84 % more with that"), std::string::npos) << result.out;
   EXPECT_EQ(result.out.find(" -"), std::string::npos) << result.out;
   EXPECT_EQ(ostinato_run({"verify", folder / "p.json", folder / "p.toml"}).status, 0);
 }
@@ -147,7 +146,7 @@ TEST(PlanCommand, PrefersFewerBlocksWhereTheTimesAreNotKnownBetter) {
   EXPECT_NE(measured.out.find("1 chunk per device was chosen: it has 4 blocks instead of 8"),
             std::string::npos)
       << measured.out;
-  EXPECT_NE(measured.out.find("within what the profile's times are known to"), std::string::npos);
+  EXPECT_NE(measured.out.find("within the uncertainty of the profile's times"), std::string::npos);
   EXPECT_EQ(ostinato_run({"verify", folder / "p.json", folder / "p.toml"}).status, 0);
 }
 
@@ -231,7 +230,7 @@ TEST(PlanCommand, ComparesWithWhatTheScriptRunsNow) {
   std::string flat = told.out;
   std::replace(flat.begin(), flat.end(), '\n', ' ');
   for (const char* text : {"* this plan: ", "  your run now, layers 3|1 ", "  1F1B on the best stages ",
-                           "times as fast as your run now (measured: 70 us a step, with",
+                           "times as fast as your run now (measured: 70 us per step, including",
                            "times as fast as 1F1B on the best stages"})
     EXPECT_NE(flat.find(text), std::string::npos) << text << "\n" << told.out;
   for (const char* text : {"an even split", "not known", "\n  1f1b "})
@@ -245,7 +244,7 @@ TEST(PlanCommand, ComparesWithWhatTheScriptRunsNow) {
   EXPECT_TRUE(json["baselines"]["1f1b_even_split"].is_null());
   EXPECT_FALSE(planned("2", "5", {"--json"}).json()["baselines"]["your_run"].contains("measured_step"));
   const Result others = planned("3", "4", {});  // DeepSpeed's partition is of two stages
-  EXPECT_NE(others.out.find("What your run takes now is not known"), std::string::npos) << others.out;
+  EXPECT_NE(others.out.find("The time of your current run is not known"), std::string::npos) << others.out;
   EXPECT_NE(others.out.find("1F1B on an even split of layers"), std::string::npos) << others.out;
 }
 
@@ -263,21 +262,21 @@ TEST(PlanCommand, NamesTheLayerThatLimitsEveryPlan) {
     std::replace(text.begin(), text.end(), '\n', ' ');
     return text;
   };
-  const std::string limit =
-      name + " is 69 % of the work, and whole on one of 4 devices: no plan is more than ";
+  const std::string limit = name + " is 69 % of the work and runs on one of 4 devices: no plan is more than ";
   EXPECT_NE(flat(told.out).find(limit), std::string::npos) << told.out;
   EXPECT_NE(flat(told.out).find("or give its class sharded(shard)."), std::string::npos) << told.out;
   EXPECT_EQ(planned({"--json"}).json()["limit"].get<std::string>().substr(0, limit.size()), limit);
   const Result refused = planned({"--shard", "4"});
   EXPECT_EQ(refused.status, 3);
-  EXPECT_NE(refused.err.find("does not say that layer \"" + name + "\" can be cut"), std::string::npos)
+  EXPECT_NE(refused.err.find("does not mark layer \"" + name + "\" as shardable"), std::string::npos)
       << refused.err;
   const Result nothing = planned({"--only", "shards,branches"});
   EXPECT_EQ(nothing.status, 2);
   EXPECT_NE(nothing.err.find("--only shards,branches leaves nothing to try"), std::string::npos)
       << nothing.err;
   profile.layers[4].shardable = true;
-  EXPECT_NE(flat(planned({"--exact-losses"}).out).find("allow shards, which round"), std::string::npos);
+  EXPECT_NE(flat(planned({"--exact-losses"}).out).find("allow shards, which change the rounding"),
+            std::string::npos);
   EXPECT_EQ(planned({"--only", "shards", "--json"}).json()["limit"], "");
 }
 
@@ -300,7 +299,7 @@ TEST(PlanCommand, WhatTheLimitCutIsWrittenAndToldOf) {
                                    folder / "p.json"};
   const Result cut = ostinato_run(args);
   EXPECT_EQ(cut.status, 0) << cut.err;
-  EXPECT_NE(cut.out.find("could be ruled out: a longer --time-limit"), std::string::npos) << cut.out;
+  EXPECT_NE(cut.out.find("a longer --time-limit"), std::string::npos) << cut.out;
   EXPECT_EQ(ostinato_run({"verify", folder / "p.json", folder / "p.toml"}).status, 0);
   args.insert(args.end(), {"--strict", "--json"});
   const Result strict = ostinato_run(args);
@@ -366,8 +365,8 @@ TEST(PlanCommand, VerboseTellsEveryCandidate) {
   const std::string few = ostinato_run(args).out;
   args.emplace_back("-v");
   const std::string all = ostinato_run(args).out;
-  EXPECT_NE(few.find("more cannot be shorter (each by a proof)"), std::string::npos) << few;
-  EXPECT_EQ(all.find("more cannot be shorter (each by a proof)"), std::string::npos) << all;
+  EXPECT_NE(few.find("more cannot be shorter (proved)"), std::string::npos) << few;
+  EXPECT_EQ(all.find("more cannot be shorter (proved)"), std::string::npos) << all;
   EXPECT_GT(std::count(all.begin(), all.end(), '\n'), std::count(few.begin(), few.end(), '\n') + 3);
 }
 
@@ -529,20 +528,20 @@ TEST(PlanCommand, SaysWhatWasNotTriedAndWhy) {
   };
   EXPECT_EQ(plan({}).out.find("not tried"), std::string::npos);
   const Result waves = plan({"--fixed-ends", "--max-chunks", "2"});
-  for (const char* text : {"not tried: more than 2 stages a device (--max-chunks 2)",
+  for (const char* text : {"not tried: more than 2 stages per device (--max-chunks 2)",
                            "wave, 2 chunks per device (not allowed: fixed_ends)", "of these, wave, 2 chunks"})
     EXPECT_NE(waves.out.find(text), std::string::npos) << text << waves.out << waves.err;
   profile["restrictions"] = {
       {{"rule", "most_chunks"}, {"chunks", 1}, {"reason", "Net has its own forward()"}},
       {{"rule", "whole_backwards"}, {"reason", "halves draw other numbers"}}};
   const nlohmann::json own = plan({"--max-chunks", "3", "--json"}).json();
-  EXPECT_EQ(own["not_tried"], (nlohmann::json{"more than 1 stage a device (Net has its own forward())",
+  EXPECT_EQ(own["not_tried"], (nlohmann::json{"more than 1 stage per device (Net has its own forward())",
                                               "split backwards (halves draw other numbers)"}));
   EXPECT_NE(plan({"--split-backward"}).err.find("(halves draw other numbers): leave"), std::string::npos);
   const Result cut = ostinato_run({"partition", folder / "profile.json", "--devices", "2", "--chunks", "2",
                                    "--output", folder / "p.toml"});
   EXPECT_EQ(cut.status, 3);
-  EXPECT_NE(cut.err.find("more than 1 stage a device (Net has its own forward())"), std::string::npos)
+  EXPECT_NE(cut.err.find("more than 1 stage per device (Net has its own forward())"), std::string::npos)
       << cut.err;
 }
 
@@ -556,7 +555,7 @@ TEST(PlanCommand, InferenceForLatencyAndForThroughput) {
     ASSERT_EQ(result.status, 0) << result.err;
     EXPECT_NE(result.out.find("One after the other on an even split"), std::string::npos) << result.out;
     EXPECT_EQ(result.out.find("1F1B on"), std::string::npos) << result.out;
-    EXPECT_NE(result.out.find("in flight         2 requests or more"), std::string::npos) << result.out;
+    EXPECT_NE(result.out.find("in flight         at least 2 requests"), std::string::npos) << result.out;
     EXPECT_EQ(ostinato_run({"verify", folder / "p.json", folder / "p.toml"}).status, 0);
     EXPECT_EQ(ostinato_run({"show", folder / "p.json", folder / "p.toml"}).status, 0);
     EXPECT_EQ(ostinato_run({"lower", folder / "p.json", folder / "p.toml"}).status, 0);
@@ -621,7 +620,7 @@ TEST(PlanCommand, IsProvedOfTheDevicesThatItWasMadeFor) {
   const Result forgotten = ostinato_run(words);
   EXPECT_EQ(forgotten.status, 6);
   const std::string why = forgotten.json()["failures"][0];
-  EXPECT_NE(why.find("alike: were these the devices that the plan is made for?"), std::string::npos) << why;
+  EXPECT_NE(why.find("of one kind: is the plan for these devices?"), std::string::npos) << why;
   words.insert(words.end(), {"--devices", devices});
   EXPECT_EQ(ostinato_run(words).status, 0);
 }

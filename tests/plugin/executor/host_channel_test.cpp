@@ -132,7 +132,7 @@ TEST(HostChannel, SaysWhichRankDoesNotCome) {
     channel->open({{3, 2}}, 20ms);
     FAIL();
   } catch (const TimeoutError& error) {
-    EXPECT_NE(std::string(error.what()).find("rank 3 has not made its executor"), std::string::npos);
+    EXPECT_NE(std::string(error.what()).find("rank 3 did not create its executor"), std::string::npos);
   }
 }
 

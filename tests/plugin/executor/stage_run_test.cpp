@@ -110,7 +110,7 @@ TEST(StageRun, AnInputMayNotBeChangedInPlace) {
     frozen.forward(0, ones());
     ADD_FAILURE();
   } catch (const ExecutionError& error) {
-    EXPECT_THAT(error.what(), ::testing::HasSubstr("stage 'middle' changes what it is given in place"));
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("stage 'middle' changes its input in place"));
   }
 }
 

@@ -84,15 +84,16 @@ TEST(Deadlock, BackwardBeforeForwardOnOneRank) {
 TEST(Deadlock, SendBeforeItsProducer) {
   Program program = program_of(chain({0, 1}), 1);
   move(program, 0, "0SEND_F0", "0F0");
-  EXPECT_NE(prove_deadlock_free(program).failure.find("(0SEND_F0) to rank 1 comes before what it sends"),
-            std::string::npos);
+  EXPECT_NE(
+      prove_deadlock_free(program).failure.find("(0SEND_F0) to rank 1 comes before its tensor is computed"),
+      std::string::npos);
 }
 
 TEST(Deadlock, StepLeftOutOrTwice) {
   Program program = program_of(chain({0, 1}), 2);
   Program twice = program;
   twice.ranks[1].push_back(twice.ranks[1][find(twice, 1, "1F0")]);
-  EXPECT_NE(prove_deadlock_free(twice).failure.find("stands twice"), std::string::npos);
+  EXPECT_NE(prove_deadlock_free(twice).failure.find("occurs twice"), std::string::npos);
   program.ranks[0].pop_back();
   EXPECT_NE(prove_deadlock_free(program).failure.find("does not run micro-batch 1 exactly once"),
             std::string::npos);
@@ -148,7 +149,8 @@ TEST(Deadlock, MessageThatIsThereAlready) {
   program.ranks[0].push_back({.action = Action::send_forward, .stage = 0, .peer = 1, .peer_stage = 1});
   program.ranks[1].insert(program.ranks[1].begin() + 1,
                           {.action = Action::receive_forward, .stage = 1, .peer = 0, .peer_stage = 0});
-  EXPECT_NE(prove_deadlock_free(program).failure.find("(1RECV_F0) from rank 0 brings what is there already"),
+  EXPECT_NE(prove_deadlock_free(program).failure.find(
+                "(1RECV_F0) from rank 0 receives a tensor that is already there"),
             std::string::npos)
       << prove_deadlock_free(program).failure;
 }

@@ -287,7 +287,8 @@ TEST(RandomPrograms, DisturbedOnesPassTheProofExactlyWhereTheyRun) {
       const std::string blocked = wrong_with(it, Streams::blocking, expected);
       if (blocked.empty()) {
         ++misnamed;
-        ASSERT_TRUE(refused.ends_with("is not the one that is expected") && same_tensor_twice(it.program))
+        ASSERT_TRUE(refused.ends_with("is not the one that the receiver expects") &&
+                    same_tensor_twice(it.program))
             << "seed " << seed << " runs, and is refused: " << refused << "\n"
             << all_of(it.program);
       }

@@ -115,7 +115,7 @@ def test_outputs_apart(tmp_path):
     for other in (file, link, hard):
         same = {"--output": file, "--html": None, "--perfetto": other}
         assert why_not_apart(same, []) == f"--perfetto {other}: --output goes to the same file"
-        assert "would overwrite what is read" in why_not_apart({"--output": other}, [new, file])
+        assert "would overwrite an input file" in why_not_apart({"--output": other}, [new, file])
     assert "--html" in why_not_apart({"--output": new, "--html": tmp_path / "." / "new"}, [])
     assert not why_not_apart({"--output": new, "--html": file}, [tmp_path / "train.py", Path("x" * 5000)])
 
@@ -130,7 +130,7 @@ def test_profile_writes_over_nothing_that_it_reads(tmp_path, monkeypatch, capsys
     script = ["-m", "module"] if word == "module.py" else ["train.py"]
     assert main([*script, option, word, "--", "--deepspeed_config=ds.json", "--local_rank", "0"]) == 2
     told = capsys.readouterr().err
-    assert f"{option} {word} would overwrite what is read" in told and "Try: ostinato profile --help" in told
+    assert f"{option} {word} would overwrite an input file" in told and "Try: ostinato profile --help" in told
     assert not any(path.stat().st_size for path in tmp_path.iterdir())
 
 
@@ -147,7 +147,7 @@ def test_report_writes_over_no_trace(tmp_path, capsys):
         ]
         assert report.main(words) == 2
         assert (
-            "would overwrite what is read" in capsys.readouterr().err
+            "would overwrite an input file" in capsys.readouterr().err
             and (tmp_path / folder / "rank-0.json").read_text() == "kept"
         )
 
@@ -160,7 +160,7 @@ def test_what_a_run_measured_goes_over_no_profile(tmp_path, capsys):
         == 2
     )
     assert (
-        "would overwrite what is read" in capsys.readouterr().err
+        "would overwrite an input file" in capsys.readouterr().err
         and (tmp_path / "profile.json").read_text() == "kept"
     )
 
@@ -172,7 +172,7 @@ def test_a_device_file_goes_over_no_profile(tmp_path, capsys):
             ["--output", str(tmp_path / "profile.json"), "--profile", str(tmp_path / "profile.json")]
         )
     assert (
-        "would overwrite what is read" in capsys.readouterr().err
+        "would overwrite an input file" in capsys.readouterr().err
         and (tmp_path / "profile.json").read_text() == "kept"
     )
 

@@ -67,7 +67,7 @@ def test_command_and_python_give_the_same_bytes(profile, tmp_path):
     ]
     done = command(*words)
     assert done.returncode == 0, done.stderr
-    assert "6 micro-batches of sizes of their own on 2 devices" in done.stdout
+    assert "6 micro-batches of different sizes on 2 devices" in done.stdout
     given = {"devices": 2, "effort": 50}
     ours = ostinato.plan(ostinato.Profile.from_file(profile), sizes=SIZES, size=1024, **given)
     assert plan.read_text() == ours.text and placement.read_text() == ours.placement.text
@@ -111,7 +111,7 @@ def test_times_follow_what_the_profile_measured(profile, square):
 
 
 def test_without_any_size_of_the_profile_it_is_asked_for(profile, tmp_path):
-    with pytest.raises(ostinato.InputError, match="does not say which size"):
+    with pytest.raises(ostinato.InputError, match="does not say the size"):
         ostinato.plan(ostinato.Profile.from_file(profile), devices=2, sizes=SIZES)
     done = command(
         "plan",

@@ -45,7 +45,7 @@ def test_command_file_and_objects_give_the_same_bytes(files):
     plan = files / "plan.json"
     done = command("search", files / "v.toml", "--sizes", files / "step.toml", "--output", plan)
     assert done.returncode == 0, done.stderr
-    assert "3 micro-batches of sizes of their own" in done.stdout
+    assert "3 micro-batches of different sizes" in done.stdout
     ours = ostinato.search_sizes(V, SIZES, size=10)
     assert plan.read_text() == ours.text == ostinato.search_sizes(V, files / "step.toml").text
     assert ostinato.Plan.from_file(plan, V) == ours
@@ -136,7 +136,7 @@ def test_effort_is_of_sizes_alone(files):
         "search", files / "v.toml", "--micro-batches", 2, "--effort", 50, "--output", files / "p.json"
     )
     assert done.returncode == 2
-    assert "--effort goes with --sizes" in done.stderr
+    assert "--effort needs --sizes" in done.stderr
 
 
 def test_facts_are_what_the_command_prints(files):

@@ -72,7 +72,7 @@ def test_one_object_at_several_places(world2, plan):
     for message in world2.run(refusal, replace(BASE, change="one_object", section={"plan": plan})):
         assert (
             message.startswith("OstinatoError")
-            and 'layers 1, 3 on other devices than 0 (they share tensors ("' in message
+            and 'layers 1, 3 on a device other than 0 (they share tensors ("' in message
             and "TiedLayerSpec" in message
         )
 

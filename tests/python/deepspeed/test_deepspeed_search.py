@@ -76,13 +76,13 @@ def test_rank_0_says_what_was_not_tried_and_why(profile, capsys):
     )
     said = capsys.readouterr().out
     assert (
-        "ostinato: not tried: more than 1 stage a device (Net has its own forward())\n" in said
+        "ostinato: not tried: more than 1 stage per device (Net has its own forward())\n" in said
         and "more than 3" not in said
     )
     assert found.placement.text.count("[[stages]]") == 2
     search._search(asked, profile, search.Size(2, MICRO_BATCHES, restrictions=asked.restrictions()))
     assert (
-        'not tried: inputs or loss on other devices than 1F1B, as waves have them ("search": {"ends": "free"} allows them); of'
+        'not tried: inputs or loss not on the devices of 1F1B, as in waves ("search": {"ends": "free"} allows them); of'
         in capsys.readouterr().out
     )
 

@@ -221,7 +221,7 @@ def test_a_kept_plan_that_the_options_forbid_is_refused(world2, plans):
     section = {"auto": True, "output": str(Path(plans["wave"]).parent)}
     for rank in world2.run(checked, replace(BASE, section=section)):
         assert (
-            "the plan has inputs or loss on other devices than 1F1B" in rank["error"]
+            "the plan has inputs or loss not on the devices of 1F1B" in rank["error"]
             and '"search": {"ends": "free"} allows them' in rank["error"]
             and not rank["losses"]
         )

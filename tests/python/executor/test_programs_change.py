@@ -75,7 +75,7 @@ def test_other_stages_and_other_micro_batches_are_refused_and_the_last_program_s
     stages = Stages()
     executor = executor_of(program([5, 5, 5]), stages, programs_change=True)
     for other in (program([5, 5]), program([5, 5, 5], placement_text(Layout("two", (1, 2), (0, 0, 0)), 3))):
-        with pytest.raises(_plugin.ExecutionError, match="other stages, transfers or micro-batches"):
+        with pytest.raises(_plugin.ExecutionError, match="must have the stages, transfers and micro-batches"):
             executor.set_program(other)
     executor.run()
     assert len(stages.ran) == 6

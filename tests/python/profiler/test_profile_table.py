@@ -110,9 +110,7 @@ def test_a_restless_machine_is_noticed():
     rows[3].backward = _profiler.spread_of([100, 100, 100, 300, 300])
     result.layers = rows
     [line] = unrest_lines(result)
-    assert (
-        "1 of 3 measured layers" in line and "200 % of the median apart: '3:Tanh'; profile again when" in line
-    )
+    assert "1 of 3 measured layers" in line and "200 % of the median: '3:Tanh'; profile again on" in line
     told = summary(result, "p.json")
     assert told["noise"] in line and told["noise"] in result.json()
 

@@ -104,7 +104,7 @@ def test_there_is_no_progress_where_standard_error_is_no_terminal(tmp_path, hard
     )
     assert result.returncode == 0
     assert result.stderr == ""
-    assert "cut by the limit" in result.stdout
+    assert "stopped by the limit" in result.stdout
 
 
 def test_a_plan_that_a_limit_cut_says_so_and_holds(tmp_path, hard):
@@ -125,7 +125,7 @@ def test_what_is_proved_is_never_cut(tmp_path, small):
     found = json.loads(plan.read_text())
     assert found["optimal"]["makespan"] and not found["search"]["cut_by_limit"]
     assert told.returncode == 0
-    assert "optimal (proved)" in told.stdout and "cut by the limit" not in told.stdout
+    assert "optimal (proved)" in told.stdout and "stopped by the limit" not in told.stdout
 
 
 def test_a_curve_that_was_cut_names_the_memory_that_was_not_tried(tmp_path, hard):
@@ -161,7 +161,7 @@ def test_a_signal_leaves_the_curve_so_far(tmp_path, hard, number):
     process.send_signal(number)
     out, errors = process.communicate(timeout=300)
     assert process.returncode == 130, errors
-    assert "The limit cut the search" in out
+    assert "The limit stopped the search" in out
     plans = sorted(curve.iterdir())
     assert plans
     for plan in plans:

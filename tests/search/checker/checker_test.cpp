@@ -55,7 +55,7 @@ TEST(CheckerTest, AcceptsAValidPlanAndSaysWhatItChecked) {
       result.passed,
       (Strings{"3 blocks, 2 micro-batches: each block runs exactly once for each micro-batch",
                "every device runs one block at a time", "every block starts after its inputs have arrived",
-               "no device is ever over its memory",
+               "no device ever exceeds its memory",
                "the steps are listed by start, first device, name, micro-batch", "the makespan is 19 ns",
                "the span is 19 ns", "the peak memory of device 0 ('d0') is 8 bytes",
                "the peak memory of device 1 ('d1') is 2 bytes", "the plan claims no repeating part",
@@ -129,21 +129,19 @@ TEST(CheckerTest, NamesDeviceInstantAndBytesOverMemory) {
   Placement p = two_devices();
   const Plan plan = valid_plan(p);
   p.devices[0].memory = 7;
-  EXPECT_EQ(failures(plan, p),
-            Strings{"device 0 ('d0') is over its 7 bytes from 2 ns on, when block 'F' of micro-batch 1 "
-                    "starts there; at its peak it is 1 bytes over"});
+  EXPECT_EQ(failures(plan, p), Strings{"device 0 ('d0') exceeds its 7 bytes from 2 ns on, when block 'F' of "
+                                       "micro-batch 1 starts there; at its peak it exceeds them by 1 bytes"});
   p.devices[0].memory = 10;
   p.devices[1].memory = 1;
-  EXPECT_EQ(failures(plan, p),
-            Strings{"device 1 ('d1') is over its 1 bytes from 5 ns on, when block 'G' of micro-batch 0 "
-                    "starts there; at its peak it is 1 bytes over"});
+  EXPECT_EQ(failures(plan, p), Strings{"device 1 ('d1') exceeds its 1 bytes from 5 ns on, when block 'G' of "
+                                       "micro-batch 0 starts there; at its peak it exceeds them by 1 bytes"});
 }
 
 TEST(CheckerTest, NamesStaticMemoryThatDoesNotFit) {
   Placement p = two_devices();
   p.devices[1].static_memory = 11;
   const Plan plan = valid_plan(p);
-  EXPECT_EQ(failures(plan, p), Strings{"device 1 ('d1') holds 11 bytes always, 1 more than its 10"});
+  EXPECT_EQ(failures(plan, p), Strings{"device 1 ('d1') always holds 11 bytes, 1 more than its 10"});
 }
 
 TEST(CheckerTest, WhatEndsGivesBackBeforeWhatStartsTakes) {
@@ -268,11 +266,10 @@ TEST(CheckerTest, RefusesFalseSteadyStates) {
   EXPECT_EQ(with({5, 1, 0, 4}), Strings{"steady_state covers micro-batches 0 to 3, but the plan has 3"});
   EXPECT_EQ(with({5, 0, 0, 1}), Strings{"steady_state has a negative figure, or an unroll below 1"});
   EXPECT_EQ(with({5, 1, 0, 0}), Strings{"steady_state has no repetends, but a period of 5 ns"});
-  EXPECT_EQ(with({6, 1, 1, 2}),
-            (Strings{"block 'F' of micro-batch 2 starts at 10 ns; by steady_state, a period of 6 ns "
-                     "after micro-batch 1, it should at 11 ns",
-                     "block 'B' of micro-batch 2 starts at 12 ns; by steady_state, a period of 6 ns "
-                     "after micro-batch 1, it should at 13 ns"}));
+  EXPECT_EQ(with({6, 1, 1, 2}), (Strings{"block 'F' of micro-batch 2 starts at 10 ns; by steady_state, a "
+                                         "period of 6 ns after micro-batch 1, it should start at 11 ns",
+                                         "block 'B' of micro-batch 2 starts at 12 ns; by steady_state, a "
+                                         "period of 6 ns after micro-batch 1, it should start at 13 ns"}));
   EXPECT_EQ(with({std::numeric_limits<Nanoseconds>::max(), 2147483647, 2147483647, 2147483647}).size(), 1u);
   EXPECT_EQ(with({5, 1, 1, 2}), Strings{});
   Plan plan = periodic_plan(p);  // it claims its period to be optimal
@@ -295,7 +292,7 @@ TEST(CheckerTest, RefusesFalseBoundsAndOptimality) {
                "comes before and after it)",
                "optimal.makespan is true, but the makespan is 15 ns and its lower bound 16 ns",
                "lower_bound.period is 6 ns, but only 5 ns are proved (P1: the work of device 0)",
-               "steady_state.period is 5 ns, below its lower bound of 6 ns: these repetends cannot go on",
+               "steady_state.period is 5 ns, below its lower bound of 6 ns: these repetends cannot repeat",
                "optimal.period is true, but the period is 5 ns and its lower bound 6 ns"}));
   // NOLINTEND(bugprone-suspicious-missing-comma)
   plan.lower_bound = {.makespan = 14, .period = 4};
@@ -320,8 +317,7 @@ TEST(CheckerTest, APeriodThatCannotGoOnIsNotOptimal) {
   plan.lower_bound.period = 2;
   EXPECT_EQ(failures(plan, p), Strings{});
   plan.optimal.period = true;
-  EXPECT_EQ(failures(plan, p),
-            Strings{"optimal.period is true, but there is no time at which all blocks repeat"});
+  EXPECT_EQ(failures(plan, p), Strings{"optimal.period is true, but at no time do all blocks repeat"});
 }
 
 TEST(CheckerTest, EveryNamedScheduleOfEveryShapeHolds) {

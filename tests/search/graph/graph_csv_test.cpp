@@ -69,11 +69,11 @@ TEST(GraphCsvTest, RefusalsNameFileAndLine) {
   EXPECT_EQ(graph_error("1,,,,0,1,0,NO\n1,,,,0,1,0,NO\n"),
             "g.csv:3: vertex 1 is given twice, first in line 2");
   EXPECT_EQ(graph_error("1,5,,,0,1,0,NO\n"),
-            "g.csv:2: vertex 1 names 5 as a successor, and no row has that id");
+            "g.csv:2: vertex 1 names 5 as a successor, but no row has that id");
   EXPECT_EQ(graph_error("1,,5,,0,1,0,NO\n"),
-            "g.csv:2: vertex 1 names 5 as a predecessor, and no row has that id");
+            "g.csv:2: vertex 1 names 5 as a predecessor, but no row has that id");
   EXPECT_EQ(graph_error("1,,,5,0,1,0,NO\n"),
-            "g.csv:2: vertex 1 names 5 as a vertex on the same device, and no row has that id");
+            "g.csv:2: vertex 1 names 5 as a vertex on the same device, but no row has that id");
   EXPECT_EQ(graph_error("1,,,,0,x,0,NO\n"), "g.csv:2: operations is \"x\"; it must be a whole number");
   EXPECT_EQ(graph_error("1,,,,0,1.5,0,NO\n"), "g.csv:2: operations is \"1.5\"; it must be a whole number");
   EXPECT_EQ(graph_error("1,,,,0,,0,NO\n"), "g.csv:2: operations is \"\"; it must be a whole number");
@@ -81,7 +81,7 @@ TEST(GraphCsvTest, RefusalsNameFileAndLine) {
             "g.csv:2: tensor size is -4; it must be between 0 and 1000000000");
   EXPECT_EQ(graph_error("1,2;;3,,,0,1,0,NO\n"), "g.csv:2: successors is \"\"; it must be a whole number");
   EXPECT_EQ(graph_error("1,,,,0,1,0,\n"),
-            "g.csv:2: the device kind is empty; write NO where any device will do");
+            "g.csv:2: the device kind is empty; write NO if any device will do");
   EXPECT_EQ(graph_error(""), "g.csv: the graph has no vertices");
   EXPECT_EQ(
       graph_error("1,,,2,0,1,0,CPU\n2,,,,0,1,0,GPU\n"),
@@ -174,7 +174,7 @@ TEST(DevicesCsvTest, RefusalsNameFileAndLine) {
             "d.csv:3: 3 rates, but 2 are needed: one to every device, itself included");
   EXPECT_EQ(devices_error("0,100,5,0,CPU\n1,100,5,,CPU\n"),
             "d.csv:2: the rate to device 1 is 0; it must be at least 1");
-  EXPECT_EQ(devices_error("0,100,5,,\n"), "d.csv:2: the kind is empty; it is CPU or GPU, say");
+  EXPECT_EQ(devices_error("0,100,5,,\n"), "d.csv:2: the kind is empty; give one, such as CPU or GPU");
   EXPECT_EQ(devices_error("0,100\n"),
             "d.csv:2: 2 columns, but 5 are needed: id,memory,operations per time unit,rates,kind");
   EXPECT_EQ(devices_error(""), "d.csv: the file has no devices");
@@ -189,8 +189,7 @@ TEST(GraphCostsTest, AKindWithoutADeviceIsInfeasible) {
   } catch (const InfeasibleError& error) {
     EXPECT_STREQ(
         error.what(),
-        "g.csv:2: vertex 1 needs a device of the kind 'TPU', and devices has none, but CPU; did you mean "
-        "'CPU'?");
+        "g.csv:2: vertex 1 needs a device of the kind 'TPU', but devices has only CPU; did you mean 'CPU'?");
   }
 }
 

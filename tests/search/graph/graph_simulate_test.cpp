@@ -166,8 +166,7 @@ TEST(GraphScheduleTest, WordsAreReadAndNearMissesSuggested) {
     parse_graph_schedule("pctt");
     FAIL() << "accepted";
   } catch (const InputError& error) {
-    EXPECT_STREQ(error.what(),
-                 "there is no schedule \"pctt\" (did you mean pct?); there are fifo, pct and msr");
+    EXPECT_STREQ(error.what(), "unknown schedule \"pctt\" (did you mean pct?); known are fifo, pct and msr");
   }
 }
 

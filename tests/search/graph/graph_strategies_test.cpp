@@ -161,7 +161,7 @@ TEST(GraphStrategiesTest, WordsAreReadAndNearMissesSuggested) {
     FAIL() << "accepted";
   } catch (const InputError& error) {
     EXPECT_STREQ(error.what(),
-                 "there is no strategy \"heff\" (did you mean heft?); there are hash, batch-split, "
+                 "unknown strategy \"heff\" (did you mean heft?); known are hash, batch-split, "
                  "critical-path, mite, dfs, heft and best");
   }
 }

@@ -421,9 +421,8 @@ TEST(Named, SaysWhyNotOfTwoChains) {
   const auto why = [](const char* name, const Placement& placement) {
     return named_schedule(name, placement, 4).why_not;
   };
-  EXPECT_EQ(
-      why("chimera", shape("v", {})),
-      "chimera needs two chains in opposite directions: the placement has 1 parts without dependencies");
+  EXPECT_EQ(why("chimera", shape("v", {})),
+            "chimera needs two chains in opposite directions: the placement has 1 independent part");
   EXPECT_EQ(
       why("dualpipe", shape("chains", {.devices = 4})),
       "dualpipe needs two chains in opposite directions: the chains do not run through the same devices in "
@@ -431,7 +430,7 @@ TEST(Named, SaysWhyNotOfTwoChains) {
   EXPECT_EQ(why("chimera", shape("x", {.training = false})),
             "chimera is a schedule for training; this placement runs no backward");
   EXPECT_EQ(why("1f1b+", shape("v", {})),
-            "1f1b+ is for placements that are no chain with one chunk per device: there it is 1f1b");
+            "1f1b+ is not for a chain with one chunk per device: use 1f1b there");
 }
 
 TEST(Named, FollowsTheChainThroughAnyNumberingOfTheDevices) {

@@ -304,13 +304,12 @@ TEST(AnyPlacement, SaysWhichPlacementsItIsNotOf) {
   JointOptions whole = joint_options(3, 4), shards = whole;
   shards.shardable = {2};
   EXPECT_THAT(said(whole, false), testing::EndsWith(")"));
-  EXPECT_THAT(said(shards, false), testing::EndsWith(", if it divides none of its layers but 2:L"));
+  EXPECT_THAT(said(shards, false), testing::EndsWith(", if it shards no layers but 2:L"));
   profile.layers[2].shardable = true;
-  EXPECT_THAT(said(whole, false), testing::EndsWith(", if it divides none of its layers"));
+  EXPECT_THAT(said(whole, false), testing::EndsWith(", if it shards no layers"));
   for (LayerCost& cost : profile.layers) cost.backward_input = cost.backward_weight = cost.forward;
-  EXPECT_THAT(said(whole, true), testing::EndsWith(", if it divides none of its layers"));
-  EXPECT_THAT(said(whole, false),
-              testing::EndsWith(", if it divides none of its layers and splits no backward"));
+  EXPECT_THAT(said(whole, true), testing::EndsWith(", if it shards no layers"));
+  EXPECT_THAT(said(whole, false), testing::EndsWith(", if it shards no layers and splits no backward"));
 }
 
 TEST(AnyPlacement, IsRefusedWithFilesOfAnother) {
@@ -321,12 +320,12 @@ TEST(AnyPlacement, IsRefusedWithFilesOfAnother) {
   };
   using testing::ElementsAre;
   using testing::HasSubstr;
-  EXPECT_THAT(failures(profile, 3), ElementsAre(HasSubstr("is of 2 devices, but the devices given are 3")));
+  EXPECT_THAT(failures(profile, 3), ElementsAre(HasSubstr("is for 2 devices, but 3 are given")));
   EXPECT_THAT(failures(profile_of({2, 1, 2, 2}), 2), ElementsAre(HasSubstr("is not proved")));
   plan.any_placement->sharded = {9};
   EXPECT_THAT(failures(profile, 2), ElementsAre(HasSubstr("does not have")));
   plan.any_placement.reset();
-  EXPECT_THAT(failures(profile, 2), ElementsAre(HasSubstr("claims nothing of other placements")));
+  EXPECT_THAT(failures(profile, 2), ElementsAre(HasSubstr("claims nothing about other placements")));
 }
 
 }  // namespace

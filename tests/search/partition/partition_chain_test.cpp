@@ -477,7 +477,7 @@ TEST(PartitionChain, RefusesWhatCannotBe) {
   expect_refused(profile, {.micro_batches = 0}, "at least 1 micro-batch");
   profile.layers[1].backward_input.repeats = profile.layers[1].backward_weight.repeats = 3;
   expect_refused(profile, {},
-                 "the halves of the backward of layer 1:L take no time, and the whole takes 2 ns");
+                 "the halves of the backward of layer 1:L take no time, but the whole takes 2 ns");
   profile.layers[1].forward.repeats = 0;
   expect_refused(profile, {}, "the forward of layer 1:L was not measured");
   profile.completeness = {false, 10, 9, 1, 0, "1 launch dropped"};

@@ -96,11 +96,10 @@ TEST(Halves, ThatTakeLessThanTheWholeAreScaledToIt) {
   EXPECT_EQ(layers[0].backward_weight.median, 14);
   EXPECT_EQ(layers[1].backward_input.median, 15);  // that splitting costs more is known
   EXPECT_FALSE(layers[2].halves());
-  EXPECT_EQ(
-      noise_of(profile),
-      "the halves of the backwards of 1 of 3 measured layers take up to 55 % less than the whole, so the "
-      "whole counts for both: '0:L'");
-  EXPECT_EQ(trust_of(profile), "some of the profile's are not known");
+  EXPECT_EQ(noise_of(profile),
+            "the backward halves of 1 of 3 measured layers take up to 55 % less than the whole backward, so "
+            "the whole counts for both: '0:L'");
+  EXPECT_EQ(trust_of(profile), "some of the profile's times are uncertain");
   profile.layers[0].backward_weight = exactly(17);
   EXPECT_EQ(noise_of(profile), "");
   EXPECT_EQ(trust_of(profile), "");

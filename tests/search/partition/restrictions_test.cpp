@@ -193,7 +193,7 @@ TEST(Restrictions, AreKeptInTheProfile) {
               testing::HasSubstr("did you mean 'no_shards'?"));
   EXPECT_THAT(refusal(R"({"rule": "no_shards"})"), testing::HasSubstr("'reason'"));
   EXPECT_THAT(refusal(R"({"rule": "no_shards", "reason": "", "chunks": 1})"),
-              testing::HasSubstr("belongs to the rule 'most_chunks'"));
+              testing::HasSubstr("is a key of the rule 'most_chunks' only"));
   EXPECT_THAT(refusal(R"({"rule": "most_chunks", "reason": ""})"), testing::HasSubstr("'chunks'"));
   EXPECT_THAT(refusal(R"({"rule": "together", "reason": "", "layers": [1]})"),
               testing::HasSubstr("two layers"));

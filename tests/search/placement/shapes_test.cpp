@@ -299,8 +299,7 @@ TEST(Shape, RefusesWhatDoesNotFit) {
   EXPECT_EQ(refusal("wave", {.chunks = 0}), "shape wave needs at least 1 chunk per device, got 0");
   EXPECT_EQ(refusal("loped", {}), "unknown shape \"loped\": did you mean \"looped\"?");
   EXPECT_NE(refusal("looped", {.devices = 1000000, .chunks = 1000000}), "accepted");
-  EXPECT_EQ(refusal("v", {.layers = 3}),
-            "3 layers cannot be shared out: each of 4 stages needs one at least");
+  EXPECT_EQ(refusal("v", {.layers = 3}), "3 layers cannot be divided: each of 4 stages needs at least one");
   EXPECT_NE(refusal("v", {.forward = -1}), "accepted");
   EXPECT_NE(refusal("v", {.memory = -1}), "accepted");
   EXPECT_EQ(refusal("v", {.forward = {{1, 2, 3}}}),

@@ -111,9 +111,9 @@ TEST(Choices, AreRefusedWithLineAndReason) {
       {modes("{ name = \"a\" }, { name = \"b\" }"), "changes nothing"},
       {modes("{ name = \"a\" }, { name = \"a\", blocks = [{ block = \"F\", time = 2 }] }"), "duplicate mode"},
       {modes("{ name = \"a\" }, { name = \"b\", blocks = [{ block = \"G\", time = 2 }] }"), "unknown block"},
-      {modes("{ name = \"a\" }, { name = \"b\", blocks = [{ block = \"F\" }] }"), "nothing is said about"},
+      {modes("{ name = \"a\" }, { name = \"b\", blocks = [{ block = \"F\" }] }"), "nothing changes for"},
       {modes("{ name = \"a\" }, { name = \"b\", blocks = [{ block = \"F\", time = 1, absent = true }] }"),
-       "is absent: nothing else"},
+       "is absent: it must have no other key"},
       {modes("{ name = \"a\" }, { name = \"b\", blocks = [{ block = \"F\", time = -1 }] }"), "out of range"},
       {modes("{ name = \"a\" }, { name = \"b\", blocks = [{ block = \"F\", tiem = 1 }] }"),
        "did you mean 'time'"},
@@ -125,7 +125,7 @@ TEST(Choices, AreRefusedWithLineAndReason) {
       {modes("{ name = \"a\" }, { name = \"b\", blocks = [{ block = \"F\", absent = true }, { block = \"I\", "
              "absent "
              "= true }, { block = \"W\", absent = true }] }"),
-       "leave every block out"},
+       "together leave out every block"},
       {modes("{ name = \"a\" }, { name = \"b\", blocks = [{ block = \"F\", time = 9223372036854775807 }] }"),
        "exceed 2^63 nanoseconds"},
       {kChoice + kChoice, "duplicate choice name 'c'"},

@@ -142,18 +142,18 @@ INSTANTIATE_TEST_SUITE_P(
     File, PlanRefusalTest,
     testing::Values(
         Refusal{"version", replaced("plan/1", "plan/2"),
-                "2: 'format' is 'ostinato-plan/2'; this version reads 'ostinato-plan/1'"},
+                "2: 'format' is 'ostinato-plan/2'; this version of ostinato reads 'ostinato-plan/1'"},
         Refusal{"version_before_steps",
                 "{\n\"format\": \"ostinato-plan/2\", \"schedule\": [{ \"other\": 1 }] }",
-                "2: 'format' is 'ostinato-plan/2'; this version reads 'ostinato-plan/1'"},
+                "2: 'format' is 'ostinato-plan/2'; this version of ostinato reads 'ostinato-plan/1'"},
         Refusal{"no_format", "{}",
-                "1: no 'format'; 'ostinato-plan/1' is needed here: is this the right file?"},
+                "1: no 'format'; 'ostinato-plan/1' is expected here: is this the right file?"},
         Refusal{"list", "\n[]", "2: the file must hold a table, not a list"},
         Refusal{"empty", "",
                 "1: the file ends in the middle of its JSON: was it cut off, or is it still being written?"},
         Refusal{"toml", "format = \"ostinato-placement/1\"\n",
-                "1: not valid JSON, from its first character on: is this the right file, and the right place "
-                "for it?"},
+                "1: not JSON, from the first character on: is this the right file, given for the right "
+                "argument?"},
         Refusal{"cut", "{\n\"format\": \"ostinato-plan/1\",\n",
                 "2: the file ends in the middle of its JSON: was it cut off, or is it still being written?"},
         Refusal{"cut_in_a_string", "{\n\"format\": \"ostin",
@@ -252,8 +252,7 @@ TEST(PlanJsonTest, RefusesAPlanForAnotherPlacement) {
   const std::string other(64, 'b');
   EXPECT_EQ(refusal(kText, other),
             "plan.json:3: the plan was made for another placement: 'small' (sha256 " + kDigest.substr(0, 12) +
-                "), and this is 'small' (sha256 bbbbbbbbbbbb): give the placement as it was then, or search "
-                "again");
+                "), and this is 'small' (sha256 bbbbbbbbbbbb): give the original placement, or search again");
 }
 
 TEST(PlanJsonTest, NestsToSixtyFourLevels) {

@@ -129,7 +129,7 @@ TEST(ProfileJsonTest, WhatRunsWithoutAPlanIsOptional) {
     parse_profile(format_profile(p), "profile.json");
     FAIL() << "accepted";
   } catch (const InputError& error) {
-    EXPECT_NE(std::string(error.what()).find("'layers' of 'run' adds up to 1, and the profile has 2"),
+    EXPECT_NE(std::string(error.what()).find("'layers' of 'run' adds up to 1, but the profile has 2"),
               std::string::npos)
         << error.what();
   }
@@ -150,10 +150,11 @@ TEST(ProfileJsonTest, SizesAreOptional) {
 TEST(ProfileJsonTest, SizesRiseAndHaveATimeForEachLayer) {
   Profile p = profile();
   p.sizes = {{512, {1, 2}, {3, 4}}, {512, {5, 6}, {7, 8}}};
-  EXPECT_THAT(refusal(format_profile(p)), testing::HasSubstr("the rows of 'sizes' must rise"));
+  EXPECT_THAT(refusal(format_profile(p)),
+              testing::HasSubstr("the rows of 'sizes' must be in ascending order"));
   p.sizes = {{512, {1, 2}, {3}}};
   EXPECT_THAT(refusal(format_profile(p)),
-              testing::HasSubstr("'backward' must have a time for each layer, of which there are 2"));
+              testing::HasSubstr("'backward' must have one time per layer, that is, 2"));
 }
 
 TEST(ProfileJsonTest, TheBackendOfATransferIsOptional) {
@@ -192,10 +193,10 @@ INSTANTIATE_TEST_SUITE_P(
     All, ProfileRefusalTest,
     testing::Values(
         Refusal{"version", replaced("profile/1", "profile/9"),
-                "2: 'format' is 'ostinato-profile/9'; this version reads 'ostinato-profile/1'"},
-        Refusal{
-            "another_file", replaced("profile/1", "plan/1"),
-            "2: 'format' is 'ostinato-plan/1'; 'ostinato-profile/1' is needed here: is this the right file?"},
+                "2: 'format' is 'ostinato-profile/9'; this version of ostinato reads 'ostinato-profile/1'"},
+        Refusal{"another_file", replaced("profile/1", "plan/1"),
+                "2: 'format' is 'ostinato-plan/1'; 'ostinato-profile/1' is expected here: is this the right "
+                "file?"},
         Refusal{"unknown_key", replaced("\"warm_up\"", "\"warmup\""),
                 "6: unknown key 'warmup' in a profile; did you mean 'warm_up'?"},
         Refusal{"unknown_in_layer", replaced("\"kept\"", "\"keept\""),
@@ -229,7 +230,7 @@ INSTANTIATE_TEST_SUITE_P(
                 "19: duplicate transfer from 0 to 1"},
         Refusal{"residual", replaced("0.125", "-0.125"), "18: 'residual' is -0.125, out of range: from 0"},
         Refusal{"residual_type", replaced("0.125", "\"small\""),
-                "18: 'residual' must be a number from 0, not 'small'"},
+                "18: 'residual' must be a number of at least 0, not 'small'"},
         Refusal{"lost_events", replaced("\"dropped\":0", "\"dropped\":3"),
                 "9: 'complete' is true, but 3 events were dropped"}),
     [](const auto& test) { return test.param.what; });

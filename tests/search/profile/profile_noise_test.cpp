@@ -39,10 +39,9 @@ TEST(ProfileNoise, NamesTheWorstFirst) {
   profile.layers[0].forward = {100, 90, 150, 9};
   profile.layers[2].backward = {600, 600, 1800, 9};
   EXPECT_EQ(noise_of(profile),
-            "the times of 2 of 3 measured layers are not known, for their quartiles lie up to 200 % of the "
-            "median apart: "
-            "'2:L', '0:L'");
-  EXPECT_EQ(noise_warning(profile), noise_of(profile) + "; profile again when the machine is quiet");
+            "the times of 2 of 3 measured layers are uncertain: their quartiles differ by up to 200 % of the "
+            "median: '2:L', '0:L'");
+  EXPECT_EQ(noise_warning(profile), noise_of(profile) + "; profile again on an idle machine");
   const std::string text = format_profile(profile);
   EXPECT_NE(text.find("\"noise\": \"the times of 2"), std::string::npos);
   EXPECT_EQ(format_profile(parse_profile(text, "p.json")), text);

@@ -78,7 +78,7 @@ TEST_F(Traces, OfReplicasAreThoseOfTheLowestRank) {
 TEST_F(Traces, ThatAreWrongAreRefusedWithTheirPlace) {
   EXPECT_NE(failure().find("no rank-*.json here"), std::string::npos) << failure();
   write(0, 0, instruction("X", 1, 2));
-  EXPECT_NE(failure().find("rank-0.json:2: no instruction is called 'X'"), std::string::npos) << failure();
+  EXPECT_NE(failure().find("rank-0.json:2: unknown instruction 'X'"), std::string::npos) << failure();
   write(0, 0, instruction("F", 3, 2));
   EXPECT_NE(failure().find("rank-0.json:2: "), std::string::npos) << failure();
   write(0, 0, instruction("F", 1, 2), R"(, "more": 1)");

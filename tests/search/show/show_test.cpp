@@ -110,7 +110,7 @@ TEST(ShowText, SaysWhatWasProved) {
             std::string::npos);
   plan.lower_bound.makespan = 18000;
   plan.optimal.makespan = true;
-  EXPECT_NE(show_text(plan, placement, {}).find("makespan 18 us (optimal, says the plan)"),
+  EXPECT_NE(show_text(plan, placement, {}).find("makespan 18 us (optimal according to the plan)"),
             std::string::npos);
 }
 

@@ -146,18 +146,18 @@ void expect_says(const std::string& text, const std::string& part) {
 TEST(Explain, NamesTheDeviceWhoseWorkBinds) {
   const Placement placement = shape("v", {.devices = 1, .forward = 1000, .backward = 2000});
   const std::string text = explained(placement, 4, run("gpipe", placement, 4));
-  expect_says(text, "The makespan of 12 us is one chain of 8 steps");
-  expect_says(text, "It leads from s0.F of micro-batch 0 to s0.B of micro-batch");
-  expect_says(text, "The work of device0 binds: it is 12 us (100 %) of the chain.");
+  expect_says(text, "The critical chain determines the makespan of 12 us: 8 steps");
+  expect_says(text, "It runs from s0.F of micro-batch 0 to s0.B of micro-batch");
+  expect_says(text, "device0 limits the step: its work is 12 us (100 %) of the chain.");
 }
 
 TEST(Explain, NamesTheWayThroughThePipelineAndTheSlowestLink) {
   Placement placement = v(100);
   placement.links[{1, 2}] = {.latency = 900, .bytes_per_second = 0};
   const std::string text = explained(placement, 1, run("1f1b", placement, 1));
-  expect_says(text, "No single device binds: ");
-  expect_says(text, "the chain moves between devices 6 times");
-  expect_says(text, "most of that from device1 to device2 (900 ns)");
+  expect_says(text, "No single device limits the step: ");
+  expect_says(text, "The chain changes devices 6 times");
+  expect_says(text, "mostly from device1 to device2 (900 ns)");
 }
 
 TEST(Explain, NamesTheMemoryAndWhoWaitsForWhom) {
@@ -166,9 +166,9 @@ TEST(Explain, NamesTheMemoryAndWhoWaitsForWhom) {
   const std::string text = explained(placement, 3, run("1f1b", placement, 3));
   expect_says(
       text,
-      "The memory of device0 binds, 2 times: s0.F of micro-batch 1 waits until s0.B of micro-batch 0 has "
-      "ended, for it lacks 1 B of 1 B before; the last so is s0.F of micro-batch 2 behind s0.B of "
-      "micro-batch 1; more memory there");
+      "The memory of device0 limits the step 2 times: s0.F of micro-batch 1 waits for the end of s0.B of "
+      "micro-batch 0, because 1 B of its 1 B are missing until then; the last to wait is s0.F of "
+      "micro-batch 2, for s0.B of micro-batch 1; with more memory");
 }
 
 TEST(Explain, SaysThatIdleTimeIsThePlansOwn) {
@@ -178,7 +178,7 @@ TEST(Explain, SaysThatIdleTimeIsThePlansOwn) {
   for (ScheduledBlock& step : schedule) step.start += step.start > 0 ? 500 : 0;
   const std::string text = explained(placement, 2, schedule);
   expect_says(text, "500 ns of idle time.");
-  expect_says(text, "The idle time is the plan's own");
+  expect_says(text, "The idle time is not necessary");
 }
 
 TEST(Explain, SaysThatAPlanIsEmpty) { EXPECT_EQ(explained(v(), 0, {}), "The plan is empty.\n"); }
