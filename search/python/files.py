@@ -180,7 +180,7 @@ def why_not_writable(path: Path) -> str:
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     if not folder.is_dir():
-        return f"{folder} is no folder"
+        return f"{folder} is not a folder"
     try:
         with tempfile.TemporaryFile(dir=folder):
             return ""
@@ -207,9 +207,9 @@ def why_not_apart(outputs: Mapping[str, Path | None], inputs: Iterable[Path]) ->
             continue
         for other, place in seen.items():
             if is_same_file(path, place):
-                return f"{option} {path}: {other} goes to the same file"
+                return f"{option} {path}: {other} writes the same file"
         if any(is_same_file(path, one) for one in read):
-            return f"{option} {path} would overwrite what is read: give it another name"
+            return f"{option} {path} would overwrite an input file: give another name"
         seen[option] = path
     return ""
 
@@ -237,7 +237,7 @@ class Diagnostic:
             if not self._lost:
                 with suppress(OSError):  # the log may be on the same disk
                     print(
-                        f"ostinato: {self.path} is not written: {error.strerror or error}; the run goes on",
+                        f"ostinato: {self.path} could not be written: {error.strerror or error}; the run goes on",
                         file=sys.stderr,
                         flush=True,
                     )

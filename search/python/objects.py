@@ -345,7 +345,7 @@ class Devices:
     def save(self, path: str | PathLike[str]) -> None:
         """Writes the device file. Devices that are alike have none: ValueError."""
         if not self._core.text:
-            raise UsageError("devices that are alike are a number, not a file")
+            raise UsageError("equal devices are a number, not a file")
         write_text(Path(path), self._core.text)
 
     def __repr__(self) -> str:

@@ -80,7 +80,9 @@ def test_a_diagnostic_is_lost_and_the_run_is_not(tmp_path, capsys):
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
     said = capsys.readouterr().err
     assert (
-        said.count("rank-0.json is not written: File too large; the run goes on\n") == said.count("\n") == 2
+        said.count("rank-0.json could not be written: File too large; the run goes on\n")
+        == said.count("\n")
+        == 2
     )
     assert os.listdir(tmp_path / "trace") == ["rank-0.json"]
 
@@ -101,7 +103,7 @@ def test_a_pipe_stays_a_pipe(tmp_path):
 def test_what_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
     assert "is a folder" in why_not_all({"--output": tmp_path})
-    assert "file is no folder" in why_not_all({"--output": tmp_path / "file" / "deep" / "p.json"})
+    assert "file is not a folder" in why_not_all({"--output": tmp_path / "file" / "deep" / "p.json"})
     assert "nothing can be written to /proc" in why_not_all({"--output": Path("/proc/none/p.json")})
     assert not why_not_all({"--output": tmp_path / "a" / "b" / "c", "--html": tmp_path / "file"})
     assert os.listdir(tmp_path) == ["file"]
@@ -115,7 +117,7 @@ def test_outputs_apart(tmp_path):
     for other in (file, link, hard):
         same = {"--output": file, "--html": None, "--perfetto": other}
         assert why_not_apart(same, []) == f"--perfetto {other}: --output goes to the same file"
-        assert "would overwrite what is read" in why_not_apart({"--output": other}, [new, file])
+        assert "would overwrite an input file" in why_not_apart({"--output": other}, [new, file])
     assert "--html" in why_not_apart({"--output": new, "--html": tmp_path / "." / "new"}, [])
     assert not why_not_apart({"--output": new, "--html": file}, [tmp_path / "train.py", Path("x" * 5000)])
 
@@ -130,7 +132,7 @@ def test_profile_writes_over_nothing_that_it_reads(tmp_path, monkeypatch, capsys
     script = ["-m", "module"] if word == "module.py" else ["train.py"]
     assert main([*script, option, word, "--", "--deepspeed_config=ds.json", "--local_rank", "0"]) == 2
     told = capsys.readouterr().err
-    assert f"{option} {word} would overwrite what is read" in told and "Try: ostinato profile --help" in told
+    assert f"{option} {word} would overwrite an input file" in told and "Try: ostinato profile --help" in told
     assert not any(path.stat().st_size for path in tmp_path.iterdir())
 
 
@@ -147,7 +149,7 @@ def test_report_writes_over_no_trace(tmp_path, capsys):
         ]
         assert report.main(words) == 2
         assert (
-            "would overwrite what is read" in capsys.readouterr().err
+            "would overwrite an input file" in capsys.readouterr().err
             and (tmp_path / folder / "rank-0.json").read_text() == "kept"
         )
 
@@ -160,7 +162,7 @@ def test_what_a_run_measured_goes_over_no_profile(tmp_path, capsys):
         == 2
     )
     assert (
-        "would overwrite what is read" in capsys.readouterr().err
+        "would overwrite an input file" in capsys.readouterr().err
         and (tmp_path / "profile.json").read_text() == "kept"
     )
 
@@ -172,7 +174,7 @@ def test_a_device_file_goes_over_no_profile(tmp_path, capsys):
             ["--output", str(tmp_path / "profile.json"), "--profile", str(tmp_path / "profile.json")]
         )
     assert (
-        "would overwrite what is read" in capsys.readouterr().err
+        "would overwrite an input file" in capsys.readouterr().err
         and (tmp_path / "profile.json").read_text() == "kept"
     )
 

@@ -108,7 +108,7 @@ class Branches:
         names = layers[0].inputs
         if len(names) != len(given):
             raise ProfileError(
-                f"graph() names {counted(len(names), 'input')} ({', '.join(names)}), and a batch has {len(given)}"
+                f"graph() names {counted(len(names), 'input')} ({', '.join(names)}), but a batch has {len(given)}"
             )
         self.values: dict[str, Any] = dict(zip(names, given, strict=True))
         self.rows: dict[str, int] = {}  # of values that layers made
@@ -132,7 +132,7 @@ class Branches:
     def give(self, spec: Any, outputs: Any, flows: list[bool]) -> None:
         if not isinstance(outputs, torch.Tensor):
             raise ProfileError(
-                f'layer "{spec.name}" of graph() must return one tensor, got {type(outputs).__name__}'
+                f'layer "{spec.name}" of graph() must return one tensor, but returned {type(outputs).__name__}'
             )
         self.values[spec.name], self.rows[spec.name], self.reached[spec.name] = (
             outputs,

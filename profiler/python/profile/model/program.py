@@ -64,7 +64,7 @@ def edit_of(node: Any) -> Callable | None:
         return None
     if node.kind() not in EDITS and "(a!)" in node.schema():
         raise ProfileError(
-            f"the program changes a list or dictionary by {node.kind()}: do it in a submodule, which is measured as a whole"
+            f"the program changes a list or dictionary with {node.kind()}: move that into a submodule, which is measured as a whole"
         )
     return EDITS.get(node.kind())
 
@@ -179,11 +179,11 @@ class Tracer:
         values = list(graph.inputs())
         if len(values) != len(arguments) + 1:
             raise ProfileError(
-                f"the program takes {counted(len(values) - 1, 'input')}, and {len(arguments)} were given"
+                f"the program takes {counted(len(values) - 1, 'input')}, but got {len(arguments)}"
             )
         if found := branching(graph):
             raise ProfileError(
-                f"the forward of {prefix.rstrip('.') or 'the program'} branches on values ({found}): put what branches into a submodule "
+                f"the forward of {prefix.rstrip('.') or 'the program'} branches on values ({found}): move the branching into a submodule "
                 "of its own, which is measured as a whole"
             )
         known = dict(zip((value.unique() for value in values), (module, *arguments), strict=True))
@@ -202,7 +202,7 @@ class Tracer:
         else:
             if node.hasAttribute("Subgraph"):  # what runs in it would be no step
                 raise ProfileError(
-                    f"the forward of {prefix.rstrip('.') or 'the program'} runs a part beside the rest ({node.kind()}): put both into a "
+                    f"the forward of {prefix.rstrip('.') or 'the program'} runs a part in parallel ({node.kind()}): move both into a "
                     "submodule of their own, which is measured as a whole"
                 )
             made = self._made(node, known, prefix)
@@ -293,7 +293,7 @@ def build_program(job: Job, settings: Settings) -> Chain:
     step raised."""
     program: Any = job.module
     if isinstance(job.inputs, dict):
-        raise ProfileError("a TorchScript program takes its inputs by position: give them as a tuple")
+        raise ProfileError("a TorchScript program takes its inputs by position: pass them as a tuple")
     if not program._c._has_method(FORWARD):
         raise ProfileError("the program has no method forward")
     program.to(device=job.device.place, dtype=settings.dtype)

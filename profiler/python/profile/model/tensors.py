@@ -92,7 +92,7 @@ def kind_of(tensor: torch.Tensor) -> str:
     if tensor.is_quantized:
         return f"a quantized tensor ({tensor.dtype})"
     if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
-        return f"a tensor of its own class ({type(tensor).__name__})"
+        return f"a tensor of class {type(tensor).__name__}"
     return ""
 
 
@@ -101,10 +101,7 @@ def unusable(value: Any) -> tuple[str, str] | None:
     if isinstance(value, torch.Tensor):
         kind = kind_of(value)
         return (
-            (
-                kind,
-                "make it a dense tensor (to_dense(), dequantize(), padding), as what is sent between ranks is",
-            )
+            (kind, "make it a dense tensor (to_dense(), dequantize(), padding): ranks send only these")
             if kind
             else None
         )
@@ -113,7 +110,7 @@ def unusable(value: Any) -> tuple[str, str] | None:
         if isinstance(value, PLAIN):
             return None
         return (
-            f"an object of {type(value).__name__}, in which tensors are not seen",
+            f"an object of {type(value).__name__}, which hides its tensors",
             "return tensors, or tuples, lists, dicts or dataclasses of them",
         )
     return next(filter(None, map(unusable, split[0])), None)

@@ -200,7 +200,7 @@ class Run:
     def _status_error(self, code: Any) -> ProfileError:
         if code in (None, 0):
             return ProfileError(
-                f"{self.script} ended without a training step of DeepSpeed's engine: there is nothing to profile"
+                f"{self.script} ended without a training step on DeepSpeed's engine: there is nothing to profile"
             )
         status = code if isinstance(code, int) else Status.BAD_INPUT
         return ProfileError(f"{self.script} ended with {code!r} before its first training step", status)
@@ -241,7 +241,7 @@ class Run:
             isinstance(raised, ImportError) and frames[-1].filename == "<frozen runpy>"
         ):  # -m, and no line of the module has run
             return ProfileError(
-                f"-m {self.script}: {raised} (looked in {os.getcwd()} and where Python looks)"
+                f"-m {self.script}: {raised} (looked in {os.getcwd()} and in Python's path)"
             ), ""
         traceback.print_exception(raised)  # the script's own, to standard error
         error = ProfileError(

@@ -95,13 +95,13 @@ def layers_as_left(model: Any, states: dict[int, Any], types: Types) -> tuple[li
                 layers[index] = twin(here, types)
         except Exception as error:  # whatever a module of the script's may have in it
             notes.append(
-                f"layer {index} cannot be copied ({type(error).__name__}: {error}): it is taken as it was written"
+                f"layer {index} cannot be copied ({type(error).__name__}: {error}): measuring it as its LayerSpec builds it"
             )
             touched.pop(index, None)
     wired = [index for index in now if hasattr(layers[index], "reads") and now[index] != states.get(index)]
     if wired:
         notes.append(
-            f"layers {spelled(wired)} of graph() were changed after PipelineModule(): they are measured as they were written"
+            f"layers {spelled(wired)} of graph() were changed after PipelineModule(): measuring them as their LayerSpecs build them"
         )
     return layers, notes + _carry_over(model, layers, touched, now)
 
@@ -121,17 +121,15 @@ def _carry_over(model: Any, layers: list[Any], touched: dict[int, Any], now: dic
             carried.append(index)
         else:
             open_.append(index)
-    notes = [
-        f"layers {spelled(list(touched))} are measured as the script changed them after PipelineModule()"
-    ]
+    notes = [f"measuring layers {spelled(list(touched))} as the script changed them after PipelineModule()"]
     if carried:
         notes.append(
-            f"layers {spelled(carried)} are on other ranks: taken to be changed as the equal ones of rank 0"
+            f"layers {spelled(carried)} are on other ranks: assuming the same changes as to equal layers on rank 0"
         )
     if open_:
         notes.append(
-            f"layers {spelled(open_)} are on other ranks, and rank 0 changes only some of those that are equal: taken as their "
-            "LayerSpec says (--world-size 1 with num_stages=1 has all layers on one rank)"
+            f"layers {spelled(open_)} are on other ranks, but rank 0 changes only some of the equal layers: measuring them as their "
+            "LayerSpecs build them (--world-size 1 with num_stages=1 puts all layers on one rank)"
         )
     return notes
 

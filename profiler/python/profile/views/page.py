@@ -113,7 +113,7 @@ def source_of(rank: Rank) -> str:
     if rank.recording is None:
         return "as the profile's rows say"
     lost = f", {counted(rank.recording.dropped, 'change')} lost" if rank.recording.dropped else ""
-    return f"recorded from the allocator in {counted(len(rank.recording.changes), 'change')}{lost}, the optimizer's state computed"
+    return f"recorded from the allocator in {counted(len(rank.recording.changes), 'change')}{lost}; the optimizer's state is computed"
 
 
 def memory_of_rank(rank: Rank) -> Iterator[str]:
@@ -168,7 +168,7 @@ def html(profile: Any, ranks: int = 1, recordings: Sequence[Recording | None] = 
         f"<title>{escape(profile.model)} – profile</title>", f"<style>{(HERE / 'page.css').read_text()}</style>",
         f"<h1>{escape(profile.model)}</h1>", f"<p>{escape(about)}</p>",
         f"<h2>One micro-batch: {total / 1e6:.3f} ms</h2>",
-        "<p>Phase, layers, and in each layer its operators by falling self time; below, the memory of each rank by owner over "
+        "<p>Phases, layers, and in each layer its operators by descending self time; below, the memory of each rank by owner over "
         "the same time. Point at a bar or a box, or tap it, for its figures. Ctrl and the wheel, +, &minus; and two fingers zoom.</p>",
         '<p class="tools"><button type="button" id="in">+</button> <button type="button" id="out">&minus;</button> '
         '<button type="button" id="all">all</button> <output id="told"></output></p>',
