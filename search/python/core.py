@@ -418,7 +418,7 @@ def _bare_sizes(
     else:
         step = [index(one) for one in sizes]
         if not step:
-            raise UsageError("sizes are of no micro-batch; a step has at least one")
+            raise UsageError("sizes are empty; a step has at least one micro-batch")
         for one in step:
             check_counts(63, size=one)
             if one < 0:
@@ -475,7 +475,7 @@ def simulate(
     options = {"jitter": jitter, "transfer_factor": transfer_factor, "runs": runs, "seed": seed}
     batches = [] if sizes is None else _micro_batches(plan.placement, sizes, size)
     if sizes is not None and not batches:
-        raise UsageError("sizes are of no micro-batch; a step has at least one")
+        raise UsageError("sizes are empty; a step has at least one micro-batch")
     return Simulation(tuple(_search.simulate(_core_of(plan, Plan), batches, _settings(options))))
 
 

@@ -102,7 +102,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument(
         "--no-transfers",
         action="store_true",
-        help="do not measure transfers, nor what a block costs beside its layers",
+        help="do not measure transfers, nor what a block costs on top of its layers",
     )
     again = "also measure the model as STAGES stages, and print this beside what the profile predicts"
     p.add_argument("--check", type=positive, metavar="STAGES", help=again)

@@ -96,7 +96,7 @@ def check_there(path: Path) -> None:
 
 
 def what_else(path: Path) -> str:
-    """What a file is that torch.jit.load() does not read; "": nothing else."""
+    """What a file is that torch.jit.load() cannot read; "": not known."""
     try:
         records = torch._C.PyTorchFileReader(str(path)).get_all_records()
     except RuntimeError:

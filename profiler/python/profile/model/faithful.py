@@ -43,7 +43,7 @@ def noted(kind: Any, note: Callable[[Any], None]) -> Iterator[None]:
 
 
 class Watched:
-    """Runs a module once and lists what torch.export would leave out."""
+    """Runs a module once, and lists what torch.export would silently omit."""
 
     def __init__(self, module: nn.Module):
         self.module = module

@@ -183,8 +183,8 @@ class Tracer:
             )
         if found := branching(graph):
             raise ProfileError(
-                f"the forward of {prefix.rstrip('.') or 'the program'} branches on values ({found}): move the branching into a submodule "
-                "of its own, which is measured as a whole"
+                f"the forward of {prefix.rstrip('.') or 'the program'} branches on values ({found}): move the branching into a submodule, "
+                "which is measured as a whole"
             )
         known = dict(zip((value.unique() for value in values), (module, *arguments), strict=True))
         alone = sum(map(computes, graph.nodes())) == 1
@@ -203,7 +203,7 @@ class Tracer:
             if node.hasAttribute("Subgraph"):  # what runs in it would be no step
                 raise ProfileError(
                     f"the forward of {prefix.rstrip('.') or 'the program'} runs a part in parallel ({node.kind()}): move both into a "
-                    "submodule of their own, which is measured as a whole"
+                    "submodule, which is measured as a whole"
                 )
             made = self._made(node, known, prefix)
             known |= zip(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values that layers hand to each other: tensors, and tuples, lists, dicts, dataclasses and pytrees of them."""
+"""Values that layers pass to each other: tensors, and tuples, lists, dicts, dataclasses and pytrees of them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def is_record(value: Any) -> bool:
 
 
 def parts(value: Any) -> tuple[list[Any], Callable[[list[Any]], Any]] | None:
-    """What a container holds, and how to make another one of it; None: it is no container."""
+    """The contents of a container, and how to make a new one from contents; None: not a container."""
     kind = type(value)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return list(value), lambda items: kind(*items)
@@ -51,7 +51,7 @@ def record_like(value: Any, names: list[str], items: list[Any]) -> Any:
 
 
 def map_tensors(function: Callable[[torch.Tensor], Any], value: Any) -> Any:
-    """The same structure, with `function` applied to each tensor; what is no tensor stays."""
+    """The same structure, with `function` applied to each tensor; other values stay."""
     if isinstance(value, torch.Tensor):
         return function(value)
     split = parts(value)
@@ -97,7 +97,7 @@ def kind_of(tensor: torch.Tensor) -> str:
 
 
 def unusable(value: Any) -> tuple[str, str] | None:
-    """What a value holds that cannot go from layer to layer, and what would be right; None: nothing."""
+    """The first part of a value that layers cannot pass on, and what would be right; None if there is none."""
     if isinstance(value, torch.Tensor):
         kind = kind_of(value)
         return (

@@ -39,7 +39,7 @@ LIBRARIES = ("/torch/", "/deepspeed/", "/ostinato/", "/runpy.py", "<frozen")
 
 @dataclass
 class Attempt:
-    """With how many ranks the script is run, and what is known of it from attempts before."""
+    """The number of ranks with which the script runs, and what earlier attempts have shown."""
 
     size: int = 1
     fixed: bool = False  # the user says so
@@ -235,7 +235,7 @@ class Run:
             self.ended(error, about)
 
     def _error_of(self, raised: Exception) -> tuple[ProfileError, str]:
-        """What to say of an exception that ended the script, and what that says of the number of ranks."""
+        """The message for an exception that ended the script, and what it shows about the number of ranks."""
         frames = traceback.extract_tb(raised.__traceback__)
         if (
             isinstance(raised, ImportError) and frames[-1].filename == "<frozen runpy>"

@@ -107,7 +107,7 @@ def layers_as_left(model: Any, states: dict[int, Any], types: Types) -> tuple[li
 
 
 def _carry_over(model: Any, layers: list[Any], touched: dict[int, Any], now: dict[int, Any]) -> list[str]:
-    """To equal LayerSpecs of other ranks. Returns what is to be said."""
+    """Applies changes to equal LayerSpecs of other ranks. Returns what to say."""
     if not touched:
         return []
     specs, carried, open_ = model._layer_specs, [], []

@@ -125,12 +125,12 @@ def transfer_lines(profile: Any) -> list[str]:
 
 
 def block_lines(profile: Any) -> list[str]:
-    """What is beside the layers; nothing where it was not measured."""
+    """What a rank costs on top of its layers; [] if that was not measured."""
     rank = profile.rank
     lines = []
     if rank.forward or rank.backward:
         lines.append(
-            f"a block takes {rank.forward / 1e3:.0f} us forward and {rank.backward / 1e3:.0f} us backward beside its layers"
+            f"a block takes {rank.forward / 1e3:.0f} us forward and {rank.backward / 1e3:.0f} us backward on top of its layers"
         )
     if rank.average and abs(rank.average - 10**6) >= 5000:  # else 1.00 times
         lines.append(
@@ -141,7 +141,7 @@ def block_lines(profile: Any) -> list[str]:
     if step := sum(row.step_time for row in profile.layers):
         lines.append(f"the optimizer's step takes {step / 1e6:.2f} ms for all layers")
     if rank.step_time:
-        lines.append(f"a step takes {rank.step_time / 1e6:.2f} ms beside blocks and optimizer")
+        lines.append(f"a step takes {rank.step_time / 1e6:.2f} ms on top of blocks and optimizer")
     return lines
 
 
