@@ -116,7 +116,7 @@ def test_outputs_apart(tmp_path):
     os.link(file, hard)
     for other in (file, link, hard):
         same = {"--output": file, "--html": None, "--perfetto": other}
-        assert why_not_apart(same, []) == f"--perfetto {other}: --output goes to the same file"
+        assert why_not_apart(same, []) == f"--perfetto {other}: --output writes the same file"
         assert "would overwrite an input file" in why_not_apart({"--output": other}, [new, file])
     assert "--html" in why_not_apart({"--output": new, "--html": tmp_path / "." / "new"}, [])
     assert not why_not_apart({"--output": new, "--html": file}, [tmp_path / "train.py", Path("x" * 5000)])

@@ -68,7 +68,7 @@ def kept_by(rows: Sequence[Any]) -> int:
 
 
 def predict(rows: Sequence[Any]) -> Figures:
-    """What layers that run one after another cost as one stage."""
+    """The cost of consecutive layers as one stage."""
     live = peak = 0
     for row in rows:
         live += row.kept

@@ -51,7 +51,7 @@ def is_assertion(node: Node) -> bool:
 
 
 def called(node: Node, arguments: Sequence[Any]) -> tuple[tuple[Mode, ...], GraphModule, Sequence[Any]]:
-    """What the call of a graph switches on, the graph, and what it is given."""
+    """What the call of a graph switches on, the graph, and its arguments."""
     target: Any = node.target
     name = target.name()
     if name == "wrap_with_set_grad_enabled":
@@ -117,7 +117,7 @@ def modes_of(node: Node) -> tuple[Mode, ...]:
 
 @contextmanager
 def switched(modes: Sequence[Mode]) -> Iterator[None]:
-    """What the operators of a `with` block ran under."""
+    """The modes under which the operators of a `with` block ran."""
     with ExitStack() as stack:
         for kind, arguments in modes:
             if kind == "grad":

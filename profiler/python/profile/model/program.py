@@ -96,7 +96,7 @@ def value_of(value: Any, known: dict[int, Any]) -> Any:
 
 
 def function_of(node: Any) -> Callable:
-    """A node by itself: takes what taken_by() names."""
+    """A single node; takes what taken_by() names."""
     graph: Any = torch._C.Graph()
     places: dict[int, Any] = {}
 
@@ -155,7 +155,7 @@ def own_key(module: Any) -> Any:
 
 @dataclass
 class Call:
-    """What makes a step of a node."""
+    """Makes steps from nodes."""
 
     name: str
     key: Any
@@ -174,7 +174,7 @@ class Tracer:
     def visit(
         self, module: Any, method: str, arguments: Sequence[Any], prefix: str = "", level: int = 0
     ) -> Any:
-        """What a method gives. `prefix` names the submodules, "encoder." say."""
+        """The result of a method. `prefix` names the submodules, for example "encoder."."""
         graph = getattr(module, method).graph
         values = list(graph.inputs())
         if len(values) != len(arguments) + 1:
@@ -258,7 +258,7 @@ class Tracer:
         return alone and not branching(graph) if self.depth is None else level < self.depth
 
     def add(self, call: Call) -> Any:
-        """Runs it as a step. Returns what it gives."""
+        """Runs it as a step, and returns its result."""
         read = {id(tensor): tensor for tensor in tensors(call.inputs)}
         takes = [name for name in read if name not in self.state]
         for name in takes:

@@ -75,7 +75,7 @@ def tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 def bytes_of(value: Any) -> int:
-    """What a transfer of its tensors carries."""
+    """The bytes that a transfer of its tensors carries."""
     return sum(t.numel() * t.element_size() for t in tensors(value))
 
 

@@ -70,7 +70,7 @@ def patched(owner: type, name: str, made: dict[tuple[type, str], Any]) -> Callab
 
 
 class Takeover:
-    """What is done to DeepSpeed while the script runs."""
+    """Changes to DeepSpeed while the script runs."""
 
     def __init__(self, world: World, host: Host):
         self.world, self.host = world, host
@@ -221,7 +221,7 @@ class Takeover:
 
         @patched(PipelineEngine, "_bcast_pipe_scalar", made)
         def told(stock: Callable, engine: Any, *args: Any, **named: Any) -> Any:
-            """What the last stage would tell is 1: a script may take its logarithm."""
+            """Returns 1 in place of the last stage's loss: a script may take its logarithm."""
             value = stock(*args, **named)
             if engine.is_last_stage():
                 return value
@@ -340,7 +340,7 @@ def ranks_of_batches(config: Any, mpu: Any, size: int) -> int:
 
 
 def parsed(config: Any) -> dict:
-    """Of a dict or a file; DeepSpeed itself says what is wrong with another."""
+    """From a dict or a file; DeepSpeed itself reports anything else."""
     if isinstance(config, dict):
         return config
     try:

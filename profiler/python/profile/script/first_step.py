@@ -83,7 +83,7 @@ class Attempt:
         )
 
     def verdict(self, error: ProfileError) -> ProfileError:
-        """That of the first attempt, where the others were guesses."""
+        """The error of the first attempt, if later ones were guesses."""
         return ProfileError(self.error, self.status) if self.error else error
 
 
@@ -122,7 +122,7 @@ def as_main(script: Path, arguments: list[str], module: bool) -> Iterator[None]:
 
 @contextmanager
 def caught_exit(ended: Callable[[int], None]) -> Iterator[None]:
-    """os._exit() of this process (not of one that it has forked) is an end of the script like any other."""
+    """Treats os._exit() of this process (but not of one that it has forked) as a normal end of the script."""
     process, leave = os.getpid(), os._exit
 
     def exit_(status: int) -> None:
@@ -179,7 +179,7 @@ class Run:
         self._fail(error)
 
     def restart(self, size: int) -> None:
-        """Returns where that would not help: DeepSpeed says what is wrong."""
+        """Returns if that would not help: DeepSpeed then says what is wrong."""
         following = self.attempt.needing(size)
         if following is not None:
             self._again(following)

@@ -27,7 +27,7 @@ def types_of(model: nn.Module) -> Types:
 
 
 def built(model: Any, index: int) -> nn.Module | None:
-    """What rank 0 calls as this layer, below a TiedLayerSpec's forward_fn; None: no module."""
+    """The module that rank 0 calls as this layer, below a TiedLayerSpec's forward_fn; None: not a module."""
     spec, called = model._layer_specs[index], model.forward_funcs[index - model._local_start]
     if hasattr(spec, "key") and isinstance(called, functools.partial):
         called = model.tied_modules[spec.key]
@@ -39,7 +39,7 @@ def local(model: Any) -> range:
 
 
 def states_of(model: Any) -> dict[int, Any]:
-    """What tells whether a layer of rank 0 has been changed since, by index."""
+    """State that shows whether a layer of rank 0 has changed since, by index."""
     made = {index: built(model, index) for index in local(model)}
     return {index: Keys(types=False).module(module) for index, module in made.items() if module is not None}
 
@@ -57,7 +57,7 @@ def twin(module: nn.Module, types: Types) -> nn.Module:
 
 
 def changed(spec: Any, module: nn.Module, build: Callable[[], nn.Module]) -> Any:
-    """The LayerSpec with another layer than it says."""
+    """The LayerSpec with a different layer than it says."""
     made = copy.copy(spec)
     made.left = module  # layer_key() compares this
     made.build = lambda log=False: build()

@@ -52,7 +52,7 @@ LAYERS_IN_LEGEND = 16
 
 
 def colours_of(rows: Sequence[Any]) -> dict[str, str]:
-    """By owner: of what every rank has, and of layers."""
+    """Colours by owner: of what every rank has, and of layers."""
     return COLOURS | {row.name: f"hsl({47 * row.index % 360} 55% 60%)" for row in rows}
 
 
@@ -67,7 +67,7 @@ def nice(length: float) -> int:
 
 
 def axis(total: int) -> Iterator[str]:
-    """Marks of time; the script draws others where one zooms."""
+    """Time marks; the script draws new ones on zoom."""
     tick = nice(total / TICKS)
     digits = max(0, 7 - len(str(tick)))  # of milliseconds, so that neighbours read otherwise
     for time in range(0, total + 1, tick):
@@ -80,7 +80,7 @@ def legend(entries: Iterable[tuple[str, str]]) -> str:
 
 
 def owners_legend(ranks: Sequence[Rank]) -> str:
-    """Owners that are drawn: what every rank has, then layers in model order, as many as one can tell apart."""
+    """Owners to draw: what every rank has, then layers in model order, as many as can be told apart."""
     seen = {owner for rank in ranks for moment in rank.moments() for owner, kept in moment.held if kept}
     colours = colours_of([row for rank in ranks for row in rank.rows])
     layers = [owner for owner in colours if owner in seen and owner not in COLOURS]

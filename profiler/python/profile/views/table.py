@@ -208,7 +208,7 @@ def check_table(profile: Any, checks: Sequence[Check]) -> Table:
 
 
 def size_lines(profile: Any) -> list[str]:
-    """What a micro-batch takes at each size, and how far a straight line between two of them may be off."""
+    """The time of a micro-batch at each size, and the error of straight lines between the sizes."""
     rows = profile.sizes
     if not rows:
         return []
