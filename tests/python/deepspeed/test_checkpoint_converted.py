@@ -180,7 +180,7 @@ REFUSED = {  # what spoils a checkpoint, and how it is converted
     "layer_02-model_states.pt cannot be read (": (lambda files: os.truncate(files / "layer_02-model_states.pt", 900), ("--stages", 2)),
     "mp_rank_02_model_states.pt is not part of this checkpoint, which has 2 ranks": (
         lambda files: shutil.copy(files / "mp_rank_01_model_states.pt", files / "mp_rank_02_model_states.pt"), ("--stages", 2)),
-    "mp_rank_01_model_states.pt has global_steps 2, and mp_rank_00_model_states.pt 3": (
+    "mp_rank_01_model_states.pt has global_steps 2, but mp_rank_00_model_states.pt has 3": (
         resaved(lambda held: held.update(global_steps=2)), ("--stages", 2)),
     "is not from DeepSpeed's pipeline engine (KeyError: 'mp_world_size')": (
         resaved(lambda held: held.pop("mp_world_size"), "mp_rank_00_model_states.pt"), ("--stages", 2)),
