@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The core of ostinato for Python: what the commands do, with objects instead of files. No torch is imported.
+"""The core of ostinato for Python: the commands, with objects instead of files. It does not import torch.
 
     import ostinato
 
@@ -480,7 +480,7 @@ def simulate(
 
 
 def explain(plan: Plan) -> list[str]:
-    """What holds up the makespan, in sentences."""
+    """What limits the makespan, in sentences."""
     return _search.explain(_core_of(plan, Plan))
 
 
