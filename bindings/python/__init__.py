@@ -48,7 +48,7 @@ def _built_with_torch(name: str) -> object:
             raise
         advice = "install torch and then ostinato again (pip install .), or the wheel ostinato-deepspeed"
         raise ImportError(
-            f"profiler and plugin are not here, which are built for one torch: {advice}"
+            f"profiler and plugin, which are built for one version of torch, are not installed: {advice}"
         ) from None
 
 

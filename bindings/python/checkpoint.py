@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ostinato checkpoint`: what lies in a checkpoint, and the same checkpoint for DeepSpeed alone."""
+"""`ostinato checkpoint`: shows what is in a checkpoint, or converts it for DeepSpeed alone."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from ostinato.errors import Error, Status, counted, fail, fail_usage, printable
 if TYPE_CHECKING:
     from ostinato.deepspeed.save.contents import Contents
 
-MOST_PROBLEMS = 20  # that are shown
+MOST_PROBLEMS = 20  # to show
 
 
 def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(
         prog="ostinato checkpoint",
-        description="show: says what lies in a checkpoint of DeepSpeed's pipeline engine, saved with or without ostinato, and whether it is whole "
-        "(exit status 6 where it is not). convert: writes the checkpoint into a new folder, with its optimizer state where DeepSpeed alone reads it. "
-        "Both unpickle DeepSpeed's files, as load_checkpoint() does: use them on checkpoints that you trust.",
+        description="show: shows what is in a checkpoint of DeepSpeed's pipeline engine, saved with or without ostinato, and whether it is whole "
+        "(exit status 6 if not). convert: writes the checkpoint to a new folder, with its optimizer state laid out for DeepSpeed alone. "
+        "Both unpickle DeepSpeed's files, as load_checkpoint() does: use them only on checkpoints that you trust.",
         epilog="example: ostinato checkpoint convert checkpoints converted --stages 2",
     )
     p.add_argument("what", choices=("show", "convert"))
@@ -31,10 +31,10 @@ def parser() -> argparse.ArgumentParser:
         "folder",
         type=Path,
         metavar="FROM",
-        help="the folder that save_checkpoint() was given, or that of one tag in it",
+        help="the folder given to save_checkpoint(), or the folder of one tag in it",
     )
-    p.add_argument("to", type=Path, nargs="?", metavar="TO", help="convert: a folder that is not there yet")
-    p.add_argument("--tag", help="which checkpoint of FROM; without it, the one that the file latest names")
+    p.add_argument("to", type=Path, nargs="?", metavar="TO", help="convert: a folder that does not exist yet")
+    p.add_argument("--tag", help="which checkpoint of FROM (default: the one in the file latest)")
     where = p.add_mutually_exclusive_group()
     where.add_argument(
         "--stages", type=int, metavar="N", help="convert: for DeepSpeed's own partition into N stages"
@@ -43,13 +43,10 @@ def parser() -> argparse.ArgumentParser:
         "--placement",
         type=Path,
         metavar="FILE",
-        help="convert: for the layers of its stages, one stage a device, in order",
+        help="convert: for the layers of its stages, one stage per device, in order",
     )
     p.add_argument(
-        "--replicas",
-        type=int,
-        metavar="N",
-        help="convert: for N data-parallel replicas (default: as it was saved)",
+        "--replicas", type=int, metavar="N", help="convert: for N data-parallel replicas (default: as saved)"
     )
     p.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     return p
@@ -116,8 +113,8 @@ def show(told: dict[str, Any]) -> None:
     total = ["all", f"{told['parameters']:,}", size(told["bytes"]["layers"]), ""]
     console.print(table("Layers with a file", ["layer", "parameters", "size", "stage of"], [*rows, total]))
     lay = {
-        True: "its layers lie as DeepSpeed's own partition has them",
-        False: "its layers lie in a placement of ostinato's: DeepSpeed alone needs it converted",
+        True: "layers placed as in DeepSpeed's own partition",
+        False: "layers placed by ostinato: convert it for DeepSpeed alone",
         None: "saved by DeepSpeed alone" if told["placement"] is None else "saved under ostinato",
     }[told["own_partition"]]
     marked = [f"{tag} (latest)" if tag == told["latest"] else tag for tag in told["tags"]]
@@ -126,7 +123,7 @@ def show(told: dict[str, Any]) -> None:
         f"Tags: {', '.join(marked)}",
         f"Training: {told['precision']}, ZeRO-{told['zero_stage']}, optimizer {told['optimizer']}",
         f"Ranks: {counted(told['stages'], 'stage')}, {counted(told['replicas'], 'replica')}, {counted(told['slices'], 'slice')}; {lay}",
-        f"Files of ranks, optimizer state included: {size(told['bytes']['ranks'])}",
+        f"Files of ranks, including optimizer state: {size(told['bytes']['ranks'])}",
     ]
     problems = told["problems"]
     lines += [f"NOT whole: {problem}" for problem in problems[:MOST_PROBLEMS]]
@@ -156,9 +153,9 @@ def converted(args: argparse.Namespace, contents: Contents) -> dict[str, Any]:
 def misused(args: argparse.Namespace) -> str:
     converts = args.what == "convert"
     if converts and args.to is None:
-        return "convert needs a folder TO, which is not there yet"
+        return "convert needs a folder TO, which does not exist yet"
     if converts and args.stages is None and args.placement is None:
-        return "convert needs --stages N, or --placement FILE"
+        return "convert needs --stages N or --placement FILE"
     if not converts and (args.to or args.placement or args.stages is not None or args.replicas is not None):
         return "show takes one folder; TO, --stages, --placement and --replicas are for convert"
     return ""

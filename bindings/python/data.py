@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Samples of unequal size, dealt over replicas and micro-batches so that no pipeline is much slower than the
-others.
+"""Deals samples of unequal size over replicas and micro-batches so that no pipeline is much slower than the rest.
 
     from ostinato.data import BalancedBatches
 
     batches = BalancedBatches(lengths, micro_batches=8, micro_batch_size=2, replicas=4, replica=rank, stages=2)
     loader = DataLoader(dataset, batch_sampler=batches)
 
-A step trains the same samples as without it: only who computes which, and when, is chosen. Nothing here needs
-torch or the rest of ostinato.
+A step trains the same samples as without it: it only chooses which replica computes which, and when. This module
+needs neither torch nor the rest of ostinato.
 """
 
 from __future__ import annotations
@@ -82,7 +81,7 @@ class BalancedBatches:
             if count < 1:
                 raise ValueError(f"{name} is {count}; it must be 1 or more")
         if not 0 <= replica < replicas:
-            raise ValueError(f"replica is {replica}; there are {replicas}, from 0")
+            raise ValueError(f"replica is {replica}; it must be 0 to {replicas - 1}")
         self.sizes, self.sampler, self.seed, self.effort = sizes, sampler, seed, effort
         self.micro_batches, self.micro_batch_size = micro_batches, micro_batch_size
         self.replicas, self.replica = replicas, replica
@@ -134,7 +133,7 @@ class BalancedBatches:
         for key in ("seed", "samples_a_step"):
             if state[key] != getattr(self, key):
                 raise ValueError(
-                    f"the state is of {key} {state[key]}, this sampler has {getattr(self, key)}: other steps"
+                    f"the state has {key} {state[key]}, but this sampler has {getattr(self, key)}: its steps would differ"
                 )
         self.set_epoch(state["epoch"])
         self._taken = state["taken"]
@@ -142,7 +141,7 @@ class BalancedBatches:
     def deal(self, samples: Sequence[int]) -> Deal:
         """Over replicas and micro-batches, of one step; the same for the same arguments."""
         if len(samples) != self.samples_a_step:
-            raise ValueError(f"samples of a step: {self.samples_a_step}, not {len(samples)}")
+            raise ValueError(f"a step has {self.samples_a_step} samples, not {len(samples)}")
         batches = self._grouped(sorted(samples, key=lambda s: (-self.sizes[s], s)))
         costs = [_Cost(self.times([self.sizes[s] for s in batch])) for batch in batches]
         dealt = _deal(costs, self.replicas, self.effort)

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`--devices launcher`: a device file (`ostinato-devices/1`) of the ranks that torchrun, deepspeed or Slurm
+"""`--devices launcher`: makes a device file (`ostinato-devices/1`) of the ranks that torchrun, deepspeed or Slurm
 started.
 
     torchrun --nproc-per-node 4 -m ostinato plan profile.json --devices launcher --micro-batches 8 ...
     torchrun --nproc-per-node 4 -m ostinato.devices --output devices.toml      # or keep the file
 
-Every rank says its host, its kind of device and its memory. A link within a node is measured between the
-first two ranks of each node, one between nodes between the first ranks of neighbours, the slowest of which
-counts; over NCCL where each rank has a GPU of its own, else gloo, as `ostinato profile` measures transfers.
-Rank 0 has the result, the other ranks end.
+Every rank reports its host, its kind of device and its memory. The link within a node is measured between its
+first two ranks; links between nodes are measured between the first ranks of neighbours, and the slowest counts.
+They use NCCL if each rank has its own GPU, else gloo, as `ostinato profile` does. Rank 0 gets the result, the
+other ranks end.
 """
 
 from __future__ import annotations
@@ -36,9 +36,7 @@ from ostinato.profile.machine.wire import joined
 from ostinato.ranks import cores
 from ostinato.groups import everyones
 
-LAUNCH = (
-    "start it with torchrun -m, deepspeed --module or Slurm (with MASTER_ADDR and MASTER_PORT), once a rank"
-)
+LAUNCH = "start it with torchrun -m, deepspeed --module or Slurm (with MASTER_ADDR and MASTER_PORT), one process per rank"
 
 
 @dataclass(frozen=True)
@@ -131,17 +129,17 @@ def device_file(
 
 
 def describe(profile: Path | None = None, stages: int = 0) -> str | None:
-    """Called by every rank of a launch; the text on rank 0, None on the others. `stages`: pipeline ranks,
-    where several replicas of the pipeline were started; the first replica's are described, as DeepSpeed
+    """Every rank of a launch must call it; returns the text on rank 0, else None. `stages`: number of pipeline
+    ranks, if several replicas of the pipeline were started; the file has the first replica's ranks, as DeepSpeed
     numbers them (pipe, data).
 
-    Raises ValueError where nothing was launched, or `stages` does not divide the ranks.
+    Raises ValueError if there is no launcher, or the ranks are not a multiple of `stages`.
     """
     rank, count = world()
     if count < 2:
         raise ValueError(f"no launcher started these ranks: {LAUNCH}")
     if stages < 0 or (stages and count % stages):
-        raise ValueError(f"the number of ranks, {count}, is no multiple of that of stages, {stages}")
+        raise ValueError(f"{count} ranks are not a multiple of {stages} stages")
     device = device_of_this_process()
     here = cores.here(isinstance(device, Cpu))
     torch.set_num_threads(1)
@@ -161,7 +159,7 @@ def describe(profile: Path | None = None, stages: int = 0) -> str | None:
 
 
 def from_launcher(profile: Path | None = None, stages: int = 0) -> Devices | None:
-    """What describe() says, for ostinato.plan() and ostinato.partition()."""
+    """describe() as Devices, for ostinato.plan() and ostinato.partition()."""
     text = describe(profile, stages)
     return None if text is None else Devices.from_text(text, "launcher")
 
@@ -170,12 +168,17 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m ostinato.devices", description="Writes the device file of a launch."
     )
-    parser.add_argument("-o", "--output", type=Path, required=True, help="where the device file goes (TOML)")
+    parser.add_argument("-o", "--output", type=Path, required=True, help="file for the device file (TOML)")
     parser.add_argument(
-        "--profile", type=Path, help="as given to ostinato profile: each kind names its own file, if several"
+        "--profile",
+        type=Path,
+        help="as given to ostinato profile: several kinds of devices each name their own file",
     )
     parser.add_argument(
-        "--stages", type=int, default=0, help="pipeline ranks, where data parallel replicas were started too"
+        "--stages",
+        type=int,
+        default=0,
+        help="number of pipeline ranks, if data-parallel replicas were started too",
     )
     args = parser.parse_args(argv)
     if wrong := why_not_apart({"--output": args.output}, [args.profile] if args.profile else []):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ostinato doctor`: what this machine has of what ostinato can use, and what to do about the rest."""
+"""`ostinato doctor`: which of the things that ostinato can use this machine has, and what to do about the rest."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ostinato.errors import Status, fail
 
 @dataclass
 class Finding:
-    """`state`: "ok", "missing" (every run needs it, or it was asked for) or "absent" (optional)."""
+    """`state`: "ok", "missing" (needed, by every run or by --require) or "absent" (optional)."""
 
     what: str
     state: str
@@ -35,9 +35,9 @@ def check_torch() -> list[Finding]:
     import torch
 
     try:
-        from ostinato import _plugin  # noqa: F401  it refuses another torch than the one that it was built for
+        from ostinato import _plugin  # noqa: F401  it refuses any torch but the one that it was built for
 
-        built = Finding("torch", "ok", f"{torch.__version__}, the one that the plugin was built for")
+        built = Finding("torch", "ok", f"{torch.__version__}, for which the plugin was built")
     except ImportError as error:
         built = Finding("torch", "missing", f"{torch.__version__}: {error}")
     backends = [name for name in ("gloo", "nccl") if getattr(torch.distributed, f"is_{name}_available")()]
@@ -71,7 +71,7 @@ def check_activation() -> Finding:
         detail = "TORCH_DEVICE_BACKEND_AUTOLOAD=0 turns the ostinato section off: unset it, or use python -m ostinato.run"
         return Finding("activation", "missing", detail)
     if not any(entry.name == "ostinato" for entry in importlib.metadata.entry_points(group="torch.backends")):
-        detail = "ostinato is not installed (pip install .): start with python -m ostinato.run"
+        detail = "ostinato is not installed (pip install .): start scripts with python -m ostinato.run"
         return Finding("activation", "missing", detail)
     return Finding("activation", "ok", "the ostinato section of ds_config.json is enough")
 
@@ -79,7 +79,9 @@ def check_activation() -> Finding:
 def check_compiler() -> Finding:
     path = shutil.which("g++") or shutil.which("c++")
     return Finding(
-        "compiler", "ok" if path else "absent", path or "DeepSpeed compiles its operators with one"
+        "compiler",
+        "ok" if path else "absent",
+        path or "none found; DeepSpeed compiles its operators with one",
     )
 
 
@@ -91,7 +93,7 @@ def findings() -> list[Finding]:
             Finding(
                 "torch",
                 "missing",
-                "profiler and plugin need it: pip install torch, then ostinato again (pip install .)",
+                "profiler and plugin need it: pip install torch, and then ostinato again (pip install .)",
             ),
         ]
     return [*rows, *check_torch(), check_cupti(), check_deepspeed(), check_activation(), check_compiler()]
@@ -100,11 +102,11 @@ def findings() -> list[Finding]:
 def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(
         prog="ostinato doctor",
-        description="Says what this machine has of what ostinato can use. Exit status 7 where something needed is missing.",
+        description="Lists what ostinato can use, and whether this machine has it. Exit status 7: something needed is missing.",
         epilog="example: ostinato doctor --require cuda --require cupti",
     )
     p.add_argument(
-        "--require", action="append", default=[], metavar="WHAT", help="count this as needed (repeatable)"
+        "--require", action="append", default=[], metavar="WHAT", help="treat WHAT as needed (repeatable)"
     )
     p.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     return p

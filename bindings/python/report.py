@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ostinato report`: what was predicted against what was measured, per block, rank and step."""
+"""`ostinato report`: predicted against measured times, per block, rank and step."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KINDS = {"F": "forward", "B": "backward", "I": "backward input", "W": "backward 
 
 
 def blocks(ranks: list[RankTrace]) -> list[dict]:
-    """One row a (stage, kind): planned and measured nanoseconds, medians over the micro-batches of the last
+    """One row per (stage, kind): planned and measured nanoseconds, medians over the micro-batches of the last
     step."""
     rows = defaultdict(list)
     for trace in ranks:
@@ -65,9 +65,9 @@ def rank_rows(ranks: list[RankTrace]) -> list[dict]:
 
 
 def step(ranks: list[RankTrace]) -> dict:
-    """Nanoseconds: the plan's makespan, or what it becomes where ranks share cores; with the optimizer's
-    step, where that is known; the pipeline part of the last step, from its begin to the last end; and the
-    median over the steps of their wall clock, optimizer included, the first step left out."""
+    """Nanoseconds: the plan's makespan, or its prediction where ranks share cores; the same with the optimizer's
+    step, if known; the pipeline part of the last step, from its start to the last end; and the median of all
+    steps' wall clock, including the optimizer, without the first step."""
     slowest = [max(times) for times in zip(*(trace.step_seconds for trace in ranks), strict=False)]
     return {
         "predicted": ranks[0].predicted or ranks[0].makespan,
@@ -79,9 +79,9 @@ def step(ranks: list[RankTrace]) -> dict:
 
 
 def planned_steps(ranks: list[RankTrace]) -> list[dict]:
-    """A row a step, where each has a plan of its own; nanoseconds. Replicas have their own, and the one that
-    is planned to end last counts; `measured` is the longest that a rank's part of the pipeline took,
-    `planning` the longest that a rank waited for its plan."""
+    """One row per step, where each step gets its own plan; nanoseconds. Of several replicas' plans the one that
+    ends last counts; `measured` is the longest time of a rank's part of the pipeline, `planning` the longest time
+    that a rank waited for its plan."""
     rows = []
     for number, of_ranks in enumerate(zip(*(trace.step_plans for trace in ranks), strict=False), 1):
         last = max(of_ranks, key=lambda one: one.makespan)
@@ -99,7 +99,7 @@ def planned_steps(ranks: list[RankTrace]) -> list[dict]:
 
 
 def beside(mine: dict, other: dict) -> dict:
-    """Two summaries: what the other run's step took, and how many times as long as mine."""
+    """Compares two summaries: the other run's step, and how many times as long as mine it took."""
     keys = [key for key in mine["step"] if key != "steps" and mine["step"][key] and other["step"][key]]
     ratios = {key: other["step"][key] / mine["step"][key] for key in keys}
     return {"plan_sha256": other["plan_sha256"], "step": other["step"], "ratios": ratios}
@@ -135,8 +135,8 @@ def milliseconds(nanoseconds: int) -> str:
 
 PEAKS = {"process": "peak of the process", "accelerator": "peak of the allocator", None: "peak memory"}
 OF_THE_PROCESS = (
-    "The peak of the process is not the plan's peak memory: a plan counts what layers and engine hold for the training, a process also "
-    "holds Python, torch, other libraries, the data and what the allocator keeps."
+    "The peak of the process is not the plan's peak memory: a plan counts what layers and engine hold for the training; a process also "
+    "holds Python, torch, other libraries, data and the allocator's cache."
 )
 
 
@@ -145,7 +145,7 @@ def ratio(measured: float, planned: float) -> str:
 
 
 class Paper(Console):
-    """A closed pipe is the command's to handle."""
+    """Lets the command handle a closed pipe."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
@@ -210,11 +210,11 @@ def whole(times: dict) -> str:
     return f"whole step with the optimizer: predicted {times['predicted_step'] / 1e6:.1f} ms, measured ({longer}x)"
 
 
-MOST_STEPS = 12  # of their own plans that are shown
+MOST_STEPS = 12  # steps with their own plans to show
 
 
 def show_steps(rows: list[dict], console: Console) -> None:
-    """The last few of them, and the means of all but the first, in which layers are warmed up."""
+    """Shows the last few steps, and the means of all but the first, which warms up layers."""
     shown = [
         [str(r["step"]), milliseconds(r["predicted"]), f"{above(r):.2%}", milliseconds(r["predicted_1f1b"] or 0),
          milliseconds(r["measured"]), ratio(r["measured"], r["predicted"]), milliseconds(r["planning"])]
@@ -252,7 +252,7 @@ def show_steps(rows: list[dict], console: Console) -> None:
 
 
 def above(row: dict) -> float:
-    """How far a plan is from the proved bound, as a share of it."""
+    """How far a plan is above the proved bound, as a share of the bound."""
     return row["predicted"] / row["lower_bound"] - 1 if row["lower_bound"] else 0.0
 
 
@@ -283,36 +283,30 @@ def show_against(report: dict, folder: Path, console: Console) -> None:
 def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(
         prog="ostinato report",
-        description="Compares what a run was predicted to take with what it took: per block, rank and step.",
+        description="Compares predicted with measured times of a run, per block, rank and step.",
         epilog='example: ostinato report out/trace --perfetto out/trace.json   (with "trace": "out/trace" in ds_config.json)',
     )
-    p.add_argument("trace", type=Path, help='the folder that "trace" of the ostinato section names')
+    p.add_argument("trace", type=Path, help='the folder "trace" of the ostinato section')
     p.add_argument(
         "--perfetto", type=Path, metavar="FILE", help="write the last step as Perfetto/Chrome JSON"
     )
     p.add_argument(
-        "--against",
-        type=Path,
-        metavar="TRACE",
-        help="the trace folder of another run, to compare its step with this one's",
+        "--against", type=Path, metavar="TRACE", help="trace folder of another run, to compare steps with"
     )
     p.add_argument(
-        "--profile",
-        type=Path,
-        metavar="PROFILE",
-        help="the profile that the plan was made from, for --measured",
+        "--profile", type=Path, metavar="PROFILE", help="profile that the plan was made from, for --measured"
     )
     p.add_argument(
         "--placement",
         type=Path,
         metavar="PLACEMENT",
-        help="the one that ran (default: placement.toml beside the profile)",
+        help="placement that ran (default: placement.toml beside the profile)",
     )
     p.add_argument(
         "--measured",
         type=Path,
         metavar="FOLDER",
-        help="write what was measured there: profile.json, devices.toml",
+        help="write the measured times to FOLDER, as profile.json and devices.toml",
     )
     p.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     return p
@@ -323,10 +317,10 @@ MEASURED = ("profile.json", "devices.toml")
 
 def _write_measured(ranks: list[RankTrace], args: argparse.Namespace) -> None:
     if ranks[0].step_plans:
-        raise TraceError(f"{args.trace}: every step had a plan of its own: profile again, with --sizes")
+        raise TraceError(f"{args.trace}: every step had its own plan: profile again with --sizes")
     placement, profile = Placement.from_file(args.placement), Profile.from_file(args.profile)
     if placement.sha256 != ranks[0].placement_sha256:
-        raise TraceError(f"{args.placement} is not the placement that ran: name it with --placement")
+        raise TraceError(f"{args.placement} is not the placement that ran: give that one with --placement")
     for name, text in zip(
         MEASURED, replanned(Measured.of(ranks), placement.to_dict(), profile.to_dict()), strict=True
     ):
@@ -339,7 +333,7 @@ def main(argv: list[str]) -> int:
     if args.measured:
         if args.profile is None:
             return fail_usage(
-                "report", argv, "--measured needs --profile: the profile that the plan was made from"
+                "report", argv, "--measured needs --profile, the profile that the plan was made from"
             )
         args.placement = args.placement or args.profile.parent / "placement.toml"
         outputs |= {f"--measured {name}": args.measured / name for name in MEASURED}

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a training script with ostinato switched on, where `import torch` does not do so by itself (ostinato
-on the path but not installed, or TORCH_DEVICE_BACKEND_AUTOLOAD=0).
+"""Runs a training script with ostinato, for where `import torch` does not load it (ostinato is on the path but not
+installed, or TORCH_DEVICE_BACKEND_AUTOLOAD=0).
 
     torchrun --nproc-per-node 4 -m ostinato.run train.py --deepspeed_config ds_config.json
     deepspeed --module ostinato.run train.py --deepspeed_config ds_config.json
@@ -27,7 +27,7 @@ def main() -> int:
     """Runs the script as `python SCRIPT` would: `__main__`, its folder first on the path, its arguments in
     sys.argv."""
     arguments = sys.argv[1:]
-    # The deepspeed launcher puts its own option in front of the script.
+    # The deepspeed launcher puts its own option before the script.
     launcher = [a for a in arguments[:1] if a.startswith("--local_rank=")]
     arguments = arguments[len(launcher) :]
     module = arguments[:1] == ["-m"]

@@ -34,7 +34,10 @@ INSTEAD = {
     "backward_weight": ("backward",),
 }
 UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
-BESIDE = {"F": "forward", "B": "backward"}  # in a profile's "rank": what such a block costs beside its layers
+BESIDE = {
+    "F": "forward",
+    "B": "backward",
+}  # in a profile's "rank": what such a block costs on top of its layers
 
 
 class MeasuredBlock(NamedTuple):

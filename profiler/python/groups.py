@@ -37,7 +37,7 @@ def everyones(mine: Any, group: dist.ProcessGroup | None = None) -> list[Any]:
 
 
 def is_of_a_peer(error: RuntimeError) -> bool:
-    """A collective failed because another rank is gone or late. Gloo's errors have no type of their own."""
+    """Whether a collective failed because another rank is gone or late. Gloo's errors have no separate type."""
     return isinstance(error, dist.DistError) or "/gloo/" in str(error) or str(error).startswith("Gloo")
 
 
@@ -62,7 +62,7 @@ def unbound() -> Iterator[None]:
 def make_group(
     members: Sequence[int], among: dist.ProcessGroup | None = None, **options: Any
 ) -> dist.ProcessGroup | None:
-    """A group of the global ranks `members`; None on the others. Every rank of `among` (None: the world) must
+    """A group of the global ranks `members`; None on all other ranks. Every rank of `among` (None: the world) must
     call it. `options`: of torch's new_group().
 
     torch names a group that some ranks of the world make alone by their numbers and by how many groups a rank
@@ -120,7 +120,7 @@ def backend_of_links(group: dist.ProcessGroup | None, device: torch.device) -> s
 
 
 def link_options(backend: str, timeout: timedelta | None = None) -> dict[str, Any]:
-    """What such a group is made with."""
+    """The options for such a group."""
     options: dict[str, Any] = {} if timeout is None else {"timeout": timeout}
     if backend == "nccl":
         nccl = dist.ProcessGroupNCCL.Options(is_high_priority_stream=True)

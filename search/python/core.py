@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The core of ostinato for Python: what the commands do, with objects instead of files. No torch is imported.
+"""The core of ostinato for Python: the commands, with objects instead of files. It does not import torch.
 
     import ostinato
 
@@ -319,14 +319,14 @@ def partition_graph(
     if isinstance(graph, Profile):
         if not isinstance(devices, int | Devices):
             raise UsageError(
-                "devices of a profile are a number or Devices: Devices.from_file() reads a device file"
+                "devices for a profile must be a number or Devices: Devices.from_file() reads a device file"
             )
         where = _devices(devices, device_memory)
         found = _search.partition_layers(graph._core, where._core, inference, allow_incomplete, request)
     else:
         if isinstance(devices, int | Devices):
             raise UsageError(
-                "devices of a graph are a CSV file, with their speeds and the rates between them"
+                "devices for a graph must be a CSV file with their speeds and the rates between them"
             )
         found = _search.partition_graph(fspath(graph), fspath(devices), request)
     report, text, told, interrupted = found
@@ -388,7 +388,7 @@ def plan(
     check_counts(micro_batches=micro_batches)
     where = _devices(devices, device_memory)
     if sizes is None and (size or keep_order or effort != 100):
-        raise UsageError("size, effort and keep_order go with sizes")
+        raise UsageError("size, effort and keep_order need sizes")
     if sizes is None:
         found = _search.plan_profile(
             _core_of(profile, Profile), where._core, micro_batches, _settings(options), progress
@@ -418,17 +418,17 @@ def _bare_sizes(
     else:
         step = [index(one) for one in sizes]
         if not step:
-            raise UsageError("sizes are of no micro-batch; a step needs at least one")
+            raise UsageError("sizes are empty; a step has at least one micro-batch")
         for one in step:
             check_counts(63, size=one)
             if one < 0:
                 raise UsageError(f"a size is {one}; it must be 0 or more")
         check_counts(63, size=of)
         if of < 0:
-            raise UsageError(f"size is {of}; that of the profile is 1 or more, or 0: what it says itself")
+            raise UsageError(f"size is {of}; it must be 1 or more, or 0 for the profile's own")
     if micro_batches not in (0, len(step)):
         raise UsageError(
-            f"micro_batches is {micro_batches}, but 'sizes' has {counted(len(step), 'entry')}; leave it out"
+            f"micro_batches is {micro_batches}, but 'sizes' has {counted(len(step), 'entry')}; remove it"
         )
     return step, of
 
@@ -475,12 +475,12 @@ def simulate(
     options = {"jitter": jitter, "transfer_factor": transfer_factor, "runs": runs, "seed": seed}
     batches = [] if sizes is None else _micro_batches(plan.placement, sizes, size)
     if sizes is not None and not batches:
-        raise UsageError("sizes are of no micro-batch; a step needs at least one")
+        raise UsageError("sizes are empty; a step has at least one micro-batch")
     return Simulation(tuple(_search.simulate(_core_of(plan, Plan), batches, _settings(options))))
 
 
 def explain(plan: Plan) -> list[str]:
-    """What holds up the makespan, in sentences."""
+    """What limits the makespan, in sentences."""
     return _search.explain(_core_of(plan, Plan))
 
 
@@ -501,7 +501,7 @@ def _core_of(given: Any, kind: Any) -> Any:
             if isinstance(given, str | PathLike) and hasattr(kind, "from_file")
             else ""
         )
-        raise UsageError(f"this takes a {kind.__name__}, and was given a {type(given).__name__}{a_path}")
+        raise UsageError(f"this takes a {kind.__name__}, but got a {type(given).__name__}{a_path}")
     return given._core
 
 
@@ -515,7 +515,7 @@ def _devices(devices: int | Devices, memory: Memory) -> Devices:
     if not isinstance(devices, Devices):
         return Devices(devices, memory)
     if memory != "unlimited":
-        raise UsageError("device_memory goes with a number of devices; Devices have their own")
+        raise UsageError("device_memory needs a number of devices; Devices have their own")
     return devices
 
 

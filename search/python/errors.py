@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ostinato raises, and the exit statuses of its commands.
+"""The exceptions of ostinato, and the exit statuses of its commands.
 
 try:
     engine, *_ = deepspeed.initialize(...)
-except ostinato.errors.Error as error:      # whatever of ostinato it comes from
+except ostinato.errors.Error as error:      # from any part of ostinato
     print(error)                            # what is wrong, and what would be right
 """
 
@@ -12,14 +12,14 @@ import json
 import re
 import sys
 
-# Below space, DEL, U+0080 to U+009F, separators of lines, marks that turn the direction of writing: as
+# Below space, DEL, U+0080 to U+009F, line separators, marks that change the direction of writing: the same as
 # search/files/printable.h.
 CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-OPTION = re.compile(r"--([a-z]+(?:-[a-z]+)*)")  # as the command line calls what is a keyword in Python
+OPTION = re.compile(r"--([a-z]+(?:-[a-z]+)*)")  # an option of the command line, which is a keyword in Python
 
 
 class Status(enum.IntEnum):
-    """Of every command; those that are C++ have the same from search/files/error.h."""
+    """Exit statuses of all commands; C++ commands have the same, from search/files/error.h."""
 
     DONE = 0
     INTERNAL_ERROR = 1
@@ -28,17 +28,17 @@ class Status(enum.IntEnum):
     INFEASIBLE = 4
     STOPPED_AT_LIMIT = 5  # before anything was found or proved; under --strict: before the search ended
     CHECK_FAILED = 6
-    MISSING = 7  # a device or library that was asked for is not there
+    MISSING = 7  # a required device or library is missing
     INTERRUPTED = 130
 
 
 class Error(Exception):
-    """The root of what ostinato raises: a user's mistake, or something that cannot be done. `str()` says what
+    """The base of ostinato's exceptions: a user's mistake, or something that cannot be done. `str()` says what
     would be right."""
 
 
 def counted(count: int, of: str) -> str:
-    """How many of what, for people: "1 micro-batch", "2 entries"; the same as search/files/counted.h."""
+    """A count in words: "1 micro-batch", "2 entries"; the same as search/files/counted.h."""
     if count == 1:
         return f"1 {of}"
     if of.endswith("y"):
@@ -47,8 +47,8 @@ def counted(count: int, of: str) -> str:
 
 
 def printable(text: str, newlines: bool = False) -> str:
-    """Text of a file as it may stand on a terminal or in a log: control characters are written out, newlines
-    only where not `newlines`.
+    """Makes text from a file safe for a terminal or a log: writes control characters out, and newlines too unless
+    `newlines`.
 
     >>> printable("a\\x1b[31m\\n")
     'a\\\\u001b[31m\\\\n'

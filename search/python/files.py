@@ -59,8 +59,8 @@ def write_text(path: Path, text: str) -> None:
 
 @contextmanager
 def replaced(path: Path) -> Iterator[Path]:
-    """For writers that want a name and not a text: theirs is in a folder beside `path`, and takes its place
-    when the block is over. They may themselves write another file first and rename it, as safetensors does.
+    """For writers that need a file name: yields a name in a folder beside `path`, and renames that file to `path`
+    at the end of the with block. Writers may themselves write a temporary file and rename it, as safetensors does.
     """
     if is_special(path):
         yield Path(path)
@@ -82,8 +82,8 @@ def replaced(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """A folder beside `path`, where nothing is, that becomes `path` when the block is over; after an error
-    nothing is left."""
+    """Yields an empty folder that becomes `path`, which must not exist, at the end of the with block; after an
+    error nothing is left."""
     target = Path(os.path.realpath(path))
     target.parent.mkdir(parents=True, exist_ok=True)
     _remove_abandoned(target.parent)
@@ -95,7 +95,7 @@ def new_folder(path: Path) -> Iterator[Path]:
         for file in (file for file in made.rglob("*") if file.is_file()):
             with open(file, "rb") as written:
                 os.fsync(written.fileno())
-        os.rename(made, target)  # over an empty folder at most
+        os.rename(made, target)  # may replace an empty folder, but nothing else
     finally:
         shutil.rmtree(beside, ignore_errors=True)
         os.close(held)
@@ -120,8 +120,8 @@ def _name_beside(target: Path) -> Path:
 def _folder_beside(target: Path) -> tuple[Path, int]:
     while True:
         folder = _name_beside(target)
-        folder.mkdir(0o700)  # who may read the file is not known to who writes it
-        with suppress(FileNotFoundError):  # another process has taken it for abandoned, before it was locked
+        folder.mkdir(0o700)  # private, as its final permissions are not known yet
+        with suppress(FileNotFoundError):  # another process removed it as abandoned, before it was locked
             handle = _locked(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW))
             if folder.exists():
                 return folder, handle
@@ -129,8 +129,8 @@ def _folder_beside(target: Path) -> tuple[Path, int]:
 
 
 def _open_beside(path: Path) -> tuple[int, bool]:
-    """A file to write, and whether it has the name already: where the file system can do without, nothing is
-    left of a process that is killed while it writes.
+    """A file to write, and whether it already has a name: if the file system supports files without a name, a
+    process that is killed while writing leaves nothing behind.
     """
     if hasattr(os, "O_TMPFILE") and os.access(OWN_FILES, os.X_OK):
         with suppress(OSError):
@@ -143,17 +143,17 @@ def _open_named(path: Path) -> int:
         handle = _locked(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666))
         if os.fstat(handle).st_nlink:
             return handle
-        os.close(handle)  # another process has taken it for abandoned, before it was locked
+        os.close(handle)  # another process removed it as abandoned, before it was locked
 
 
 def _locked(handle: int) -> int:
-    with suppress(OSError):  # without locks nobody removes it, either
+    with suppress(OSError):  # without locks no process removes it, either
         fcntl.flock(handle, fcntl.LOCK_EX)
     return handle
 
 
 def _remove_abandoned(folder: Path) -> None:
-    """What processes that were killed have left there: who writes such a file, or folder, holds a lock on it."""
+    """Removes what killed processes have left: a process that still writes holds a lock on its file or folder."""
     for path in folder.glob(f"{BEGIN}*{END}"):
         with suppress(OSError):
             handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -169,7 +169,7 @@ def _remove_abandoned(folder: Path) -> None:
 
 
 def why_not_writable(path: Path) -> str:
-    """Why write_text() would fail, in words; empty: as far as can be known it will not. Leaves nothing
+    """Why write_text() would fail, in words; empty: nothing found that would make it fail. Leaves nothing
     behind."""
     if is_special(path):
         return "" if os.access(path, os.W_OK) else "cannot be written"
@@ -180,7 +180,7 @@ def why_not_writable(path: Path) -> str:
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     if not folder.is_dir():
-        return f"{folder} is no folder"
+        return f"{folder} is not a folder"
     try:
         with tempfile.TemporaryFile(dir=folder):
             return ""
@@ -189,8 +189,7 @@ def why_not_writable(path: Path) -> str:
 
 
 def why_not_all(outputs: Mapping[str, Path | None]) -> str:
-    """Which of a command's outputs cannot be written, and why; empty: none. Asked before the work that the
-    outputs are of."""
+    """Which of a command's outputs cannot be written, and why; empty: all can. To be called before the work."""
     for option, path in outputs.items():
         if path is not None and (reason := why_not_writable(path)):
             return f"{option} {path}: {reason}"
@@ -198,7 +197,7 @@ def why_not_all(outputs: Mapping[str, Path | None]) -> str:
 
 
 def why_not_apart(outputs: Mapping[str, Path | None], inputs: Iterable[Path]) -> str:
-    """Which output is another one, or a file that the command reads; empty: none. As check_apart() of the C++
+    """Which output is the same file as another output, or as an input; empty: none. Like check_apart() of the C++
     commands."""
     read = list(inputs)
     seen: dict[str, Path] = {}
@@ -207,7 +206,7 @@ def why_not_apart(outputs: Mapping[str, Path | None], inputs: Iterable[Path]) ->
             continue
         for other, place in seen.items():
             if is_same_file(path, place):
-                return f"{option} {path}: {other} goes to the same file"
+                return f"{option} {path}: {other} writes the same file"
         if any(is_same_file(path, one) for one in read):
             return f"{option} {path} would overwrite an input file: give another name"
         seen[option] = path
@@ -217,13 +216,13 @@ def why_not_apart(outputs: Mapping[str, Path | None], inputs: Iterable[Path]) ->
 def is_same_file(a: Path, b: Path) -> bool:
     try:
         return os.path.samefile(a, b)
-    except OSError:  # one is not there yet
+    except OSError:  # one does not exist yet
         return os.path.realpath(a) == os.path.realpath(b)
 
 
 class Diagnostic:
-    """A file that tells about a run, and is not worth it: where it cannot be written that is said once, and
-    the run goes on."""
+    """A file that describes a run, but is not worth stopping it: if it cannot be written, says so once, and the
+    run goes on."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -237,7 +236,7 @@ class Diagnostic:
             if not self._lost:
                 with suppress(OSError):  # the log may be on the same disk
                     print(
-                        f"ostinato: {self.path} is not written: {error.strerror or error}; the run goes on",
+                        f"ostinato: {self.path} could not be written: {error.strerror or error}; the run goes on",
                         file=sys.stderr,
                         flush=True,
                     )

@@ -47,8 +47,8 @@ def expanded(layers: str) -> str:
     """
     letters = re.sub(r"(.)\*(\d+)", lambda found: found[1] * int(found[2]), re.sub(r"[,\s]", "", layers))
     if wrong := set(letters) - set("EtmL" + INSIDE):
-        known = f"it has E, t, m and L, and {INSIDE!r} is one that it holds in another"
-        raise UsageError(f"{layers!r}: {sorted(wrong)[0]!r} is no layer of Megatron-LM; {known}")
+        known = f"it has E, t, m and L, and {INSIDE!r} for one inside another layer"
+        raise UsageError(f"{layers!r}: {sorted(wrong)[0]!r} is not a layer of Megatron-LM; {known}")
     return letters
 
 
@@ -57,11 +57,11 @@ def check_map(placement: dict[str, Any], stages: Sequence[dict[str, Any]]) -> No
     ranks = len(placement["devices"])
     if len(stages) % ranks:
         raise refused(
-            f"no whole number of chunks per device in {counted(len(stages), 'stage')} on {counted(ranks, 'device')}"
+            f"{counted(len(stages), 'stage')} on {counted(ranks, 'device')} do not give a whole number of chunks per device"
         )
     names = [stage["name"] for stage in stages]
     if any(not isinstance(border, int) for stage in stages for border in stage["layers"]):
-        raise refused("a stage has layers that are no run (branches)")
+        raise refused("the layers of a stage are not consecutive (branches)")
     if len({tuple(stage["layers"]) for stage in stages}) < len(stages):
         raise refused("two stages run the same layers (two directions)")
     stage_of = {block["name"]: block.get("stage", block["name"]) for block in placement["blocks"]}
@@ -71,7 +71,7 @@ def check_map(placement: dict[str, Any], stages: Sequence[dict[str, Any]]) -> No
         if len(block["devices"]) > 1:
             raise refused(f'stage "{stage}" is on {counted(len(block["devices"]), "device")}')
         if block["devices"][0] != place % ranks:
-            turn = f"chunks go round the ranks in turn, so it would be on {place % ranks} (a wave, or a map of one's own)"
+            turn = f"chunks take the ranks in turn, so it must be on {place % ranks} (this is a wave, or a custom map)"
             raise refused(f'stage "{stage}", number {place}, is on device {block["devices"][0]}: {turn}')
         if block.get("kind") == "forward":
             taken = {
@@ -79,7 +79,7 @@ def check_map(placement: dict[str, Any], stages: Sequence[dict[str, Any]]) -> No
             }
             if taken != set(names[place - 1 : place] if place else ()):
                 raise refused(
-                    f'stage "{stage}" does not take the output of the stage before it, and nothing else (branches)'
+                    f'stage "{stage}" does not take just the output of the stage before it (branches)'
                 )
 
 
@@ -88,16 +88,16 @@ def check_letters(parts: Sequence[str], ranks: int) -> None:
     whole = "".join(parts)
     if not re.fullmatch("Et*m*L", whole):
         raise UsageError(
-            f"the layers are {text_of([whole])}; Megatron-LM wants E, then t, then m, then L, one E and one L"
+            f"the layers are {text_of([whole])}; Megatron-LM needs E, then t, then m, then L, with one E and one L"
         )
     if "E" not in parts[0] or "L" not in parts[-1]:
-        raise UsageError("Megatron-LM wants E in the first stage and L in the last")
+        raise UsageError("Megatron-LM needs E in the first stage and L in the last")
     with_m = [place for place, part in enumerate(parts) if "m" in part]
     if len(with_m) > 1 or any(
         place < len(parts) - ranks or (place % ranks == 0 and ranks > 1) for place in with_m
     ):
         raise UsageError(
-            "Megatron-LM wants all of m in one stage, the last of its rank, and not on the first rank"
+            "Megatron-LM needs all of m in one stage, the last of its rank, and not on the first rank"
         )
 
 
@@ -126,4 +126,4 @@ def run_lengths(part: str) -> str:
 
 
 def refused(reason: str) -> UsageError:
-    return UsageError(f"Megatron-LM's pipeline layout cannot say this placement: {reason}")
+    return UsageError(f"Megatron-LM's pipeline layout cannot express this placement: {reason}")

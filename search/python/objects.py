@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ostinato.core takes and gives: placements, plans, profiles, devices, and what is found of a plan.
+"""The objects of ostinato.core: placements, plans, profiles, devices, and results about plans.
 Times are integers in nanoseconds, amounts of memory integers in bytes.
 """
 
@@ -47,7 +47,7 @@ def check_counts(bits: int = 31, **counts: int) -> None:
 
 
 class _Text:
-    """What is the content of a file: equal where the bytes are."""
+    """An object with the content of a file: equal if the bytes are."""
 
     _core: Any
 
@@ -57,7 +57,7 @@ class _Text:
         return self._core.text
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Writes the file, beside it first and then in its place."""
+        """Writes the file: to a temporary one, which then replaces it."""
         write_text(Path(path), self.text)
 
     def __eq__(self, other: object) -> bool:
@@ -92,7 +92,7 @@ class Placement(_Text):
 
     @classmethod
     def from_text(cls, text: str, name: str = "placement") -> Placement:
-        """`name` stands in messages for the file."""
+        """`name`: the name of the file in messages."""
         return cls(_search.placement(text, name))
 
     @property
@@ -270,7 +270,7 @@ class Profile(_Text):
 
     @classmethod
     def from_text(cls, text: str, name: str = "profile") -> Profile:
-        """`name` stands in messages for the file."""
+        """`name`: the name of the file in messages."""
         return cls(_search.profile(text, name))
 
     @property
@@ -300,7 +300,7 @@ class Profile(_Text):
 
 
 class Devices:
-    """Where a model may run: so many devices that are alike, or those of a device file
+    """Where a model may run: a number of equal devices, or the devices of a device file
     (`ostinato-devices/1`). Those of a launch: `ostinato.devices.from_launcher()`.
 
     >>> Devices(4, memory="40GiB")
@@ -322,7 +322,7 @@ class Devices:
 
     @classmethod
     def from_text(cls, text: str, name: str = "devices") -> Devices:
-        """`name` stands in messages for the file; profiles that the text names are looked for beside it."""
+        """`name`: the name of the file in messages; profiles that the text names are searched beside it."""
         return cls._of(_search.cluster(text, name))
 
     @classmethod
@@ -345,7 +345,7 @@ class Devices:
     def save(self, path: str | PathLike[str]) -> None:
         """Writes the device file. Devices that are alike have none: ValueError."""
         if not self._core.text:
-            raise UsageError("devices that are alike are a number, not a file")
+            raise UsageError("equal devices are a number, not a file")
         write_text(Path(path), self._core.text)
 
     def __repr__(self) -> str:
@@ -358,7 +358,7 @@ class Devices:
 
 @dataclass(frozen=True)
 class Check:
-    """What verify() found, in words."""
+    """The findings of verify(), in words."""
 
     passed: tuple[str, ...]
     failures: tuple[str, ...]
@@ -382,7 +382,7 @@ class Simulation:
 
 @dataclass(frozen=True)
 class SteadyState:
-    """What goes on for ever in the middle of a long schedule: the same blocks again, a period later."""
+    """The steady state in the middle of a long schedule: the same blocks repeat, one period later."""
 
     period: int  # ns, for `unroll` micro-batches; 0: none was found before an Interrupted
     unroll: int

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a model and a run allow of a plan, each with the reason (search/profile/restrictions.h,
+"""What a model and a run allow in a plan, each with the reason (search/profile/restrictions.h,
 docs/profile-format.md)."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ class Restriction:
     rule: Literal["most_chunks", "whole_backwards", "no_shards", "fixed_ends", "together"]
     reason: str
     chunks: int = 0  # of most_chunks
-    layers: tuple[int, ...] = ()  # of together; rising
+    layers: tuple[int, ...] = ()  # of together; ascending
     device: int = -1  # of together: which; -1: any
 
     @property
@@ -25,8 +25,8 @@ class Restriction:
 
 
 def of_classes(model: Any, engine: Any) -> list[Restriction]:
-    """Of a PipelineModule and its PipelineEngine, or the latter's class: what the script runs around all
-    layers of a rank, and so once for each stage where a rank has several; and tensor slicing."""
+    """Restrictions from a PipelineModule and its PipelineEngine, or the engine's class: code that the script runs
+    around all layers of a rank, which would run once per stage if a rank has several; and tensor slicing."""
     sliced = [
         Restriction("no_shards", 'its ranks hold slices of layers (the "model" axis of the topology)')
     ] * (model.topology().get_dim("model") > 1)

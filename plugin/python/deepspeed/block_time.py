@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures what a block costs beside its layers: the engine's code, and sending its outputs. Also what a step
-costs beside its blocks: sending the loss to all ranks, and DeepSpeed's code around the optimizer.
+"""Measures what a block costs on top of its layers: the engine's code, and sending its outputs. Also what a step
+costs on top of its blocks: sending the loss to all ranks, and DeepSpeed's code around the optimizer.
 
     python -m ostinato.deepspeed.block_time RANK RANKS FOLDER BYTES TOUCHED     # one rank; leaves FOLDER/RANK.json
 

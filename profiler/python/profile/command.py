@@ -48,7 +48,7 @@ AGAIN = "OSTINATO_PROFILE_AGAIN"  # a file that start_again() leaves for the pro
 
 @contextmanager
 def shown_progress(quiet: bool) -> Iterator[Any]:
-    """A function for profile_layers(); it shows something on a terminal only."""
+    """A progress function for profile_layers(), which shows something only on a terminal."""
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=quiet or not console.is_terminal) as bars:
         tasks: dict[str, Any] = {}
@@ -62,7 +62,7 @@ def shown_progress(quiet: bool) -> Iterator[Any]:
 
 
 def is_program(args: argparse.Namespace) -> bool:
-    """Of TorchScript. Raises ProfileError where an option is for one, and the file is another."""
+    """Whether the file is a TorchScript program. Raises ProfileError for options that need one, if it is not."""
     found = (
         not args.module
         and args.script.suffix != EXPORTED
@@ -76,14 +76,13 @@ def is_program(args: argparse.Namespace) -> bool:
     if given and not found:
         option = "--" + given[0].replace("_", "-")
         raise ProfileError(
-            f"{option} is for a TorchScript program, and {args.script} says itself how it runs: leave it out",
-            Status.USAGE,
+            f"{option} is for a TorchScript program, which {args.script} is not: remove it", Status.USAGE
         )
     return found
 
 
 def job_of_program(args: argparse.Namespace) -> Job:
-    """A file that is no script."""
+    """The job of a file that is not a script."""
     if not is_program(args):
         return load_exported(args.script)
     job = load_script(args.script, args.input or [], train=not args.eval)
@@ -102,7 +101,7 @@ def ranks_drawn(args: argparse.Namespace) -> int:
 class Result:
     profile: Any
     checks: list[StageCheck]
-    recordings: list[Recording | None]  # one a rank that is drawn; empty: nothing is
+    recordings: list[Recording | None]  # one per rank to draw; empty: draws none
 
 
 def my_part(args: argparse.Namespace) -> Role:
@@ -126,7 +125,7 @@ def inputs(args: argparse.Namespace, script_arguments: list[str]) -> list[Path]:
 
 
 def check_outputs(args: argparse.Namespace, script_arguments: list[str]) -> None:
-    """Before anything is measured."""
+    """Checks the outputs, before measuring anything."""
     if wrong := why_not_apart(outputs(args), inputs(args, script_arguments)):
         raise ProfileError(f"{wrong}\nTry: ostinato profile --help", Status.USAGE)
     if wrong := why_not_all(outputs(args)):
@@ -134,7 +133,7 @@ def check_outputs(args: argparse.Namespace, script_arguments: list[str]) -> None
 
 
 def write(result: Result, args: argparse.Namespace, folder: Path) -> list[Path]:
-    """The files that were asked for, written whole or not at all. `folder`: that their paths are meant from."""
+    """Writes the files that were asked for, each completely or not at all. `folder`: where relative paths start."""
     shown = result.profile, ranks_drawn(args), result.recordings
     views = {args.html: lambda: html(*shown), args.perfetto: lambda: perfetto(*shown)}
     wanted = [(args.output, result.profile.json), *views.items()]
@@ -167,8 +166,7 @@ def report(profile: Any, checks: list[StageCheck], files: list[Path], args: argp
 
 
 class Output:
-    """While a script runs, what it and its libraries print goes to standard error, whatever they print it
-    with."""
+    """While a script runs, sends everything that it and its libraries print to standard error."""
 
     def __init__(self) -> None:
         sys.stdout.flush()
@@ -179,7 +177,7 @@ class Output:
         return self.kept >= 0
 
     def back(self) -> None:
-        """Ours again, whatever the script has put in the place of Python's streams."""
+        """Restores standard output, even if the script has replaced Python's streams."""
         if self.aside():
             sys.stdout.flush()
             sys.stdout, sys.stderr = self.stdout, self.stderr
@@ -190,8 +188,7 @@ class Output:
 
 
 def leave(status: int) -> NoReturn:
-    """Ends the process in the middle of the script, which has nothing more to do. What the script left for
-    its end (atexit) is done."""
+    """Ends the process in the middle of the script. Runs the script's atexit handlers."""
     for child in multiprocessing.active_children():  # workers of its data loaders
         child.terminate()
     with contextlib.suppress(BaseException):
@@ -203,8 +200,8 @@ def leave(status: int) -> NoReturn:
 
 
 class Work:
-    """Profiles what the script trains at its first step, from inside that step, and ends the process there: a
-    script may catch every exception, and go on."""
+    """Profiles what the script trains, from inside its first step, and ends the process there, because a script
+    might catch every exception and go on."""
 
     def __init__(self, args: argparse.Namespace, argv: list[str], part: Role):
         self.args, self.argv, self.part = args, argv, part
@@ -225,7 +222,7 @@ class Work:
         leave(self.status_of(again))
 
     def status_of(self, work: Callable[[], int]) -> int:
-        """What `work` returns, or says in its error."""
+        """The exit status that `work` returns, or that its error says."""
         os._exit = self.leave  # the script's end is ours from here on
         try:
             return work()
@@ -235,7 +232,7 @@ class Work:
         except KeyboardInterrupt:
             self.output.back()
             return fail("profile", self.argv, Status.INTERRUPTED, "interrupted, nothing was written")
-        except Exception as error:  # the script must not go on with it
+        except Exception as error:  # the script must not catch it
             self.output.back()
             traceback.print_exception(error)
             return Status.INTERNAL_ERROR
@@ -243,7 +240,7 @@ class Work:
             self.output.back()
 
     def profile(self, job: Job) -> int:
-        """Measures, writes and reports. Returns the exit status."""
+        """Measures, writes and reports; returns the exit status."""
         args = self.args
         job.repeats, job.warm_up, job.kind, job.beside = (
             args.repeats,
@@ -263,23 +260,25 @@ class Work:
             self.measure_transfers(job, profile)
         self.output.back()
         files = write(Result(profile, checks, drawn), args, self.folder)
-        with contextlib.suppress(BrokenPipeError, SystemExit):  # whoever read has gone; rich tells it so
+        with contextlib.suppress(
+            BrokenPipeError, SystemExit
+        ):  # the reader of the pipe has gone, which rich reports so
             report(profile, checks, files, args)
         return status_of(profile)
 
     def beside(self, job: Job) -> int:
-        """An accelerator is measured by its own clock, whatever its host does; an archive is not trained
-        here."""
+        """How many processes compute at the same time. None beside an accelerator, which has its own clock, or an
+        archive, which is not trained here."""
         if not isinstance(job.device, Cpu):
             if self.args.beside:
-                raise ProfileError(f"--beside is for CPUs, and this rank computes on {job.device.place}")
+                raise ProfileError(f"--beside is for CPUs, but this rank computes on {job.device.place}")
             return 0
         if self.args.beside is not None or not job.config:
             return self.args.beside or 0
         return most_beside(int(self.environment.get("LOCAL_WORLD_SIZE", job.ranks)))
 
     def measure_transfers(self, job: Job, profile: Any) -> None:
-        """And what blocks cost. Raises ProfileError."""
+        """Also measures what blocks cost. Raises ProfileError."""
         try:
             profile.transfers = (
                 profile.transfers or self.part.transfers() or measure_transfers(self.args.ranks, job.device)
@@ -287,16 +286,16 @@ class Work:
             if job.config:  # an archive is not trained here
                 count_blocks(profile.rank, profile.layers, job.device)
         except ProfileError as error:
-            hint = "" if "--no-transfers" in str(error) else ": --no-transfers leaves this out"
+            hint = "" if "--no-transfers" in str(error) else ": --no-transfers skips this"
             raise ProfileError(f"{error}{hint}", error.status) from error
 
     def given(self) -> list[Any]:
-        """Transfers as the options say them."""
+        """The transfers that the options give."""
         latency, bandwidth = self.args.latency, self.args.bandwidth
         return [] if latency is None and bandwidth is None else given_transfers(latency or 0, bandwidth or 0)
 
     def layers_of(self, job: Job, progress: Any) -> Any:
-        """Their profile. Where only the last stage's iterator has labels, rank 0 cannot compute the loss."""
+        """The profile of the layers, without the loss if only the last stage's iterator has labels."""
         try:
             return profile_layers(job, progress)
         except ProfileError as error:
@@ -305,15 +304,15 @@ class Work:
             told, job.loss_fn = str(error), None
         profile = profile_layers(job, progress)
         sys.stderr.write(
-            f"ostinato profile: the loss is not in the profile: rank 0's batch has no labels ({told})\n"
+            f"ostinato profile: the profile lacks the loss, because rank 0's batch has no labels ({told})\n"
         )
         return profile
 
     def start_again(self, attempt: Attempt) -> NoReturn:
-        """The same command in a new process image, with the world that the script wants; what was measured is
+        """Replaces the process by the same command, with the world size that the script wants; measurements are
         kept."""
         sys.stderr.write(
-            f"ostinato profile: starting the script again, in a world of {counted(attempt.size, 'rank')}\n"
+            f"ostinato profile: starting the script again with a world of {counted(attempt.size, 'rank')}\n"
         )
         self.output.back()
         for child in multiprocessing.active_children():
@@ -329,7 +328,7 @@ class Work:
 
 
 def resumed() -> tuple[Attempt, Role] | None:
-    """What the process was that started this one with start_again()."""
+    """What start_again() has left for this process; None if it was not started so."""
     name = os.environ.pop(AGAIN, None)
     if name is None:
         return None
@@ -371,7 +370,7 @@ def main(argv: list[str]) -> int:
         script_arguments = [
             f"--local_rank={device_of_this_process().place.index or 0}",
             *script_arguments,
-        ]  # as LOCAL_RANK will be
+        ]  # equal to the LOCAL_RANK to come
     try:
         return run(args, argv, script_arguments)
     except (ProfileError, _profiler.InputError) as error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What goes wrong while profiling, with the exit status that the command gives it."""
+"""The error of the profiler, with the exit status of the command."""
 
 from ostinato.errors import Error, Status
 

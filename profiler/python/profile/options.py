@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of `ostinato profile`, which are told and refused without torch."""
+"""The options of `ostinato profile`, parsed without torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-LOSSES = ("sum", "mean", "mse", "cross-entropy")  # that can be made up: model.made_up
+LOSSES = ("sum", "mean", "mse", "cross-entropy")  # see model.made_up
 
 
 def at_least(low: int, text: str) -> int:
@@ -37,10 +37,10 @@ NANOSECONDS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
 
 
 def time_of(text: str) -> int:
-    """Nanoseconds, of a time with a unit; without one it is in microseconds, as in a placement."""
+    """Nanoseconds, from a time with a unit; without one in microseconds, as in a placement."""
     parts = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?(ns|us|ms|s)?", text)
     if parts is None:
-        raise argparse.ArgumentTypeError(f'needs a time, as 20us or 0.02ms, got "{text}"')
+        raise argparse.ArgumentTypeError(f'needs a time such as 20us or 0.02ms, got "{text}"')
     return round(float(parts[1]) * NANOSECONDS[parts[2] or "us"])
 
 
@@ -52,11 +52,11 @@ def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(
         prog="ostinato profile",
         usage="%(prog)s [options] TRAIN.py | -m MODULE [-- ARGUMENT ...]",
-        description="Measures every layer and operator of the model that a DeepSpeed script trains: layer by layer where it "
-        "is a PipelineModule, else operator by operator, with its branches. The script runs unchanged on DeepSpeed's engine, as rank 0, up to "
-        "its first training step. Started by torchrun, deepspeed or Slurm, once a rank, it measures the transfers between those "
-        "ranks, and each kind of device by itself. A torch.export archive (.pt2) is profiled on its example inputs, a TorchScript "
-        "program (.pt) on made-up ones, by its submodules and the operators beside them. Exit status 6: the profile is not complete.",
+        description="Measures every layer and operator of the model that a DeepSpeed script trains: layer by layer for a "
+        "PipelineModule, else operator by operator, with branches. The script runs unchanged on DeepSpeed's engine, as rank 0, up to "
+        "its first training step. Under torchrun, deepspeed or Slurm, one process per rank, it also measures the transfers between the "
+        "ranks, and each kind of device. It profiles a torch.export archive (.pt2) on its example inputs, and a TorchScript program "
+        "(.pt) on made-up inputs, by submodules and the operators between them. Exit status 6: the profile is not complete.",
         epilog="example: ostinato profile train.py --output profile.json -- --deepspeed_config ds_config.json",
     )
     p.add_argument(
@@ -68,59 +68,58 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument(
         "--local_rank", "--local-rank", type=int, help=argparse.SUPPRESS
     )  # deepspeed's launcher gives it to every script
-    p.add_argument("-m", "--module", action="store_true", help="TRAIN.py names a module, as in python -m")
-    world_size = (
-        "ranks of the world that the script is to see (the launcher's, else as many as the script wants)"
+    p.add_argument(
+        "-m", "--module", action="store_true", help="TRAIN.py is the name of a module, as in python -m"
     )
+    world_size = "world size that the script sees (default: the launcher's, else what the script asks for)"
     p.add_argument("--world-size", type=positive, metavar="RANKS", help=world_size)
     p.add_argument(
-        "-o", "--output", type=Path, default=Path("profile.json"), help="where the profile goes (%(default)s)"
+        "-o", "--output", type=Path, default=Path("profile.json"), help="file for the profile (%(default)s)"
     )
     p.add_argument("--repeats", type=positive, default=20, help="measurements of each layer (%(default)s)")
     p.add_argument(
-        "--warm-up", type=natural, default=3, help="rounds before them that do not count (%(default)s)"
+        "--warm-up", type=natural, default=3, help="rounds before these that do not count (%(default)s)"
     )
-    lengths = "measure the layers with sequences of these lengths, too (512,1024,2048): micro-batches differ in length"
+    lengths = "also measure the layers with sequences of these lengths (512,1024,2048), for micro-batches that differ in length"
     p.add_argument("--sizes", type=lengths_of, default=(), metavar="LENGTHS", help=lengths)
-    ranks = "processes whose transfers are measured, pair by pair; two stand for all (%(default)s)"
+    ranks = "number of processes between which to measure transfers, pair by pair; two represent all (%(default)s)"
     p.add_argument("--ranks", type=positive, default=2, help=ranks)
     beside = (
-        "processes that compute the same layers beside, as the other ranks of this host do while the model trains, on CPUs (as many as the "
-        "script's world has beside rank 0, and have cores of their own)"
+        "on CPUs: processes that compute the same layers at the same time, as other ranks of the host do in training (default: as many as "
+        "the script's world has besides rank 0, if there are cores for them)"
     )
     p.add_argument("--beside", type=natural, metavar="PROCESSES", help=beside)
-    kind = "kind of the device that is measured, as a placement's devices name it ($OSTINATO_DEVICE_KIND, else the GPU's name, or cpu)"
+    kind = "kind of this device, as a placement names it (default: $OSTINATO_DEVICE_KIND, else the GPU's name, or cpu)"
     p.add_argument("--kind", default=os.environ.get("OSTINATO_DEVICE_KIND"), help=kind)
-    latency = "of a transfer between any two devices, instead of measuring them: 20us (without a unit: microseconds)"
+    latency = "latency of any transfer, instead of measuring transfers: 20us (without a unit: microseconds)"
     p.add_argument("--latency", type=time_of, metavar="TIME", help=latency)
     p.add_argument(
         "--bandwidth",
         type=partial(amount, 1e-9),
         metavar="GB/s",
-        help="of the same, in 10^9 bytes per second (without it: bytes are free)",
+        help="bandwidth of any transfer, instead of measuring transfers, in 10^9 bytes per second (default: unlimited)",
     )
     p.add_argument(
         "--no-transfers",
         action="store_true",
-        help="measure neither transfers nor what a block costs beside its layers",
+        help="do not measure transfers, nor what a block costs on top of its layers",
     )
-    again = "measure the model once more as STAGES stages, and print it beside what the profile predicts"
+    again = "also measure the model as STAGES stages, and print this beside what the profile predicts"
     p.add_argument("--check", type=positive, metavar="STAGES", help=again)
     p.add_argument(
-        "--html", type=Path, metavar="PAGE", help="a flame chart of a micro-batch, its memory, its layers"
+        "--html",
+        type=Path,
+        metavar="PAGE",
+        help="write a page with a flame chart of a micro-batch, its memory and its layers",
     )
     p.add_argument(
         "--perfetto", type=Path, metavar="TRACE", help="the same for ui.perfetto.dev or chrome://tracing"
     )
-    drawn = (
-        "ranks that the page and the trace show, each with a stage of about equal time (as --check, else 1)"
-    )
+    drawn = "number of ranks in the page and the trace, each with a stage of about equal time (default: as --check, else 1)"
     p.add_argument("--draw-ranks", type=positive, metavar="RANKS", help=drawn)
-    add_program_options(p.add_argument_group("of a TorchScript program"))
+    add_program_options(p.add_argument_group("for a TorchScript program"))
     p.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
-    p.add_argument(
-        "-q", "--quiet", action="store_true", help="print nothing but what is wrong, and JSON where asked for"
-    )
+    p.add_argument("-q", "--quiet", action="store_true", help="print only errors (and JSON with --json)")
     return p
 
 
@@ -131,30 +130,30 @@ def add_program_options(group: Any) -> None:
         "--depth",
         type=natural,
         metavar="LEVELS",
-        help="levels of submodules to look into (to where one calls several)",
+        help="levels of submodules to look into (default: until one calls several)",
     )
-    loss = "what training does with the output, as a last step with made-up labels (the output's own gradient is given)"
+    loss = "loss of the output, as a last step with made-up labels (default: no loss, with a gradient given for the output)"
     group.add_argument("--loss", choices=LOSSES, help=loss)
-    numbers = "fp32 numbers that the optimizer keeps for each parameter: 2 for Adam, 0 for SGD (2)"
+    numbers = "fp32 values that the optimizer keeps per parameter: 2 for Adam, 0 for SGD (2)"
     group.add_argument("--optimizer-numbers", type=natural, metavar="NUMBERS", help=numbers)
     group.add_argument(
-        "--eval", action="store_true", help="run the program as in evaluation, not as in training"
+        "--eval", action="store_true", help="run the program in evaluation mode, not in training mode"
     )
 
 
 def arguments_of(ours: list[str]) -> argparse.Namespace:
-    """Says what to do with arguments that are the script's."""
+    """Parses our arguments. Arguments of the script are an error that says where to put them."""
     p = parser()
     args, unknown = p.parse_known_args(ours)
     if unknown:
         own = " ".join(ours[: ours.index(unknown[0])])
-        p.error(f"these are not of ostinato profile: {' '.join(unknown)}; the script's own follow --: "
+        p.error(f"unknown arguments: {' '.join(unknown)}; put the script's own after --: "
                 f"ostinato profile {own} -- {' '.join(unknown)}")  # fmt: skip
     return args
 
 
 def split_arguments(argv: list[str]) -> tuple[list[str], list[str]]:
-    """Ours, and the script's after `--`."""
+    """Our arguments, and the script's after `--`."""
     if "--" not in argv:
         return argv, []
     at = argv.index("--")

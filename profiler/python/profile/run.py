@@ -81,10 +81,12 @@ class MeasuredChain:
 
 def noted(beside: int, adapted: int) -> str:
     """`adapted`: layers whose halves of the backward were made to add up (measure/halves.py)."""
-    company = f"{beside} {'process' if beside == 1 else 'processes'} computed beside it, as other ranks do"
+    company = (
+        f"{beside} {'process' if beside == 1 else 'processes'} computed at the same time, as other ranks do"
+    )
     halves = (
-        f"the halves of the backward of {adapted} {'layer' if adapted == 1 else 'layers'} took less than the whole however often they "
-        "were measured, and are written as long as it: the machine was busy"
+        f"the halves of the backward of {adapted} {'layer' if adapted == 1 else 'layers'} took less than the whole each time they "
+        "were measured, and are written as long as the whole: the machine was busy"
     )
     return "; ".join([company] * bool(beside) + [halves] * bool(adapted))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What DeepSpeed's configuration says about memory and precision."""
+"""Memory and precision, from DeepSpeed's configuration."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ BUCKET = 500_000_000  # numbers, where the configuration does not say: DeepSpeed
 # "torch".
 STATES = {"adam": 2, "adamw": 2, "lamb": 2, "onebitadam": 2, "onebitlamb": 2, "zerooneadam": 2, "muadam": 2,
           "muadamw": 2, "lion": 1, "adagrad": 1, "rmsprop": 1, "sgd": 0, "musgd": 0, "muon": 1}  # fmt: skip
-UNKNOWN_STATES = 2  # as Adam: rather too much than too little
+UNKNOWN_STATES = 2  # as Adam: better too much than too little
 
 
 # Copies of a parameter that a step of torch's own optimizers makes for a while: where it takes one parameter
 # after the other (of the largest one; the last copy of a parameter lives on until that of the next is there,
 # which may be as large), and where it takes all together. DeepSpeed's own work in place.
 TEMPORARIES = {"adam": (3, 1), "adamw": (3, 1), "rmsprop": (2, 1), "adagrad": (2, 2), "sgd": (0, 0)}
-UNKNOWN_TEMPORARIES = (3, 2)  # rather too much than too little
+UNKNOWN_TEMPORARIES = (3, 2)  # better too much than too little
 
 
 @dataclass(frozen=True)
 class StateBytes:
-    """What the parameters of a layer take in training."""
+    """The memory of a layer's parameters in training."""
 
     parameters: int  # with frozen parameters and buffers
     gradients: int
@@ -89,7 +89,7 @@ class Settings:
         return sum(p.numel() * (p.element_size() + self.gradient_copy) for p in parameters)
 
     def optimizer_bytes(self, parameters: list[nn.Parameter]) -> int:
-        """Not divided by ZeRO's data parallel ranks: how many there will be is not known here."""
+        """Not divided by ZeRO's data-parallel ranks, whose number is not known here."""
         numbers = self.states + (1 if self.master else 0)
         return sum(p.numel() * FP32 * numbers for p in parameters)
 
@@ -99,7 +99,7 @@ def enabled(config: dict, section: str) -> bool:
 
 
 def configured_optimizer(config: dict) -> tuple[str, dict]:
-    """Its type and arguments, as far as the configuration has them."""
+    """The optimizer's type and arguments, as far as the configuration has them."""
     named = config.get("optimizer") or {}
     return str(named.get("type") or ""), dict(named.get("params") or {})
 
@@ -143,7 +143,7 @@ def step_temporaries(config: dict, optimizer, accelerator: bool) -> tuple[int, i
 
 
 def micro_batch_size(config: dict) -> int:
-    """As DeepSpeed derives it, for one data parallel rank; 0 where the configuration does not tell."""
+    """As DeepSpeed derives it, for one data-parallel rank; 0 if the configuration does not say."""
     size = config.get("train_micro_batch_size_per_gpu")
     if size is None and "train_batch_size" in config:
         size = config["train_batch_size"] // config.get("gradient_accumulation_steps", 1)

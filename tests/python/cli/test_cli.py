@@ -178,7 +178,7 @@ def test_arguments_of_the_script_are_told_where_they_belong(tmp_path):
     result = ostinato("profile", "train.py", "--output", "p.json", "--deepspeed_config", "ds.json")
     assert result.returncode == 2
     assert (
-        "the script's own follow --: ostinato profile train.py --output p.json -- --deepspeed_config ds.json"
+        "put the script's own after --: ostinato profile train.py --output p.json -- --deepspeed_config ds.json"
         in result.stderr
     )
 

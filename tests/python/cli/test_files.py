@@ -80,7 +80,9 @@ def test_a_diagnostic_is_lost_and_the_run_is_not(tmp_path, capsys):
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
     said = capsys.readouterr().err
     assert (
-        said.count("rank-0.json is not written: File too large; the run goes on\n") == said.count("\n") == 2
+        said.count("rank-0.json could not be written: File too large; the run goes on\n")
+        == said.count("\n")
+        == 2
     )
     assert os.listdir(tmp_path / "trace") == ["rank-0.json"]
 
@@ -101,7 +103,7 @@ def test_a_pipe_stays_a_pipe(tmp_path):
 def test_what_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
     assert "is a folder" in why_not_all({"--output": tmp_path})
-    assert "file is no folder" in why_not_all({"--output": tmp_path / "file" / "deep" / "p.json"})
+    assert "file is not a folder" in why_not_all({"--output": tmp_path / "file" / "deep" / "p.json"})
     assert "nothing can be written to /proc" in why_not_all({"--output": Path("/proc/none/p.json")})
     assert not why_not_all({"--output": tmp_path / "a" / "b" / "c", "--html": tmp_path / "file"})
     assert os.listdir(tmp_path) == ["file"]
@@ -114,7 +116,7 @@ def test_outputs_apart(tmp_path):
     os.link(file, hard)
     for other in (file, link, hard):
         same = {"--output": file, "--html": None, "--perfetto": other}
-        assert why_not_apart(same, []) == f"--perfetto {other}: --output goes to the same file"
+        assert why_not_apart(same, []) == f"--perfetto {other}: --output writes the same file"
         assert "would overwrite an input file" in why_not_apart({"--output": other}, [new, file])
     assert "--html" in why_not_apart({"--output": new, "--html": tmp_path / "." / "new"}, [])
     assert not why_not_apart({"--output": new, "--html": file}, [tmp_path / "train.py", Path("x" * 5000)])

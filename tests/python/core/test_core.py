@@ -304,14 +304,14 @@ def test_a_plan_that_does_not_run_tells_nothing(tmp_path):
     [
         (
             lambda: ostinato.search("v.toml", micro_batches=2),
-            r"takes a Placement, and was given a str: Placement.from_file\('v.toml'\) reads one",
+            r"takes a Placement, but got a str: Placement.from_file\('v.toml'\) reads one",
         ),
         (
             lambda: ostinato.plan("p.json", devices=2, micro_batches=2),
-            "takes a Profile, and was given a str: Profile",
+            "takes a Profile, but got a str: Profile",
         ),
-        (lambda: ostinato.partition(1, devices=2, micro_batches=2), "takes a Profile, and was given a int$"),
-        (lambda: ostinato.explain("plan.json"), "takes a Plan, and was given a str: Plan"),
+        (lambda: ostinato.partition(1, devices=2, micro_batches=2), "takes a Profile, but got a int$"),
+        (lambda: ostinato.explain("plan.json"), "takes a Plan, but got a str: Plan"),
     ],
 )
 def test_a_path_is_no_object(call, said):

@@ -85,7 +85,7 @@ def test_the_layers_of_a_profile_are_vertices(files, capfd):
         ({"strategy": "hush"}, ostinato.InputError, "did you mean hash"),
         ({"schedule": "lifo"}, ostinato.InputError, "lifo"),
         ({"published_program": True}, ostinato.UsageError, "no such strategy"),
-        ({"devices": 4}, ostinato.UsageError, "devices of a graph are a CSV file"),
+        ({"devices": 4}, ostinato.UsageError, "devices for a graph must be a CSV file"),
         ({"graph": ostinato.placement}, TypeError, "PathLike"),
     ],
 )
@@ -101,5 +101,5 @@ def test_a_wrong_file_has_its_line(files):
         ostinato.partition_graph(files / "graph.csv", devices=files / "devices.csv")
     assert raised.value.line == 3
     path = write_profile(files / "profile.json", [100, 300])
-    with pytest.raises(ostinato.UsageError, match="devices of a profile are a number"):
+    with pytest.raises(ostinato.UsageError, match="devices for a profile must be a number"):
         ostinato.partition_graph(ostinato.Profile.from_file(path), devices=files / "devices.csv")

@@ -31,7 +31,7 @@ def one_rank(monkeypatch):
 def test_a_process_that_ends_with_the_store_is_named(monkeypatch, one_rank, last):
     monkeypatch.setattr(reports, "_get_default_store", lambda: Store(last))
     with pytest.raises(
-        OstinatoError, match="its process (rank 0, or the launcher's agent) is stopped or gone"
+        OstinatoError, match=r"its process \(rank 0, or the launcher's agent\) is stopped or gone"
     ):
         agree(Statement(), 1.0)
 

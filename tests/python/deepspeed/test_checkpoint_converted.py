@@ -180,7 +180,7 @@ REFUSED = {  # what spoils a checkpoint, and how it is converted
     "layer_02-model_states.pt cannot be read (": (lambda files: os.truncate(files / "layer_02-model_states.pt", 900), ("--stages", 2)),
     "mp_rank_02_model_states.pt is not part of this checkpoint, which has 2 ranks": (
         lambda files: shutil.copy(files / "mp_rank_01_model_states.pt", files / "mp_rank_02_model_states.pt"), ("--stages", 2)),
-    "mp_rank_01_model_states.pt has global_steps 2, and mp_rank_00_model_states.pt 3": (
+    "mp_rank_01_model_states.pt has global_steps 2, but mp_rank_00_model_states.pt has 3": (
         resaved(lambda held: held.update(global_steps=2)), ("--stages", 2)),
     "is not from DeepSpeed's pipeline engine (KeyError: 'mp_world_size')": (
         resaved(lambda held: held.pop("mp_world_size"), "mp_rank_00_model_states.pt"), ("--stages", 2)),
@@ -304,7 +304,7 @@ def test_show_says_what_lies_in_it(world2, plans, saved, tmp_path, capsys):
     assert "Tags: global_step3 (latest)" in out
     assert "Training: fp32, ZeRO-1, optimizer Adam (exp_avg, exp_avg_sq, step)" in out
     assert (
-        "Ranks: 2 stages, 1 replica, 1 slice; its layers lie in a placement of ostinato's: DeepSpeed alone needs it converted"
+        "Ranks: 2 stages, 1 replica, 1 slice; layers placed by ostinato: convert it for DeepSpeed alone"
         in out
     )
     assert out.endswith("Whole: every file is there and can be read\n")
@@ -343,9 +343,9 @@ def test_what_is_no_checkpoint(tmp_path, capsys):
     assert "gone: no such folder" in said("gone")
     assert "empty holds no checkpoint of DeepSpeed's pipeline engine: no mp_rank_*" in said("empty")
     assert "two has no file 'latest': choose a tag with --tag; there is a, b" in said("two")
-    assert "two: tag 'c', which is not there; there is a, b" in said("two", "--tag", "c")
+    assert "two: tag 'c', which does not exist; there is a, b" in said("two", "--tag", "c")
     (tmp_path / "two" / "latest").write_text("gone\n")
-    assert "latest names tag 'gone', which is not there; there is a, b" in said("two")
+    assert "latest names tag 'gone', which does not exist; there is a, b" in said("two")
     assert "b: mp_rank_00_model_states.pt cannot be read (" in said("two", "--tag", "b")
 
 

@@ -145,7 +145,8 @@ def test_dropout_in_two_directions(world2, stock, tmp_path):
     options = replace(BASE, changed=DROPPING)
     theirs, ours = both(world2, stock, options, plan_of(tmp_path, X_2))
     assert (
-        "up to rounding, for gradients of the 2 directions" in " ".join(ours["start"]) and not ours["first"]
+        "up to rounding, because the gradients of the 2 directions" in " ".join(ours["start"])
+        and not ours["first"]
     )
     assert ours["losses"] == pytest.approx(theirs["losses"], rel=1e-5)
 

@@ -90,7 +90,7 @@ def test_a_folder_that_cannot_be_written_stops_the_run_before_it_trains(world2, 
         world2,
         with_section(plan=str(plan), **{key: str(tmp_path / "file" / "deep")}),
         f'"{key}"',
-        "file is no folder",
+        "file is not a folder",
     )
 
 
@@ -215,7 +215,7 @@ def test_zero_where_a_rank_has_nothing_of_a_parameter_group(world2, tmp_path):
     options = replace(
         with_section(plan=str(plan)), own_optimizer=True, config={"zero_optimization": {"stage": 1}}
     )
-    refused(world2, options, "rank 0 has parameters in 1 of the optimizer's groups", "rank 1 of 2", "no ZeRO")
+    refused(world2, options, "rank 0 has parameters in 1 of the optimizer's groups", "rank 1 in 2", "no ZeRO")
 
 
 def test_zero_2(world2, plan):

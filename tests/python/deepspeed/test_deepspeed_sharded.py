@@ -195,7 +195,7 @@ def few():
 
 
 REFUSED = {
-    unknown: "Unsupported: stage 0 is sharded over pipeline ranks [0, 1], but its layer 0: Embed does not say how it is cut",
+    unknown: "Unsupported: stage 0 is sharded over pipeline ranks [0, 1], but its layer 0: Embed does not say how to cut it",
     tied: 'Unsupported: stage 0 is sharded over pipeline ranks [0, 1], but its layer 0 is tied ("table")',
     sparse: 'OstinatoError: layer "0": nn.Embedding(max_norm=1.0) cannot be sharded',
     few: "OstinatoError: layer \"0\": Embedding: 'weight' has 1 rows, too few for 2 ranks",

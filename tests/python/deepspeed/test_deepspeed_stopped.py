@@ -96,7 +96,9 @@ def test_who_asks_a_stopped_rank_names_it(plan, tmp_path, monkeypatch, stopped, 
         f"rank {1 - stopped} (pipeline rank {1 - stopped}), step {1 + (where == 'after')}: {call}: " in said
     ), said
     assert (
-        "the store does not answer" if stopped == 0 else f"rank 1 gave no sign for {patience(where):g} s"
+        "the store does not answer"
+        if stopped == 0
+        else f"rank 1 gave no sign of life for {patience(where):g} s"
     ) in said, said
 
 

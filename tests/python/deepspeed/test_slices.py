@@ -280,7 +280,7 @@ def test_whole_messages(world4, plans):
     assert whole_messages({"pipeline": {"pipe_partitioned": False, "grad_partitioned": False}}) == ""
     written = {"pipeline": {"pipe_partitioned": True, "grad_partitioned": True}}
     assert whole_messages(written).startswith(
-        '"pipeline": {"pipe_partitioned": true} and "pipeline": {"grad_partitioned": true}: without effect'
+        '"pipeline": {"pipe_partitioned": true} and "pipeline": {"grad_partitioned": true}: no effect'
     )
     for config, words in (({}, both), (written, whole_messages(written))):
         results = world4.run(

@@ -109,7 +109,7 @@ def test_what_could_not_be_read_back_is_refused(world2, tmp_path):
     for said in world2.run(saved, Job(Case(), change="adapt"), str(tmp_path / "end")):
         assert (
             'the layers hold "model.layers.0.self_attn.q_proj.base.weight"' in said
-            and "save(..., learned=True) writes adapters" in said
+            and "use save(..., learned=True)" in said
         )
     assert not (tmp_path / "end").exists()
 
@@ -117,7 +117,7 @@ def test_what_could_not_be_read_back_is_refused(world2, tmp_path):
 def test_an_older_file_that_would_be_read_instead_is_refused(world2, tmp_path):
     Case().make().save_pretrained(tmp_path)
     for said in world2.run(saved, Job(Case()), str(tmp_path)):
-        assert "model.safetensors is there, and would be read in the place of what is written" in said
+        assert "model.safetensors exists, and from_pretrained() would read it instead" in said
 
 
 def replica_saves(folder: str) -> None:

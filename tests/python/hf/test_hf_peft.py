@@ -111,7 +111,7 @@ def test_merged_adapters_are_the_models_own_and_in_place_ones_too():
 REFUSED = {
     "prompts": (
         lambda m: peft.get_peft_model(m, peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)),
-        'adapter "default": PROMPT_TUNING puts tokens of its own before every batch',
+        'adapter "default": PROMPT_TUNING adds its own tokens to every batch',
     ),
     "AdaLoRA": (
         lambda m: peft.get_peft_model(m, peft.AdaLoraConfig(total_step=9, tinit=1, tfinal=1, **HERE)),
@@ -121,7 +121,7 @@ REFUSED = {
         lambda m: peft.get_peft_model(m, peft.AdaLoraConfig(total_step=9, tinit=1, tfinal=1, **HERE)).get_base_model(),
         'adapter "default": ADALORA adds a term to the loss',
     ),
-    "aLoRA": (with_lora(alora_invocation_tokens=[5]), "alora_invocation_tokens are looked for in every batch by peft"),
+    "aLoRA": (with_lora(alora_invocation_tokens=[5]), "peft looks for alora_invocation_tokens in every batch"),
     "untried": (
         lambda m: peft.get_peft_model(m, peft.AdaptionPromptConfig(task_type="CAUSAL_LM", adapter_len=2, adapter_layers=2)),
         'adapter "default": ADAPTION_PROMPT was not tried.*untried=True.*LORA',
@@ -132,7 +132,7 @@ REFUSED = {
     ),
     "classes": (
         lambda m: peft.get_peft_model(__import__("transformers").LlamaForSequenceClassification(m.config), peft.LoraConfig(**HERE | {"task_type": "SEQ_CLS"})),
-        "LlamaForSequenceClassification: the loss of this class is not known",
+        "LlamaForSequenceClassification: ostinato does not know the loss of this class",
     ),
 }  # fmt: skip
 
@@ -150,7 +150,7 @@ def test_refused_by_name(name):
 ], ids=str)  # fmt: skip
 def test_a_tied_head_that_adapters_change_is_refused(more):
     with pytest.raises(
-        hf.Refused, match="model.embed_tokens and lm_head share their weight, and adapters change one of them"
+        hf.Refused, match="model.embed_tokens and lm_head share their weight, but adapters change one of them"
     ):
         hf.layers(with_lora(**more)(TIED.make()))
 
@@ -218,11 +218,11 @@ def test_peft_reads_what_is_saved(change, world2, tmp_path):
 def test_what_learns_outside_of_adapters_is_not_lost(world2):
     for said in world2.run(refused_save, Job(CASE, change="peft_loose"), True):
         assert (
-            '"model.norm.weight" (1 such) learns and is in no adapter, so peft would not save it: name it in modules_to_save'
+            '"model.norm.weight" (1 such) is trainable but in no adapter, so peft would not save it: add it to modules_to_save'
             in said
         )
     for said in world2.run(refused_save, Job(CASE, change="peft_lora"), False):
-        assert "which LlamaForCausalLM does not have: save(..., learned=True) writes adapters" in said
+        assert "which LlamaForCausalLM does not have: to save adapters, use save(..., learned=True)" in said
 
 
 def test_the_changed_weights_of_jobs_are_drawn():

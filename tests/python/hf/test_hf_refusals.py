@@ -18,19 +18,19 @@ def with_routers():
 
 
 REFUSED = {
-    "T5": (lambda: T5, "t5 cannot be made a list of layers.*learnt bias of relative positions"),
-    "routers": (lambda: with_routers(), "output_router_logits=True adds a loss.*not known here: set it to False"),
+    "T5": (lambda: T5, "t5 cannot be turned into a list of layers.*learnt relative position bias"),
+    "routers": (lambda: with_routers(), "output_router_logits=True adds a loss.*does not know for this model: set it to False"),
     "attentions": (lambda: Case(more={"output_attentions": True, "attn_implementation": "eager"}).config(), "output_attentions=True"),
     "hidden states": (lambda: Case(more={"output_hidden_states": True}).config(), "output_hidden_states=True"),
     "cross attention": (lambda: Case("gpt2", more={"add_cross_attention": True}).config(), "add_cross_attention=True"),
     "classes of sequences": (
-        lambda: transformers.LlamaForSequenceClassification(Case().config()), "the loss of this class is not known here; ...ForCausalLM",
+        lambda: transformers.LlamaForSequenceClassification(Case().config()), "ostinato does not know the loss of this class, only of ...ForCausalLM",
     ),
-    "no head": (lambda: transformers.LlamaModel(Case().config()), "LlamaModel: the loss of this class is not known"),
+    "no head": (lambda: transformers.LlamaModel(Case().config()), "LlamaModel: ostinato does not know the loss of this class"),
     "untried": (lambda: transformers.CohereConfig(**SIZES), '"cohere" was not tried.*untried=True'),
     "no plan": (lambda: transformers.OPTConfig(vocab_size=48, hidden_size=16, num_hidden_layers=2, num_attention_heads=2), "opt has no pipeline plan"),
-    "no folder": (lambda: "nowhere", '"nowhere" is no folder with a config.json'),
-    "no model": (lambda: 7, "takes a transformers model, a configuration or the folder of a checkpoint, and got int"),
+    "no folder": (lambda: "nowhere", '"nowhere" is not a folder with a config.json'),
+    "no model": (lambda: 7, "takes a transformers model, a configuration or the folder of a checkpoint, but got int"),
 }  # fmt: skip
 
 
@@ -89,14 +89,14 @@ def test_a_forward_of_the_script_s_own():
 def test_another_head_cannot_be_tied():
     model = Case(tied=True).make()
     model.lm_head = torch.nn.Sequential(model.lm_head)
-    with pytest.raises(hf.Refused, match="only the embedding and the head may share theirs"):
+    with pytest.raises(hf.Refused, match="only the embedding and the head may share one"):
         hf.layers(model)
 
 
 @pytest.mark.parametrize(("inputs", "message"), [
-    (("attention_mask",), '"input_ids" must be one of them'),
-    (("input_ids", "labels"), '"labels" is not what a batch'),
-    (("input_ids", "mask"), '"mask" is not what a batch of llama can hold'),
+    (("attention_mask",), 'they must include "input_ids"'),
+    (("input_ids", "labels"), 'a batch of llama cannot have "labels"'),
+    (("input_ids", "mask"), 'a batch of llama cannot have "mask"'),
 ])  # fmt: skip
 def test_inputs(inputs, message):
     with pytest.raises(hf.Refused, match=message):
@@ -108,13 +108,13 @@ def test_batches_of_another_form():
     inputs, _ = batch(Case(inputs=("input_ids", "attention_mask")))
     with pytest.raises(hf.Refused, match="holds 1 input, and layers.* was told 2: input_ids, attention_mask"):
         run(layers, {"input_ids": inputs["input_ids"]})
-    with pytest.raises(hf.Refused, match='"attention_mask" is torch.float32: give integers or booleans'):
+    with pytest.raises(hf.Refused, match='"attention_mask" is torch.float32: use integers or booleans'):
         run(layers, inputs | {"attention_mask": inputs["attention_mask"].float()})
 
 
 def test_an_embedding_that_is_tied_and_used_twice():
     case = Case("gpt2", True, inputs=("input_ids", "token_type_ids"))
-    with pytest.raises(hf.Refused, match="embeds twice, and its embedding is tied to its head"):
+    with pytest.raises(hf.Refused, match="uses its embedding twice, and the embedding is tied to its head"):
         run(built(hf.layers(case.make(), case.inputs)), batch(case)[0])
 
 
@@ -125,7 +125,7 @@ def test_a_model_has_its_own_class_and_type():
 
 def test_packed_positions_are_announced(capsys):
     hf.layers(Case().config(), ("input_ids", "position_ids"))
-    assert "positions that restart within a row keep their sequences apart" in capsys.readouterr().err
+    assert "positions that restart within a row separate sequences" in capsys.readouterr().err
     hf.layers(Case(more={"use_cache": False}).config(), ("input_ids", "position_ids"))
     assert not capsys.readouterr().err
 

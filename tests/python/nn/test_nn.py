@@ -73,7 +73,7 @@ def test_logits_show_the_shape_of_the_whole():
         (lambda x: torch.softmax(x, -1), r"torch's softmax\(\)"),
         (lambda x: functional.log_softmax(x, dim=-1), r"torch's log_softmax\(\)"),
         (lambda x: x.argmax(-1), r"argmax\(\)"),
-        (lambda x: x[..., 0], "an index that is no slice"),
+        (lambda x: x[..., 0], "an index that is not a slice"),
         (lambda x: x[..., :3], "a slice of the classes"),
         (lambda x: x.reshape(-1), r"reshape\(-1\)"),
         (lambda x: x.flatten(), "over the classes"),
@@ -126,7 +126,7 @@ class Wrong(nn.Linear):
 @pytest.mark.parametrize(
     "makes, splits, words",
     [
-        ((4, 3), {"weight": 0}, "by `split` they would be"),
+        ((4, 3), {"weight": 0}, "but `split` says"),
         ((4, 3), {"wait": 0}, "names 'wait', which Wrong does not have"),
     ],
 )
@@ -140,8 +140,8 @@ def test_parts_that_do_not_fit_are_refused(makes, splits, words):
 @pytest.mark.parametrize(
     "layer, words",
     [
-        (nn.Conv1d(1, 1, 1), "Conv1d does not say how it is cut"),
-        (nn.Dropout(), "Dropout does not say how it is cut"),
+        (nn.Conv1d(1, 1, 1), "Conv1d does not say how to cut it"),
+        (nn.Dropout(), "Dropout does not say how to cut it"),
         (nn.Embedding(9, 2, max_norm=1.0), r"nn.Embedding\(max_norm=1.0\) cannot be sharded"),
         (nn.Embedding(9, 2, sparse=True), "sparse"),
         (nn.Embedding(1, 2), "has 1 rows, too few for 2 ranks"),

@@ -100,13 +100,13 @@ def test_one_that_ends_early_is_said(capfd, threads):
     before = children()
     with (
         pytest.raises(
-            ProfileError, match=r"1 of 1 process that computed beside .* ended early: use --beside 0"
+            ProfileError, match=r"1 of 1 process that computed at the same time ended early: use --beside 0"
         ),
         company(layers, 1),
     ):
         copy = (set(children()) - set(before)).pop()
         wait_until(lambda: has_ended(copy))
-    assert "a process beside the measured one: ProfileError: layer" in capfd.readouterr().err
+    assert "a process that computes at the same time: ProfileError: layer" in capfd.readouterr().err
 
 
 def test_a_profile_says_who_computed_beside(threads):
@@ -114,7 +114,7 @@ def test_a_profile_says_who_computed_beside(threads):
     profile = profile_layers(
         Job(layers=[nn.Linear(4, 4)], inputs=torch.ones(2, 4), repeats=2, warm_up=1, beside=1)
     )
-    assert profile.timer_note == "1 process computed beside it, as other ranks do"
+    assert profile.timer_note == "1 process computed at the same time, as other ranks do"
     assert (
         profile_layers(
             Job(layers=[nn.Linear(4, 4)], inputs=torch.ones(2, 4), repeats=2, warm_up=1)
@@ -150,7 +150,7 @@ def test_the_world_of_the_script_or_of_the_launcher_decides(monkeypatch, threads
 def test_an_accelerator_has_no_company(monkeypatch):
     job = Job(config={"train_batch_size": 1}, ranks=4, device=SimpleNamespace(place="cuda:0"))
     assert work(monkeypatch).beside(job) == 0
-    with pytest.raises(ProfileError, match="--beside is for CPUs, and this rank computes on cuda:0"):
+    with pytest.raises(ProfileError, match="--beside is for CPUs, but this rank computes on cuda:0"):
         work(monkeypatch, "--beside", "2").beside(job)
 
 
@@ -179,7 +179,7 @@ def test_none_is_left_when_the_profiler_is_killed(tmp_path):
 
 def test_the_profile_keeps_the_note(tmp_path):
     profile = _profiler.Profile()
-    profile.timer, profile.timer_note = "cpu", "1 process computed beside it, as other ranks do"
+    profile.timer, profile.timer_note = "cpu", "1 process computed at the same time, as other ranks do"
     assert profile.timer_note in profile.json()
 
 

@@ -233,7 +233,7 @@ def test_a_shape_that_changes_is_told():
             return x[: 4 - self.calls // 4]
 
     with pytest.raises(
-        ProfileError, match=r"layer 1:Shrinks gave outputs of shapes \[\(4, 2\)\], and then .*pad them"
+        ProfileError, match=r"layer 1:Shrinks returned shapes \[\(4, 2\)\], and then .*pad them"
     ):
         profile([nn.Linear(2, 2), Shrinks()], torch.randn(4, 2), repeats=5)
 
@@ -361,5 +361,5 @@ def test_what_cannot_go_from_layer_to_layer_names_the_layer(make, what):
         def forward(self, x):
             return make(x)
 
-    with pytest.raises(ProfileError, match=f"layer 1:Gives gives {what}.*one layer of those that hand it on"):
+    with pytest.raises(ProfileError, match=f"layer 1:Gives gives {what}.*merge the layers that pass it on"):
         profile([Front(), Gives(), nn.Identity()], torch.randn(4, 8))

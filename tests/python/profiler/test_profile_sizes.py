@@ -61,7 +61,7 @@ def test_lengths_and_labels_are_cut_together():
 
 
 def test_what_cannot_be_cut_is_refused():
-    with pytest.raises(ProfileError, match="is 16 long, and cannot be cut to 17"):
+    with pytest.raises(ProfileError, match="has length 16, so it cannot be cut to 17"):
         profiled([17], torch.randn(1, 16, 16))
     for inputs in (torch.randn(16), None, ()):
         with pytest.raises(ProfileError, match="samples and length"):

@@ -83,18 +83,21 @@ def test_what_is_beside_the_layers_is_said():
     rank.forward, rank.backward, rank.read, rank.step_time = 201_000, 114_000, 3_000, 4_120_000
     result.rank = rank
     assert block_lines(result) == [
-        "a block takes 201 us forward and 114 us backward beside its layers", "a batch takes 3 us to read",
-        "a step takes 4.12 ms beside blocks and optimizer",
+        "a block takes 201 us forward and 114 us backward on top of its layers", "a batch takes 3 us to read",
+        "a step takes 4.12 ms on top of blocks and optimizer",
     ]  # fmt: skip
     rank.average = 1_020_000
     result.rank = rank
-    assert block_lines(result)[1] == "on average layers take 1.02 times their medians, which plans count"
+    assert (
+        block_lines(result)[1]
+        == "on average layers take 1.02 times their medians, which plans take into account"
+    )
     assert summary(result, "p.json")["block_forward"] == 201_000
 
 
 def test_what_is_missing_is_said():
     result = profile()
-    assert completeness_line(result).startswith("complete: all")
+    assert completeness_line(result).startswith("complete: the profile has all")
     result.completeness.complete, result.completeness.reason = False, "3 operators did not end"
     assert completeness_line(result) == "NOT complete: 3 operators did not end"
     assert summary(result, "p.json")["complete"] is False

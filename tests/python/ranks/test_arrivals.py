@@ -80,7 +80,10 @@ def test_nobody_answers_where_the_store_should_be(monkeypatch, capsys):
 
     assert wait_for(has_said)
     here.close()
-    assert f"init_process_group(): nothing answers at 127.0.0.1:{port}, where rank 0 holds the store" in said
+    assert (
+        f"init_process_group(): nothing answers at 127.0.0.1:{port}, where rank 0 should hold the store"
+        in said
+    )
 
 
 def test_who_holds_the_store_is_there(monkeypatch):

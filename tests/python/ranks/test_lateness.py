@@ -66,7 +66,9 @@ def test_a_wait_in_every_step_does_not_fill_the_log():
     while rank.now_s < 24 * 3600:
         rank.steps(waits_s=35)
     assert 24 <= len(rank.lines) <= 24 + 8
-    others = [int(line.split("waited so ")[1].split()[0]) for line in rank.lines if "waited so" in line]
+    others = [
+        int(line.split("waited as long ")[1].split()[0]) for line in rank.lines if "waited as long" in line
+    ]
     assert len(rank.lines) + sum(others) == pytest.approx(rank.step, abs=3600 / 35)
 
 

@@ -335,7 +335,7 @@ def test_who_answers_is_waited_for(store, monkeypatch):
     with watches[0].vigil(1.0, missed).during("waiting"):
         assert not missed.came.wait(2.5)
         watches[1].close()
-        assert missed.came.wait(60) and missed.who == "rank 1 gave no sign for 1 s"
+        assert missed.came.wait(60) and missed.who == "rank 1 gave no sign of life for 1 s"
 
 
 def test_who_has_answered_is_not_asked_for_again(store):

@@ -54,23 +54,19 @@ def test_layers_that_hand_on_tuples(world2, tmp_path, layout):
 
 REFUSED = {  # by how it is used: the chain, whether each rank says it, words
     "no_grad": ("linears", True, ["PipelineError: step() computes gradients", "torch.no_grad()"]),
-    "no targets": (
-        "linears",
-        False,
-        ["PipelineError: loss_fn(outputs, None) raises", "was given no targets"],
-    ),
+    "no targets": ("linears", False, ["PipelineError: loss_fn(outputs, None) raises", "got no targets"]),
     "two losses": ("linears", False, ["PipelineError: loss_fn returns a tuple", "the mean loss"]),
     "in place": (
         "in_place",
         False,
-        ['PipelineError: stage "s1" changes what it is given in place', "inplace=False"],
+        ['PipelineError: stage "s1" changes its input in place', "inplace=False"],
     ),
     "frozen": ("frozen", False, ["PipelineError: loss_fn returns a loss that has no gradient"]),
     "frozen between": ("linears", False, ["Pipeline.reset_shapes()", "frozen or freed"]),
     "seen by one": (
         "tied",
         True,
-        ["PipelineError: ranks [1] see other weights in common", "none", "layer 0 (weight)"],
+        ["PipelineError: ranks [1] see different shared weights", "none", "layer 0 (weight)"],
     ),
     "torch": (
         "tied",
@@ -92,7 +88,7 @@ def test_wrong_use_is_named(world2, tmp_path, how):
 
 def test_a_shared_weight_in_a_stage_that_ranks_share_is_named(world2, tmp_path):
     for said in world2.run(one_process.refusals, plan_of(tmp_path, SHARDED), "tied"):
-        assert said.startswith("PipelineError: layer 0 (weight) and layer 7 (weight) are one weight"), said
+        assert said.startswith("PipelineError: layer 0 (weight) and layer 7 (weight) share a weight"), said
 
 
 @pytest.mark.parametrize("layout", everyday(["whole", "split"], "split"))

@@ -186,7 +186,7 @@ MASK = torch.ones(5, 5)
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        (torch.zeros(7, 2), ["(7, 2)", "4 micro-batches do not divide", "drop_last"]),
+        (torch.zeros(7, 2), ["(7, 2)", "not divisible into 4 micro-batches", "drop_last"]),
         ([1, 2], ["2 entries", "4 micro-batches"]),
         ("text", ["is a str"]),
         ((torch.zeros(32), EIGHT), ["(32,), (8,)", "list with an entry for each of the 4 micro-batches"]),
@@ -224,7 +224,7 @@ def test_a_dictionary_is_by_stage(world2, tmp_path):
     given = {"inputs": {"input_ids": torch.zeros(8, dtype=torch.long)}}
     refused(
         world2,
-        ["BatchError", "'input_ids' is no stage", '"s0"', "tuple"],
+        ["BatchError", "'input_ids' is not a stage", '"s0"', "tuple"],
         Case(plan_of(tmp_path / "s")),
         "step",
         given,
@@ -266,7 +266,7 @@ def test_a_rank_that_makes_no_pipeline_is_named(world2, tmp_path):
     said, _ = world2.run(torch_jobs.refusal_of_each, [plan_of(tmp_path), None], 1.0)
     assert (
         said
-        == "rank 1 did not report within 1 s: every rank of the group must make the pipeline; one that has ended says why in its log"
+        == "rank 1 did not report within 1 s: every rank of the group must make the pipeline; if one has ended, its log says why"
     )
     world2.restart()  # the ranks have now made different numbers of pipelines
 
@@ -274,7 +274,7 @@ def test_a_rank_that_makes_no_pipeline_is_named(world2, tmp_path):
 def test_ranks_with_other_plans_are_named(world2, tmp_path):
     plans = [plan_of(tmp_path / name, CHAINS[name]) for name in ("stock", "wave")]
     said = world2.run(torch_jobs.refusal_of_each, plans, 60.0)
-    assert said[0] == said[1] and said[0].startswith("ranks [1] hold another plan than rank 0: "), said
+    assert said[0] == said[1] and said[0].startswith("ranks [1] hold a different plan than rank 0: "), said
 
 
 @pytest.mark.parametrize("stopped", everyday([0, 1], 1), ids=["rank_0_with_the_store", "rank_1"])
@@ -284,4 +284,6 @@ def test_who_makes_a_pipeline_beside_a_stopped_rank_names_it(tmp_path, monkeypat
         world.run(torch_jobs.make_beside_a_stopped_rank, Case(plan_of(tmp_path)), stopped, str(tmp_path))
     said = (tmp_path / f"{1 - stopped}.err").read_text()
     assert f"rank {1 - stopped} is making its pipeline: " in said, said
-    assert ("the store does not answer" if stopped == 0 else "rank 1 gave no sign for 2 s") in said, said
+    assert ("the store does not answer" if stopped == 0 else "rank 1 gave no sign of life for 2 s") in said, (
+        said
+    )

@@ -316,7 +316,9 @@ def _rank_cost(settings, device: Any, rows: list, read: int, samples: list[Sampl
     try:
         count_blocks(cost, rows, device)
     except ProfileError as error:
-        print(f"ostinato: auto: the profile lacks what a block costs beside its layers: {error}", flush=True)
+        print(
+            f"ostinato: auto: the profile lacks what a block costs on top of its layers: {error}", flush=True
+        )
     return cost
 
 

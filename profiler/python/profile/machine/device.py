@@ -169,7 +169,7 @@ class Accelerator:
 
     @contextmanager
     def counted_memory(self) -> Iterator[None]:
-        """The allocator counts always. Only what this process has on its own device is seen."""
+        """The allocator always counts. It sees only this process's memory on its own device."""
         with self.active():
             yield
 
@@ -209,7 +209,7 @@ class Cuda(Accelerator):
         return torch.cuda.get_device_properties(self.place).total_memory
 
     def free_bytes(self) -> int:
-        """What the driver has, and what the allocator holds for nobody."""
+        """The driver's free memory, plus what the allocator holds unused."""
         cached = torch.cuda.memory_reserved(self.place) - torch.cuda.memory_allocated(self.place)
         return torch.cuda.mem_get_info(self.place)[0] + cached
 

@@ -24,7 +24,7 @@ from ostinato.groups import everyones
 
 @dataclass
 class Role:
-    """What this process has to do."""
+    """What this process must do."""
 
     profiles: bool  # it is the first rank of its kind
     kinds: list[str]  # of the whole launch, each once, in the order of their first ranks

@@ -54,13 +54,11 @@ def cut_to(length: int, inputs: Any, labels: Any) -> tuple[Any, Any]:
     """Of what is as long in dimension 1 as the first input. Raises ProfileError where that is shorter."""
     first = next(tensors(inputs), None)
     if first is None or first.dim() < 2:
-        raise ProfileError(
-            "--sizes needs a first input of two or more dimensions, samples and length: this one has fewer"
-        )
+        raise ProfileError("--sizes needs a first input with at least two dimensions, samples and length")
     whole = first.shape[1]
     if length > whole:
         raise ProfileError(
-            f"--sizes: the script's first micro-batch is {whole} long, and cannot be cut to {length}: let it begin with one as long"
+            f"--sizes: the script's first micro-batch has length {whole}, so it cannot be cut to {length}: let it begin with one that long"
         )
 
     def cut(value: Any) -> Any:
@@ -76,10 +74,10 @@ def cut_to(length: int, inputs: Any, labels: Any) -> tuple[Any, Any]:
 def measure_sizes(job: Job, settings: Settings, lengths: Sequence[int], progress: Progress) -> list[Any]:
     """A row a length, rising. Times are those of the host's clock."""
     if job.module is not None:
-        raise ProfileError("--sizes needs a PipelineModule: its layers are measured one by one")
+        raise ProfileError("--sizes needs a PipelineModule, whose layers it measures one by one")
     if job.device.own_clock:
         raise ProfileError(
-            f"--sizes measures by the host's clock, and layers on {job.device.place} have one of their own: leave it out"
+            f"--sizes measures with the host's clock, but layers on {job.device.place} have their own: remove it"
         )
     return [_measured(job, settings, length, progress) for length in sorted(set(lengths))]
 

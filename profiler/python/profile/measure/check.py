@@ -68,7 +68,7 @@ def kept_by(rows: Sequence[Any]) -> int:
 
 
 def predict(rows: Sequence[Any]) -> Figures:
-    """What layers that run one after another cost as one stage."""
+    """The cost of consecutive layers as one stage."""
     live = peak = 0
     for row in rows:
         live += row.kept
@@ -151,7 +151,7 @@ def check_profile(job: Job, profile: Any, stages: int, progress: Progress = no_p
     """Measures the job again as that many stages of about equal time. Raises ProfileError as profile_layers()
     does."""
     if job.module is not None or has_branches(job.layers):
-        raise ProfileError("stages are measured as a whole where the model is a chain of layers, not a graph")
+        raise ProfileError("--check needs a model that is a chain of layers, not a graph")
     settings, checks = read_settings(job.config, job.optimizer), []
     cuts = cuts_of(profile, stages)
     with torch.enable_grad(), counted_memory(job.device):

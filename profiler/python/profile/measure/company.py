@@ -54,7 +54,7 @@ def company(layers: Sequence[Layer], beside: int) -> Iterator[None]:
             end(process)
     if gone:
         raise ProfileError(
-            f"{len(gone)} of {counted(copies, 'process')} that computed beside the measured one ended early: use --beside 0"
+            f"{len(gone)} of {counted(copies, 'process')} that computed at the same time ended early: use --beside 0"
         )
 
 
@@ -76,7 +76,7 @@ def compute(parent: int, layers: Sequence[Layer]) -> NoReturn:
     except BaseException as error:
         os.write(
             2,
-            f"ostinato profile: a process beside the measured one: {type(error).__name__}: {error}\n".encode(),
+            f"ostinato profile: a process that computes at the same time: {type(error).__name__}: {error}\n".encode(),
         )
     os._exit(1)
 

@@ -63,7 +63,7 @@ def repeats_that_fit(recorder: Any, layer: Layer, repeats: int, room: int) -> in
 
 
 def timed(samples: Samples, times: Any) -> Samples:
-    """The same samples with the device's times. What launched nothing took no time."""
+    """The same samples with the device's times. A call that launched nothing took no time."""
     spans = {(kind, repeat): span for _, kind, repeat, span, _ in times.layers}
 
     def of(kind: str, measured: list[Sample]) -> list[Sample]:
@@ -131,7 +131,7 @@ class DeviceTimes:
 
 
 def warm_up_timer(chain: Chain, recorder: Any) -> None:
-    """CUPTI instruments what is loaded during its first session, for seconds: nothing of it is kept."""
+    """During its first session CUPTI instruments what is loaded, for seconds: nothing of that session is kept."""
     layer = chain.layers[0]
     timer, _ = choose_timer(layer)
     with recording(recorder, timer=timer):
@@ -148,7 +148,7 @@ def measure_whole(layer: Layer, job: Job, recorder: Any, room: int) -> Samples:
 
 
 def measure_on_device(job: Job, chain: Chain, recorder: Any, room: int, progress: Callable) -> DeviceTimes:
-    """All layers, one after another. `room`: events that the recorder keeps of one thread."""
+    """All layers, one after another. `room`: events that the recorder keeps per thread."""
     warm_up_timer(chain, recorder)
     result = DeviceTimes(job, recorder, room)
     for number, layer in enumerate(chain.layers, start=1):

@@ -64,7 +64,7 @@ class Operators:
     def why_incomplete(self) -> str:
         """In words; empty: nothing is missing."""
         reasons = {
-            f"{self.expected - self.seen} of {counted(self.expected, 'operator')} not recorded": self.expected
+            f"{self.expected - self.seen} of {counted(self.expected, 'operator')} were not recorded": self.expected
             - self.seen,
             f"{counted(self.dropped, 'operator')} did not fit into the buffers": self.dropped,
             f"{counted(self.unfinished, 'operator')} did not end": self.unfinished,

@@ -56,8 +56,8 @@ def check_shapes(layer: Layer, outputs: Any) -> None:
         layer.shapes = shapes
     if shapes != layer.shapes:
         raise ProfileError(
-            f"layer {layer.name} gave outputs of shapes {layer.shapes}, and then {shapes} for inputs of the same shapes: pad "
-            "them to a fixed shape, for a plan has one time and one size for each layer"
+            f"layer {layer.name} returned shapes {layer.shapes}, and then {shapes} for inputs of the same shapes: pad "
+            "them to a fixed shape, because a plan has one time and one size per layer"
         )
 
 

@@ -20,7 +20,7 @@ from ostinato.profile.model.layer import Layer, prepare, run_both_ways
 
 
 def described(value: Any) -> Any:
-    """An argument of an operator: of tensors what their cost depends on."""
+    """An argument of an operator; of tensors only what their cost depends on."""
     if isinstance(value, torch.Tensor):
         return (
             tuple(value.shape),

@@ -34,12 +34,12 @@ def load_exported(path: Path) -> Job:
             program = torch.export.load(str(path))
     except Exception as error:
         raise ProfileError(
-            f"{path} cannot be loaded by torch.export.load() without running pickled code: {error}"
+            f"{path}: torch.export.load() cannot load it without running pickled code: {error}"
         ) from error
     inputs, named = program.example_inputs or ((), {})
     if not inputs and not named or inputs and named:
         raise ProfileError(
-            f"{path}: export the program with example inputs that are all positional or all named"
+            f"{path}: export the program with example inputs that are either all positional or all named"
         )
     return Job(
         module=program.module(), inputs=named or inputs, name=path.stem, device=device_of_this_process()
@@ -70,7 +70,7 @@ def load_script(path: Path, inputs: Sequence[str], train: bool = True) -> Job:
         raise ProfileError(f"{path} {other}")
     if not inputs:
         raise ProfileError(
-            f"{path} does not say what it takes: give each input, in order, as --input 8x128:int64:50257",
+            f"{path} does not say what inputs it takes: give each, in order, as --input 8x128:int64:50257",
             Status.USAGE,
         )
     given = tuple(map(sample_input, inputs))
@@ -96,11 +96,11 @@ def check_there(path: Path) -> None:
 
 
 def what_else(path: Path) -> str:
-    """What a file is that torch.jit.load() does not read; "": nothing else."""
+    """What a file is that torch.jit.load() cannot read; "": not known."""
     try:
         records = torch._C.PyTorchFileReader(str(path)).get_all_records()
     except RuntimeError:
-        return "is no archive of torch's: save torch.jit.script(model)"
+        return "is not an archive of torch: save torch.jit.script(model)"
     if "constants.pkl" in records:
         return ""
     if any(
@@ -108,7 +108,7 @@ def what_else(path: Path) -> str:
         for record in records
         for part in ("archive_format", "serialized_exported_program", "models/")
     ):
-        return f"is a torch.export archive: name it {EXPORTED}, and it is profiled on its own inputs"
+        return f"is a torch.export archive: rename it to {EXPORTED} to profile it on its own inputs"
     if "data.pkl" in records:
-        return "is a pickle of torch.save(), which needs its Python classes: save torch.jit.script(model) instead"
+        return "is a pickle from torch.save(), which needs its Python classes: save torch.jit.script(model) instead"
     return "is an archive without a TorchScript program"

@@ -44,7 +44,7 @@ class Builder:
         self.described: list[tuple[str, list[Parameter]]] = []
 
     def build(self, name: str, layer: Any) -> tuple[Callable, Any]:
-        """What to call, and the module that holds its parameters (or the callable itself)."""
+        """The function to call, and the module that holds its parameters (or the function itself)."""
         try:
             module = self._module(layer)
         except Exception as error:
@@ -79,7 +79,7 @@ def with_loss(run: Callable, job: Job) -> Callable:
 
 
 class Line:
-    """What flows along a chain: each layer takes the output of the one before it."""
+    """The values in a chain: each layer takes the output of the one before it."""
 
     reads = after = None
 
@@ -87,7 +87,7 @@ class Line:
         self.value, self.reached = inputs, [False for _ in tensors(inputs)]
 
     def taken(self, _spec: Any) -> tuple[Any, list[bool]]:
-        """What the layer takes, and at which of its tensors its backward goes on."""
+        """The inputs of the layer, and the tensors among them that need a gradient."""
         return self.value, self.reached
 
     def give(self, _spec: Any, outputs: Any, flows: list[bool]) -> None:
@@ -101,14 +101,14 @@ class Line:
 
 
 class Branches:
-    """What flows through a graph of layers: each takes the values that it names, and no more."""
+    """The values in a graph of layers: each takes just the values that it names."""
 
     def __init__(self, inputs: Any, layers: Sequence[Any]):
         given = inputs if isinstance(inputs, (tuple, list)) else (inputs,)
         names = layers[0].inputs
         if len(names) != len(given):
             raise ProfileError(
-                f"graph() names {counted(len(names), 'input')} ({', '.join(names)}), and a batch has {len(given)}"
+                f"graph() names {counted(len(names), 'input')} ({', '.join(names)}), but a batch has {len(given)}"
             )
         self.values: dict[str, Any] = dict(zip(names, given, strict=True))
         self.rows: dict[str, int] = {}  # of values that layers made
@@ -132,7 +132,7 @@ class Branches:
     def give(self, spec: Any, outputs: Any, flows: list[bool]) -> None:
         if not isinstance(outputs, torch.Tensor):
             raise ProfileError(
-                f'layer "{spec.name}" of graph() must return one tensor, got {type(outputs).__name__}'
+                f'layer "{spec.name}" of graph() must return one tensor, but returned {type(outputs).__name__}'
             )
         self.values[spec.name], self.rows[spec.name], self.reached[spec.name] = (
             outputs,

@@ -43,7 +43,7 @@ def noted(kind: Any, note: Callable[[Any], None]) -> Iterator[None]:
 
 
 class Watched:
-    """Runs a module once and lists what torch.export would leave out."""
+    """Runs a module once, and lists what torch.export would silently omit."""
 
     def __init__(self, module: nn.Module):
         self.module = module
@@ -104,7 +104,7 @@ def check_faithful(module: nn.Module, inputs: tuple, named: dict[str, Any], name
     for place, part in module.named_modules():
         if type(part).__name__ == "OptimizedModule" or getattr(part, "_compiled_call_impl", None) is not None:
             raise ProfileError(
-                f'"{place.removeprefix("module.")}" of {name} is compiled, which a graph of operators does not show: {ADVICE}'
+                f'"{place.removeprefix("module.")}" of {name} is compiled, which hides its operators from the graph: {ADVICE}'
             )
     watched = Watched(module)
     try:
@@ -122,5 +122,5 @@ def check_faithful(module: nn.Module, inputs: tuple, named: dict[str, Any], name
     ]
     if found:
         raise ProfileError(
-            f"{name}: {found[0]}, which torch.export leaves out of a graph of operators: {ADVICE}"
+            f"{name}: {found[0]}, which torch.export omits from a graph of operators: {ADVICE}"
         )

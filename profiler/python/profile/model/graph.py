@@ -37,7 +37,7 @@ STATE = {InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR}
 
 
 class WithLoss(nn.Module):
-    """What is exported where the job has a loss."""
+    """The module to export if the job has a loss."""
 
     def __init__(self, module: nn.Module, loss_fn: Callable):
         super().__init__()
@@ -129,7 +129,7 @@ def export(module: nn.Module, inputs: tuple, named: dict[str, Any], name: str) -
 
 
 def run_group(group: Group, state: dict[Node, torch.Tensor], values: Sequence[Any]) -> tuple:
-    """The results that others read."""
+    """The results that other nodes read."""
     known = dict(zip(group.takes, values, strict=True))
 
     def value(node: Node) -> Any:
@@ -159,7 +159,7 @@ def group_key(group: Group, state: dict[Node, torch.Tensor]) -> Any:
 
 
 def group_name(group: Group) -> str:
-    """`"encoder.0.linear1 linear"`: where in the module, and what."""
+    """`"encoder.0.linear1 linear"`: the place in the module, and the operator."""
     first = group.nodes[0]
     places = [place for place, _ in first.meta.get("nn_module_stack", {}).values()]
     place = (places[-1] if places else "").removeprefix("module.").removeprefix("module")

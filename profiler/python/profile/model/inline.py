@@ -25,11 +25,11 @@ MODES = "ostinato_modes"  # in a node's meta: what it runs under, outermost firs
 Mode = tuple[str, tuple]  # "grad" or "autocast", and its arguments
 
 REFUSED = {
-    "cond": "torch.cond, of which one branch or the other runs",
-    "while_loop": "a while_loop: how often it runs depends on values",
-    "flex_attention": "flex_attention: its backward is not in the graph",
-    "tag_activation_checkpoint": "activation checkpointing, which runs its forward twice",
-    "autograd_function_apply": "a torch.autograd.Function: its backward is not in the graph",
+    "cond": "torch.cond, which runs only one of its branches",
+    "while_loop": "a while_loop, whose number of runs depends on values",
+    "flex_attention": "flex_attention, whose backward is not in the graph",
+    "tag_activation_checkpoint": "activation checkpointing, which runs the forward twice",
+    "autograd_function_apply": "a torch.autograd.Function, whose backward is not in the graph",
 }
 
 
@@ -41,7 +41,7 @@ def place_of(node: Node) -> str:
 
 def refusal(node: Node, what: str) -> ProfileError:
     return ProfileError(
-        f"{place_of(node)} uses {what}, which a graph of operators has no row for: give the model's layers as a list, or as a "
+        f"{place_of(node)} uses {what}, which has no row in a graph of operators: give the model's layers as a list, or as a "
         "PipelineModule, to have it profiled layer by layer"
     )
 
@@ -51,7 +51,7 @@ def is_assertion(node: Node) -> bool:
 
 
 def called(node: Node, arguments: Sequence[Any]) -> tuple[tuple[Mode, ...], GraphModule, Sequence[Any]]:
-    """What the call of a graph switches on, the graph, and what it is given."""
+    """What the call of a graph switches on, the graph, and its arguments."""
     target: Any = node.target
     name = target.name()
     if name == "wrap_with_set_grad_enabled":
@@ -117,7 +117,7 @@ def modes_of(node: Node) -> tuple[Mode, ...]:
 
 @contextmanager
 def switched(modes: Sequence[Mode]) -> Iterator[None]:
-    """What the operators of a `with` block ran under."""
+    """The modes under which the operators of a `with` block ran."""
     with ExitStack() as stack:
         for kind, arguments in modes:
             if kind == "grad":

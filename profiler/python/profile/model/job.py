@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is to be profiled."""
+"""What to profile."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def check_values(layer: Layer, what: str, value: Any) -> None:
     found = unusable(value)
     if found is not None:
         raise ProfileError(
-            f"layer {layer.name} {what} {found[0]}: {found[1]}, or make one layer of those that hand it on"
+            f"layer {layer.name} {what} {found[0]}: {found[1]}, or merge the layers that pass it on into one"
         )
 
 

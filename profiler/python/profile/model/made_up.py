@@ -38,9 +38,9 @@ def sample_input(words: str) -> torch.Tensor:
         raise _wrong(words, "has more than 2^40 elements")
     kind = rest[0] if rest else "float32"
     if kind not in TYPES:
-        raise _wrong(words, f"'{kind}' is no type that can be made up ({', '.join(TYPES)} are)")
+        raise _wrong(words, f"the type '{kind}' is not one of {', '.join(TYPES)}")
     if TYPES[kind].is_floating_point and len(rest) > 1:
-        raise _wrong(words, "floating point numbers have no bound")
+        raise _wrong(words, "floating point inputs take no bound")
     below = _number(words, rest[1]) if len(rest) > 1 else 1
     try:
         return _drawn(sizes, TYPES[kind], below)
@@ -57,12 +57,14 @@ def _drawn(sizes: list[int], kind: torch.dtype, below: int) -> torch.Tensor:
 
 def _number(words: str, text: str) -> int:
     if not re.fullmatch("[0-9]{1,13}", text) or not 1 <= int(text) <= MOST:
-        raise _wrong(words, f"'{text}' is no number from 1 to 2^40")
+        raise _wrong(words, f"'{text}' is not a number from 1 to 2^40")
     return int(text)
 
 
 def _wrong(words: str, why: str) -> ProfileError:
-    return ProfileError(f"--input {words}: {why}; write SHAPE:TYPE, 8x128:int64:50257 say", Status.USAGE)
+    return ProfileError(
+        f"--input {words}: {why}; write SHAPE:TYPE, for example 8x128:int64:50257", Status.USAGE
+    )
 
 
 class MadeUpLoss:
@@ -77,8 +79,7 @@ class MadeUpLoss:
         found = [tensor for tensor in tensors(outputs) if tensor.is_floating_point()]
         if not found:
             raise ProfileError(
-                "no output of the program is floating point, so it has no loss: leave --loss out",
-                Status.USAGE,
+                "no output of the program is floating point, so it has no loss: remove --loss", Status.USAGE
             )
         self.labels = self.labels or [self._labels_for(output) for output in found]
         return functools.reduce(operator.add, map(self._term, found, self.labels))

@@ -64,7 +64,7 @@ def edit_of(node: Any) -> Callable | None:
         return None
     if node.kind() not in EDITS and "(a!)" in node.schema():
         raise ProfileError(
-            f"the program changes a list or dictionary by {node.kind()}: do it in a submodule, which is measured as a whole"
+            f"the program changes a list or dictionary with {node.kind()}: move that into a submodule, which is measured as a whole"
         )
     return EDITS.get(node.kind())
 
@@ -96,7 +96,7 @@ def value_of(value: Any, known: dict[int, Any]) -> Any:
 
 
 def function_of(node: Any) -> Callable:
-    """A node by itself: takes what taken_by() names."""
+    """A single node; takes what taken_by() names."""
     graph: Any = torch._C.Graph()
     places: dict[int, Any] = {}
 
@@ -155,7 +155,7 @@ def own_key(module: Any) -> Any:
 
 @dataclass
 class Call:
-    """What makes a step of a node."""
+    """Makes steps from nodes."""
 
     name: str
     key: Any
@@ -174,17 +174,17 @@ class Tracer:
     def visit(
         self, module: Any, method: str, arguments: Sequence[Any], prefix: str = "", level: int = 0
     ) -> Any:
-        """What a method gives. `prefix` names the submodules, "encoder." say."""
+        """The result of a method. `prefix` names the submodules, for example "encoder."."""
         graph = getattr(module, method).graph
         values = list(graph.inputs())
         if len(values) != len(arguments) + 1:
             raise ProfileError(
-                f"the program takes {counted(len(values) - 1, 'input')}, and {len(arguments)} were given"
+                f"the program takes {counted(len(values) - 1, 'input')}, but got {len(arguments)}"
             )
         if found := branching(graph):
             raise ProfileError(
-                f"the forward of {prefix.rstrip('.') or 'the program'} branches on values ({found}): put what branches into a submodule "
-                "of its own, which is measured as a whole"
+                f"the forward of {prefix.rstrip('.') or 'the program'} branches on values ({found}): move the branching into a submodule, "
+                "which is measured as a whole"
             )
         known = dict(zip((value.unique() for value in values), (module, *arguments), strict=True))
         alone = sum(map(computes, graph.nodes())) == 1
@@ -202,8 +202,8 @@ class Tracer:
         else:
             if node.hasAttribute("Subgraph"):  # what runs in it would be no step
                 raise ProfileError(
-                    f"the forward of {prefix.rstrip('.') or 'the program'} runs a part beside the rest ({node.kind()}): put both into a "
-                    "submodule of their own, which is measured as a whole"
+                    f"the forward of {prefix.rstrip('.') or 'the program'} runs a part in parallel ({node.kind()}): move both into a "
+                    "submodule, which is measured as a whole"
                 )
             made = self._made(node, known, prefix)
             known |= zip(
@@ -258,7 +258,7 @@ class Tracer:
         return alone and not branching(graph) if self.depth is None else level < self.depth
 
     def add(self, call: Call) -> Any:
-        """Runs it as a step. Returns what it gives."""
+        """Runs it as a step, and returns its result."""
         read = {id(tensor): tensor for tensor in tensors(call.inputs)}
         takes = [name for name in read if name not in self.state]
         for name in takes:
@@ -293,7 +293,7 @@ def build_program(job: Job, settings: Settings) -> Chain:
     step raised."""
     program: Any = job.module
     if isinstance(job.inputs, dict):
-        raise ProfileError("a TorchScript program takes its inputs by position: give them as a tuple")
+        raise ProfileError("a TorchScript program takes its inputs by position: pass them as a tuple")
     if not program._c._has_method(FORWARD):
         raise ProfileError("the program has no method forward")
     program.to(device=job.device.place, dtype=settings.dtype)

@@ -18,7 +18,7 @@ def why_not(kind: type) -> str:
     if hasattr(kind, "sharded") or kind in (nn.Embedding, nn.Linear, *ALIKE):
         return ""
     return (
-        f"{kind.__name__} does not say how it is cut: give it a method sharded(shard), as ostinato.nn describes, or put it in a stage "
+        f"{kind.__name__} does not say how to cut it: give it a method sharded(shard), as ostinato.nn describes, or put it in a stage "
         "on one device"
     )
 

@@ -80,7 +80,7 @@ def build_stage(job: Job, chain: Chain, builder: Builder, first: int, last: int)
 
 
 def whole_of(job: Job, chain: Chain, stage: BuiltStage) -> Layer:
-    """The stage as one layer: what measure/passes.py measures."""
+    """The stage as one layer, for measure/passes.py."""
     start, end = chain.rows[stage.first][1], chain.rows[stage.last - 1][1]
     name = f"layers {stage.first} to {stage.last - 1}"
     run = functools.partial(run_all, stage.steps)

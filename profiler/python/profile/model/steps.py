@@ -37,7 +37,7 @@ class GraphStep:
 
 
 def shapes_of(values: Any) -> list[torch.Tensor]:
-    """Tensors without data, one for each memory among them: what a transfer carries."""
+    """Tensors without data, one per distinct memory: what a transfer carries."""
     distinct = {tensor.untyped_storage().data_ptr(): tensor for tensor in reversed(list(tensors(values)))}
     return [torch.empty_like(tensor, device="meta") for tensor in distinct.values()]
 
@@ -63,7 +63,7 @@ class StepBuilder:
         self.chain = Chain(reads=self.reads, after=self.after)
 
     def add(self, step: GraphStep) -> tuple:
-        """What it gives."""
+        """The result of the step."""
         index = len(self.chain.rows)
         name = f"{index}:{step.name}"
         reads = [source for value in step.takes for source in self._sources_of(value)]
@@ -102,7 +102,7 @@ class StepBuilder:
             del self.values[value]
 
     def _run(self, name: str, step: GraphStep) -> tuple:
-        """On the values themselves: what works in place changes what others read."""
+        """Runs on the values themselves: in-place operators change what later steps read."""
         try:
             with torch.no_grad():
                 return step.run([self.values[value] for value in step.takes])
@@ -120,7 +120,7 @@ class StepBuilder:
         return [(row, first + number) for number in range(count)]
 
     def _bytes_from(self, reads: Sequence[Source]) -> dict[int, int]:
-        """What a transfer from each earlier row carries: memory that is read twice goes once."""
+        """What a transfer from each earlier row carries: memory that is read twice is sent once."""
         rows: dict[int, dict[int, int]] = {}
         for source in filter(None, reads):
             place, size = self.memory[source]

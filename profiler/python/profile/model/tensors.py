@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values that layers hand to each other: tensors, and tuples, lists, dicts, dataclasses and pytrees of them."""
+"""Values that layers pass to each other: tensors, and tuples, lists, dicts, dataclasses and pytrees of them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def is_record(value: Any) -> bool:
 
 
 def parts(value: Any) -> tuple[list[Any], Callable[[list[Any]], Any]] | None:
-    """What a container holds, and how to make another one of it; None: it is no container."""
+    """The contents of a container, and how to make a new one from contents; None: not a container."""
     kind = type(value)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return list(value), lambda items: kind(*items)
@@ -51,7 +51,7 @@ def record_like(value: Any, names: list[str], items: list[Any]) -> Any:
 
 
 def map_tensors(function: Callable[[torch.Tensor], Any], value: Any) -> Any:
-    """The same structure, with `function` applied to each tensor; what is no tensor stays."""
+    """The same structure, with `function` applied to each tensor; other values stay."""
     if isinstance(value, torch.Tensor):
         return function(value)
     split = parts(value)
@@ -75,7 +75,7 @@ def tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 def bytes_of(value: Any) -> int:
-    """What a transfer of its tensors carries."""
+    """The bytes that a transfer of its tensors carries."""
     return sum(t.numel() * t.element_size() for t in tensors(value))
 
 
@@ -92,19 +92,16 @@ def kind_of(tensor: torch.Tensor) -> str:
     if tensor.is_quantized:
         return f"a quantized tensor ({tensor.dtype})"
     if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
-        return f"a tensor of its own class ({type(tensor).__name__})"
+        return f"a tensor of class {type(tensor).__name__}"
     return ""
 
 
 def unusable(value: Any) -> tuple[str, str] | None:
-    """What a value holds that cannot go from layer to layer, and what would be right; None: nothing."""
+    """The first part of a value that layers cannot pass on, and what would be right; None if there is none."""
     if isinstance(value, torch.Tensor):
         kind = kind_of(value)
         return (
-            (
-                kind,
-                "make it a dense tensor (to_dense(), dequantize(), padding), as what is sent between ranks is",
-            )
+            (kind, "make it a dense tensor (to_dense(), dequantize(), padding): ranks send only these")
             if kind
             else None
         )
@@ -113,7 +110,7 @@ def unusable(value: Any) -> tuple[str, str] | None:
         if isinstance(value, PLAIN):
             return None
         return (
-            f"an object of {type(value).__name__}, in which tensors are not seen",
+            f"an object of {type(value).__name__}, which hides its tensors",
             "return tensors, or tuples, lists, dicts or dataclasses of them",
         )
     return next(filter(None, map(unusable, split[0])), None)

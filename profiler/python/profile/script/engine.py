@@ -70,7 +70,7 @@ def patched(owner: type, name: str, made: dict[tuple[type, str], Any]) -> Callab
 
 
 class Takeover:
-    """What is done to DeepSpeed while the script runs."""
+    """Changes to DeepSpeed while the script runs."""
 
     def __init__(self, world: World, host: Host):
         self.world, self.host = world, host
@@ -92,7 +92,7 @@ class Takeover:
             from deepspeed.utils import groups
         except ImportError as error:
             raise ProfileError(
-                f"DeepSpeed is needed to run a training script: {error}", Status.MISSING
+                f"running a training script needs DeepSpeed: {error}", Status.MISSING
             ) from error
         made: dict[tuple[Any, str], Any] = {}
         known = dict(vars(groups))  # DeepSpeed's own memory of process groups
@@ -180,7 +180,7 @@ class Takeover:
                 if not isinstance(model, nn.Module):
                     self.host.fail(
                         ProfileError(
-                            f"deepspeed.initialize() was given a {type(model).__name__} as its model: give an nn.Module"
+                            f"deepspeed.initialize() got a {type(model).__name__} as its model: pass an nn.Module"
                         )
                     )
                 self.modules[id(engine)] = self._twin_of(model)
@@ -221,11 +221,11 @@ class Takeover:
 
         @patched(PipelineEngine, "_bcast_pipe_scalar", made)
         def told(stock: Callable, engine: Any, *args: Any, **named: Any) -> Any:
-            """What the last stage would tell is 1: a script may take its logarithm."""
+            """Returns 1 in place of the last stage's loss: a script may take its logarithm."""
             value = stock(*args, **named)
             if engine.is_last_stage():
                 return value
-            self.note("eval_batch() gives 1.0: the stages behind rank 0's are not run")
+            self.note("eval_batch() returns 1.0, because the stages after rank 0's do not run")
             return torch.ones_like(value)
 
     def _patch_checkpoints(self, made: dict) -> None:
@@ -239,7 +239,7 @@ class Takeover:
                 if place not in self.saved:
                     self.saved[place] = tempfile.mkdtemp(prefix="ostinato-checkpoint-")
                     self.note(
-                        f"what the engine saves to {save_dir} goes to a temporary folder, and is deleted at the end"
+                        f"a checkpoint for {save_dir} goes to a temporary folder, which is deleted at the end"
                     )
                 return stock(self.saved[place], *args, **named)
 
@@ -252,7 +252,7 @@ class Takeover:
             return twin(model, {})
         except Exception as error:  # whatever a module of the script's may have in it
             self.note(
-                f"the model cannot be copied ({type(error).__name__}: {error}): it is measured as DeepSpeed has left it"
+                f"the model cannot be copied ({type(error).__name__}: {error}): measuring it as DeepSpeed has left it"
             )
             return model
 
@@ -267,7 +267,7 @@ class Takeover:
         if not isinstance(batch, (tuple, list)) or len(batch) < 2:
             self.host.fail(
                 ProfileError(
-                    "the data iterator must give (inputs, labels), as DeepSpeed's pipeline engine asks"
+                    "the data iterator must yield (inputs, labels), as DeepSpeed's pipeline engine requires"
                 )
             )
         layers, notes = layers_as_left(model, self.states.get(id(model), {}), self.types.get(id(model), {}))
@@ -340,7 +340,7 @@ def ranks_of_batches(config: Any, mpu: Any, size: int) -> int:
 
 
 def parsed(config: Any) -> dict:
-    """Of a dict or a file; DeepSpeed itself says what is wrong with another."""
+    """From a dict or a file; DeepSpeed itself reports anything else."""
     if isinstance(config, dict):
         return config
     try:

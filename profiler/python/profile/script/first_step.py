@@ -39,7 +39,7 @@ LIBRARIES = ("/torch/", "/deepspeed/", "/ostinato/", "/runpy.py", "<frozen")
 
 @dataclass
 class Attempt:
-    """With how many ranks the script is run, and what is known of it from attempts before."""
+    """The number of ranks with which the script runs, and what earlier attempts have shown."""
 
     size: int = 1
     fixed: bool = False  # the user says so
@@ -83,7 +83,7 @@ class Attempt:
         )
 
     def verdict(self, error: ProfileError) -> ProfileError:
-        """That of the first attempt, where the others were guesses."""
+        """The error of the first attempt, if later ones were guesses."""
         return ProfileError(self.error, self.status) if self.error else error
 
 
@@ -122,7 +122,7 @@ def as_main(script: Path, arguments: list[str], module: bool) -> Iterator[None]:
 
 @contextmanager
 def caught_exit(ended: Callable[[int], None]) -> Iterator[None]:
-    """os._exit() of this process (not of one that it has forked) is an end of the script like any other."""
+    """Treats os._exit() of this process (but not of one that it has forked) as a normal end of the script."""
     process, leave = os.getpid(), os._exit
 
     def exit_(status: int) -> None:
@@ -179,7 +179,7 @@ class ScriptRun:
         self._fail(error)
 
     def restart(self, size: int) -> None:
-        """Returns where that would not help: DeepSpeed says what is wrong."""
+        """Returns if that would not help: DeepSpeed then says what is wrong."""
         following = self.attempt.needing(size)
         if following is not None:
             self._again(following)
@@ -200,7 +200,7 @@ class ScriptRun:
     def _status_error(self, code: Any) -> ProfileError:
         if code in (None, 0):
             return ProfileError(
-                f"{self.script} ended without a training step of DeepSpeed's engine: there is nothing to profile"
+                f"{self.script} ended without a training step on DeepSpeed's engine: there is nothing to profile"
             )
         status = code if isinstance(code, int) else Status.BAD_INPUT
         return ProfileError(f"{self.script} ended with {code!r} before its first training step", status)
@@ -235,13 +235,13 @@ class ScriptRun:
             self.ended(error, about)
 
     def _error_of(self, raised: Exception) -> tuple[ProfileError, str]:
-        """What to say of an exception that ended the script, and what that says of the number of ranks."""
+        """The message for an exception that ended the script, and what it shows about the number of ranks."""
         frames = traceback.extract_tb(raised.__traceback__)
         if (
             isinstance(raised, ImportError) and frames[-1].filename == "<frozen runpy>"
         ):  # -m, and no line of the module has run
             return ProfileError(
-                f"-m {self.script}: {raised} (looked in {os.getcwd()} and where Python looks)"
+                f"-m {self.script}: {raised} (looked in {os.getcwd()} and in Python's path)"
             ), ""
         traceback.print_exception(raised)  # the script's own, to standard error
         error = ProfileError(

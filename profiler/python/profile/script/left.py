@@ -27,7 +27,7 @@ def types_of(model: nn.Module) -> Types:
 
 
 def built(model: Any, index: int) -> nn.Module | None:
-    """What rank 0 calls as this layer, below a TiedLayerSpec's forward_fn; None: no module."""
+    """The module that rank 0 calls as this layer, below a TiedLayerSpec's forward_fn; None: not a module."""
     spec, called = model._layer_specs[index], model.forward_funcs[index - model._local_start]
     if hasattr(spec, "key") and isinstance(called, functools.partial):
         called = model.tied_modules[spec.key]
@@ -39,7 +39,7 @@ def local(model: Any) -> range:
 
 
 def states_of(model: Any) -> dict[int, Any]:
-    """What tells whether a layer of rank 0 has been changed since, by index."""
+    """State that shows whether a layer of rank 0 has changed since, by index."""
     made = {index: built(model, index) for index in local(model)}
     return {index: Keys(types=False).module(module) for index, module in made.items() if module is not None}
 
@@ -57,7 +57,7 @@ def twin(module: nn.Module, types: Types) -> nn.Module:
 
 
 def changed(spec: Any, module: nn.Module, build: Callable[[], nn.Module]) -> Any:
-    """The LayerSpec with another layer than it says."""
+    """The LayerSpec with a different layer than it says."""
     made = copy.copy(spec)
     made.left = module  # layer_key() compares this
     made.build = lambda log=False: build()
@@ -95,19 +95,19 @@ def layers_as_left(model: Any, states: dict[int, Any], types: Types) -> tuple[li
                 layers[index] = twin(here, types)
         except Exception as error:  # whatever a module of the script's may have in it
             notes.append(
-                f"layer {index} cannot be copied ({type(error).__name__}: {error}): it is taken as it was written"
+                f"layer {index} cannot be copied ({type(error).__name__}: {error}): measuring it as its LayerSpec builds it"
             )
             touched.pop(index, None)
     wired = [index for index in now if hasattr(layers[index], "reads") and now[index] != states.get(index)]
     if wired:
         notes.append(
-            f"layers {spelled(wired)} of graph() were changed after PipelineModule(): they are measured as they were written"
+            f"layers {spelled(wired)} of graph() were changed after PipelineModule(): measuring them as their LayerSpecs build them"
         )
     return layers, notes + _carry_over(model, layers, touched, now)
 
 
 def _carry_over(model: Any, layers: list[Any], touched: dict[int, Any], now: dict[int, Any]) -> list[str]:
-    """To equal LayerSpecs of other ranks. Returns what is to be said."""
+    """Applies changes to equal LayerSpecs of other ranks. Returns what to say."""
     if not touched:
         return []
     specs, carried, open_ = model._layer_specs, [], []
@@ -121,17 +121,15 @@ def _carry_over(model: Any, layers: list[Any], touched: dict[int, Any], now: dic
             carried.append(index)
         else:
             open_.append(index)
-    notes = [
-        f"layers {spelled(list(touched))} are measured as the script changed them after PipelineModule()"
-    ]
+    notes = [f"measuring layers {spelled(list(touched))} as the script changed them after PipelineModule()"]
     if carried:
         notes.append(
-            f"layers {spelled(carried)} are on other ranks: taken to be changed as the equal ones of rank 0"
+            f"layers {spelled(carried)} are on other ranks: assuming the same changes as to equal layers on rank 0"
         )
     if open_:
         notes.append(
-            f"layers {spelled(open_)} are on other ranks, and rank 0 changes only some of those that are equal: taken as their "
-            "LayerSpec says (--world-size 1 with num_stages=1 has all layers on one rank)"
+            f"layers {spelled(open_)} are on other ranks, but rank 0 changes only some of the equal layers: measuring them as their "
+            "LayerSpecs build them (--world-size 1 with num_stages=1 puts all layers on one rank)"
         )
     return notes
 

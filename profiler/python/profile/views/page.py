@@ -52,7 +52,7 @@ LAYERS_IN_LEGEND = 16
 
 
 def colours_of(rows: Sequence[Any]) -> dict[str, str]:
-    """By owner: of what every rank has, and of layers."""
+    """Colours by owner: of what every rank has, and of layers."""
     return COLOURS | {row.name: f"hsl({47 * row.index % 360} 55% 60%)" for row in rows}
 
 
@@ -67,7 +67,7 @@ def nice(length: float) -> int:
 
 
 def axis(total: int) -> Iterator[str]:
-    """Marks of time; the script draws others where one zooms."""
+    """Time marks; the script draws new ones on zoom."""
     tick = nice(total / TICKS)
     digits = max(0, 7 - len(str(tick)))  # of milliseconds, so that neighbours read otherwise
     for time in range(0, total + 1, tick):
@@ -80,7 +80,7 @@ def legend(entries: Iterable[tuple[str, str]]) -> str:
 
 
 def owners_legend(ranks: Sequence[RankTimeline]) -> str:
-    """Owners that are drawn: what every rank has, then layers in model order, as many as one can tell apart."""
+    """Owners to draw: what every rank has, then layers in model order, as many as can be told apart."""
     seen = {owner for rank in ranks for moment in rank.moments() for owner, kept in moment.held if kept}
     colours = colours_of([row for rank in ranks for row in rank.rows])
     layers = [owner for owner in colours if owner in seen and owner not in COLOURS]
@@ -113,7 +113,7 @@ def source_of(rank: RankTimeline) -> str:
     if rank.recording is None:
         return "as the profile's rows say"
     lost = f", {counted(rank.recording.dropped, 'change')} lost" if rank.recording.dropped else ""
-    return f"recorded from the allocator in {counted(len(rank.recording.changes), 'change')}{lost}, the optimizer's state computed"
+    return f"recorded from the allocator in {counted(len(rank.recording.changes), 'change')}{lost}; the optimizer's state is computed"
 
 
 def memory_of_rank(rank: RankTimeline) -> Iterator[str]:
@@ -168,7 +168,7 @@ def html(profile: Any, ranks: int = 1, recordings: Sequence[Recording | None] = 
         f"<title>{escape(profile.model)} – profile</title>", f"<style>{(HERE / 'page.css').read_text()}</style>",
         f"<h1>{escape(profile.model)}</h1>", f"<p>{escape(about)}</p>",
         f"<h2>One micro-batch: {total / 1e6:.3f} ms</h2>",
-        "<p>Phase, layers, and in each layer its operators by falling self time; below, the memory of each rank by owner over "
+        "<p>Phases, layers, and in each layer its operators by descending self time; below, the memory of each rank by owner over "
         "the same time. Point at a bar or a box, or tap it, for its figures. Ctrl and the wheel, +, &minus; and two fingers zoom.</p>",
         '<p class="tools"><button type="button" id="in">+</button> <button type="button" id="out">&minus;</button> '
         '<button type="button" id="all">all</button> <output id="told"></output></p>',

@@ -16,7 +16,7 @@ TRACKS = ("layers", "operators")
 
 
 def add_memory(events: TraceEvents, rank: RankTimeline) -> None:
-    """By owner, from when each moment starts; what is there when the micro-batch ends, last."""
+    """Bytes by owner, at the start of each moment, and last at the end of the micro-batch."""
     moments = rank.moments()
     owners = {owner for moment in moments for owner, _ in moment.held} or {"none"}
     for moment in moments:

@@ -113,35 +113,35 @@ def operator_table(profile: Any) -> Table:
 
 def transfer_lines(profile: Any) -> list[str]:
     if not profile.transfers:
-        return ["transfers: not measured (a placement made from this has free transfers)"]
+        return ["transfers: not measured (placements made from this profile will have free transfers)"]
     lines = [
         f"transfer {row.source} -> {row.target}{f' over {row.backend}' if row.backend else ''}: {row.latency / 1e3:.0f} us + bytes / "
         f"{row.bytes_per_second / 1e9:.2f} GB/s, off by at most {row.residual * 100:.0f} %"
         for row in profile.transfers
     ]
     if len(profile.transfers) == 2:
-        lines.append("one pair was measured, and stands for all")
+        lines.append("one pair was measured, and represents all")
     return lines
 
 
 def block_lines(profile: Any) -> list[str]:
-    """What is beside the layers; nothing where it was not measured."""
+    """What a rank costs on top of its layers; [] if that was not measured."""
     rank = profile.rank
     lines = []
     if rank.forward or rank.backward:
         lines.append(
-            f"a block takes {rank.forward / 1e3:.0f} us forward and {rank.backward / 1e3:.0f} us backward beside its layers"
+            f"a block takes {rank.forward / 1e3:.0f} us forward and {rank.backward / 1e3:.0f} us backward on top of its layers"
         )
     if rank.average and abs(rank.average - 10**6) >= 5000:  # else 1.00 times
         lines.append(
-            f"on average layers take {rank.average / 1e6:.2f} times their medians, which plans count"
+            f"on average layers take {rank.average / 1e6:.2f} times their medians, which plans take into account"
         )
     if rank.read:
         lines.append(f"a batch takes {rank.read / 1e3:.0f} us to read")
     if step := sum(row.step_time for row in profile.layers):
         lines.append(f"the optimizer's step takes {step / 1e6:.2f} ms for all layers")
     if rank.step_time:
-        lines.append(f"a step takes {rank.step_time / 1e6:.2f} ms beside blocks and optimizer")
+        lines.append(f"a step takes {rank.step_time / 1e6:.2f} ms on top of blocks and optimizer")
     return lines
 
 
@@ -158,9 +158,9 @@ def timer_lines(profile: Any) -> list[str]:
 def completeness_line(profile: Any) -> str:
     state = profile.completeness
     if state.complete and profile.timer == "cupti":
-        return f"complete: all {state.expected} operators and launches that were counted are in the profile"
+        return f"complete: the profile has all {state.expected} operators and launches that were counted"
     if state.complete:
-        return f"complete: all {state.expected} operators that torch's dispatcher saw are in the profile"
+        return f"complete: the profile has all {state.expected} operators that torch's dispatcher saw"
     return f"NOT complete: {state.reason}"
 
 
@@ -171,8 +171,8 @@ def launch_lines(profile: Any) -> list[str]:
     if share <= MOSTLY_LAUNCHING or profile.noise:
         return []
     return [
-        f"{share * 100:.0f} % of a micro-batch goes into launching operators, not into running them: larger micro-batches "
-        "or fused operators gain more here than a schedule"
+        f"{share * 100:.0f} % of a micro-batch goes into launching operators, not running them: larger micro-batches "
+        "or fused operators will gain more than a schedule"
     ]
 
 
@@ -185,7 +185,7 @@ def off(predicted: float, measured: int, drift: float, noise: str = "") -> str:
 
 
 def check_table(profile: Any, checks: Sequence[StageCheck]) -> Table:
-    title = "Stages measured as a whole, and how far off the profile's rows are (rows: of layers, ops: of operators)"
+    title = "Stages measured as a whole, and the error of the profile (rows: of layers, ops: of operators)"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("layers", no_wrap=True)
     for column in ("fwd ms", "rows", "ops", "bwd ms", "rows", "ops", "kept", "work", "drift"):
@@ -208,13 +208,13 @@ def check_table(profile: Any, checks: Sequence[StageCheck]) -> Table:
 
 
 def size_lines(profile: Any) -> list[str]:
-    """What a micro-batch takes at each size, and how far a straight line between two of them may be off."""
+    """The time of a micro-batch at each size, and the error of straight lines between the sizes."""
     rows = profile.sizes
     if not rows:
         return []
     at_each = ", ".join(f"{row.size}: {(sum(row.forward) + sum(row.backward)) / 1e6:.2f} ms" for row in rows)
     error = (
-        f"; a size between two measured ones lies within {worst_between(rows):.1%} of the line through them"
+        f"; sizes between two measured ones are within {worst_between(rows):.1%} of the line through them"
         if len(rows) > 2
         else ""
     )

@@ -80,7 +80,7 @@ def runs_of(profile: Any) -> Iterator[LayerRun]:
 
 @dataclass
 class Moment:
-    """Who holds what of a rank's memory, from `start` for `time`."""
+    """How a rank's memory is held by its owners, from `start` for `time`."""
 
     start: int  # ns from the start of the micro-batch
     time: int
@@ -93,7 +93,7 @@ class Moment:
 
 @dataclass
 class RankTimeline:
-    """What one rank runs and holds where the layers are cut into stages of about equal time."""
+    """What one rank runs and holds if the layers are cut into stages of about equal time."""
 
     number: int
     rows: list[Any]  # its layers
@@ -118,7 +118,7 @@ class RankTimeline:
 
 
 def from_rows(rank: RankTimeline) -> Iterator[Moment]:
-    """A layer run at its peak, and what waits until the rank's next one."""
+    """A layer at its peak, and what waits until the rank's next layer."""
     ends = [run.slice.start for run in rank.runs[1:]] + [rank.total]
     for run, end in zip(rank.runs, ends, strict=True):
         start, stop = run.slice.start, run.slice.start + run.slice.time
