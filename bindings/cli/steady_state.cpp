@@ -31,7 +31,8 @@ std::string to_text(const Placement& placement, const RepeatingPart& report) {
       placement.name, format_time(r.period), counted(r.unroll, "micro-batch"), period,
       format_time(report.bound));
   if (!report.steady) return wrapped(text + left_behind(report), 20);
-  const char* memory = r.memory_proved ? "the least at this period (proved)" : "the least found at this period";
+  const char* memory =
+      r.memory_proved ? "the least at this period (proved)" : "the least found at this period";
   std::string peaks;
   for (const Bytes held : report.held) peaks += (peaks.empty() ? "" : ", ") + format_memory(held);
   return wrapped(text + fmt::format("  largest memory    {}, {}\n  peak memory       {} per device\n",

@@ -164,7 +164,8 @@ bool Judged::drop_by(Candidate& candidate, Nanoseconds bound, const std::string&
   if (wanted(bound)) return false;
   candidate.bound = bound;
   candidate.no_shorter = true;
-  refuse(candidate, fmt::format("{} {}; {} is already reached", what, format_time(bound), format_time(reached())),
+  refuse(candidate,
+         fmt::format("{} {}; {} is already reached", what, format_time(bound), format_time(reached())),
          false);
   return true;
 }

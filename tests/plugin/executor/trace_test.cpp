@@ -51,7 +51,7 @@ TEST_F(TraceTest, AnotherInstructionIsNamed) {
 TEST_F(TraceTest, TwiceOrOutOfTurn) {
   trace.begin();
   ran(3, Action::forward, 1, 1);
-  EXPECT_NE(failure([&] { ran(3, Action::forward, 1, 1); }).find("which ran already"), std::string::npos);
+  EXPECT_NE(failure([&] { ran(3, Action::forward, 1, 1); }).find("which has already run"), std::string::npos);
   EXPECT_NE(failure([&] { ran(1, Action::forward, 1, 0); }).find("out of turn"), std::string::npos);
 }
 

@@ -84,7 +84,7 @@ def test_the_layers_of_a_profile_are_vertices(files, capfd):
     [
         ({"strategy": "hush"}, ostinato.InputError, "did you mean hash"),
         ({"schedule": "lifo"}, ostinato.InputError, "lifo"),
-        ({"published_program": True}, ostinato.UsageError, "no such strategy"),
+        ({"published_program": True}, ostinato.UsageError, "cannot be combined with best"),
         ({"devices": 4}, ostinato.UsageError, "devices for a graph must be a CSV file"),
         ({"graph": ostinato.placement}, TypeError, "PathLike"),
     ],

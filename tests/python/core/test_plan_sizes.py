@@ -177,7 +177,7 @@ def test_what_does_not_go_together_is_named(profile, given, said):
 
 def test_a_file_for_a_placement_to_come_names_no_blocks(profile, tmp_path):
     (tmp_path / "step.toml").write_text(STEP)
-    with pytest.raises(ostinato.InputError, match="'times' is of blocks") as caught:
+    with pytest.raises(ostinato.InputError, match="'times' names blocks") as caught:
         ostinato.plan(ostinato.Profile.from_file(profile), devices=2, sizes=tmp_path / "step.toml")
     assert caught.value.line == 8
 

@@ -64,7 +64,7 @@ def test_a_plan_has_the_times_of_its_micro_batches():
     assert max(step.end for step in plan.schedule) == plan.makespan
     assert ostinato.simulate(plan).at(0) == plan.makespan
     assert ostinato.explain(plan)
-    assert "sizes of their own" in str(plan)
+    assert "of different sizes" in str(plan)
     assert "<html" in plan.html()
 
 
@@ -119,7 +119,7 @@ def test_a_plan_of_sizes_is_lowered():
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--choose"], "leave --choose"), (["--objective", "span"], "--objective"), (["--micro-batches", 4], "has 3 micro-batches"),
+        (["--choose"], "combined with --choose"), (["--objective", "span"], "--objective"), (["--micro-batches", 4], "has 3 micro-batches"),
         (["--method", "1f1b"], "--method"),
     ],
 )  # fmt: skip

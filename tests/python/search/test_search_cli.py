@@ -143,7 +143,7 @@ def test_a_curve_that_was_cut_names_the_memory_that_was_not_tried(tmp_path, hard
     ]
     result = ostinato(*cut)
     assert result.returncode == 0
-    assert re.search(r"no memory above \S+ \w+ and below \S+ \w+ was tried", result.stdout), result.stdout
+    assert re.search(r"no memory between \S+ \w+ and \S+ \w+ was tried", result.stdout), result.stdout
     told = ostinato(*cut, "--strict", "--json")
     assert told.returncode == 5
     found = json.loads(told.stdout)

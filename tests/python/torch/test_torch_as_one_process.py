@@ -62,7 +62,7 @@ REFUSED = {  # by how it is used: the chain, whether each rank says it, words
         ['PipelineError: stage "s1" changes its input in place', "inplace=False"],
     ),
     "frozen": ("frozen", False, ["PipelineError: loss_fn returns a loss that has no gradient"]),
-    "frozen between": ("linears", False, ["Pipeline.reset_shapes()", "frozen or freed"]),
+    "frozen between": ("linears", False, ["Pipeline.reset_shapes()", "frozen or unfrozen"]),
     "seen by one": (
         "tied",
         True,

@@ -121,7 +121,7 @@ TEST(Choices, AreRefusedWithLineAndReason) {
        "did you mean 'forward'"},
       {modes("{ name = \"a\" }, { name = \"b\", blocks = [{ block = \"F\", time = 1 }, { block = \"F\", time "
              "= 2 }] }"),
-       "stands twice"},
+       "listed twice"},
       {modes("{ name = \"a\" }, { name = \"b\", blocks = [{ block = \"F\", absent = true }, { block = \"I\", "
              "absent "
              "= true }, { block = \"W\", absent = true }] }"),
