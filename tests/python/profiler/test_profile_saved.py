@@ -342,7 +342,7 @@ class Branching(nn.Module):
         (Branching, ["2x4"], 3, "branches on values (prim::If): move the branching into a submodule"),
         (Drops, ["2x4"], 3, "changes a list or dictionary with aten::pop"),
         (Towers, ["4x15"], 3, "step 0:left raised RuntimeError: Given normalized_shape=[16]"),
-        (Towers, ["4x16", "4x16"], 3, "the program takes 1 input, and 2 were given"),
+        (Towers, ["4x16", "4x16"], 3, "the program takes 1 input, but got 2"),
         (Towers, ["4xmany"], 2, "'many' is not a number"),
         (Towers, ["4x16:float8"], 2, "the type 'float8' is not one"),
         (Towers, ["4x16:float32:3"], 2, "floating point inputs take no bound"),
