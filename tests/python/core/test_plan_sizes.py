@@ -154,7 +154,7 @@ def test_other_options_go_with_it(profile, options):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"sizes": []}, "no micro-batch"),
+        ({"sizes": []}, "sizes are empty"),
         ({"sizes": [-3]}, "a size is -3"),
         ({"sizes": [1], "size": -1}, "size is -1"),
         ({"sizes": [1, 2], "micro_batches": 3}, "'sizes' has 2 entries"),
