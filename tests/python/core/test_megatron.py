@@ -101,7 +101,7 @@ def test_branches_are_refused():
         megatron.layout(placement)
     placement = chain([2, 2], 2)
     placement["stages"][0]["layers"] = [[0, 1], [2, 3]]
-    with pytest.raises(ostinato.UsageError, match="no run"):
+    with pytest.raises(ostinato.UsageError, match="not consecutive"):
         megatron.layout(placement)
 
 

@@ -154,7 +154,7 @@ def test_other_options_go_with_it(profile, options):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"sizes": []}, "no micro-batch"),
+        ({"sizes": []}, "sizes are empty"),
         ({"sizes": [-3]}, "a size is -3"),
         ({"sizes": [1], "size": -1}, "size is -1"),
         ({"sizes": [1, 2], "micro_batches": 3}, "'sizes' has 2 entries"),
@@ -241,5 +241,5 @@ def test_what_an_order_cannot_hold_is_named(tmp_path):
         ostinato.simulate(plan, sizes=[20, 20, 20], size=10)
     with pytest.raises(ostinato.InputError, match="the plan has 3 micro-batches, but there are sizes for 2"):
         ostinato.simulate(plan, sizes=[1, 2], size=10)
-    with pytest.raises(ostinato.UsageError, match="no micro-batch"):
+    with pytest.raises(ostinato.UsageError, match="sizes are empty"):
         ostinato.simulate(plan, sizes=[])

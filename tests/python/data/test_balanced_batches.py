@@ -104,7 +104,7 @@ def test_small_deals_are_near_the_best_of_all():
 
 def test_a_state_of_other_steps_is_refused():
     state = BalancedBatches(range(8), micro_batches=2).state_dict()
-    with pytest.raises(ValueError, match="samples_a_step 2, this sampler has 4"):
+    with pytest.raises(ValueError, match="samples_a_step 2, but this sampler has 4"):
         BalancedBatches(range(8), micro_batches=4).load_state_dict(state)
     assert BalancedBatches(range(8), micro_batches=2).state_dict(steps=3)["taken"] == 6
 

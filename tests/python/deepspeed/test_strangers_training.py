@@ -222,7 +222,7 @@ def doubled(engine):
 def test_another_number_of_micro_batches_is_refused(world2, wave):
     for rank in world2.run(trained, replace(BASE, section=wave), listed, data_of, doubled):
         assert (
-            "engine.micro_batches is 8, and the plan is for 4" in rank["error"] and len(rank["losses"]) == 1
+            "engine.micro_batches is 8, but the plan is for 4" in rank["error"] and len(rank["losses"]) == 1
         )
 
 
