@@ -10,12 +10,14 @@ DeepSpeed's partition:
 
 Where layers of several ranks come to lie on one, that is the module of the first of them. Where layers of one
 rank come to lie on several, each would go on with a copy, and what is not tied would learn apart: no search
-does that, and a plan that does is refused (bound_layers).
+does that, and a plan that does is refused (bound_layers). A constructor may also build another module on
+another rank (Megatron's embeddings with a norm on the first stage): its layers stay (uneven_layers).
 """
 
 from operator import attrgetter
 
 import torch
+from ostinato.groups import everyones
 from ostinato.restrictions import Restriction
 
 from .holdings import tensors_of
@@ -70,6 +72,26 @@ def bound_layers(model) -> list[Restriction]:
         }
         if far and not others:  # this rank's copy of what another rank has as well: they would become one
             found.append(_sharing(module, layers, model.stage_id))
+    return found
+
+
+def uneven_layers(model) -> list[Restriction]:
+    """Of this rank's tied layers in DeepSpeed's own partition, those of which another rank has built other
+    tensors: a constructor that asks for its rank, so they stay. All ranks of the pipeline must call it."""
+    layers: dict[str, list[int]] = {}
+    for layer, (rank, spec) in enumerate(zip(owners_of(model), model._layer_specs, strict=True)):
+        if rank == model.stage_id and "." in (unit := unit_of(layer, spec) or ""):
+            layers.setdefault(unit, []).append(layer)
+    mine = {
+        unit: {(name, tuple(t.shape)) for name, t in tensors_of(model.get_submodule(unit))} for unit in layers
+    }
+    found = []
+    for theirs in everyones(mine, model._grid.pp_proc_group):
+        for unit in mine.keys() & theirs.keys():
+            if differ := sorted(mine[unit] ^ theirs[unit]):
+                key = unit.removeprefix("tied_modules.")
+                why = f'tied as "{key}", of which the constructor makes other tensors on another rank ("{differ[0][0]}")'
+                found.append(Restriction("together", why, layers=tuple(layers[unit]), device=model.stage_id))
     return found
 
 

@@ -108,15 +108,13 @@ def refuse_passes(engine: Any) -> None:
 
 def restrictions_of(model: Model, engine: Any, section: Section) -> list[Restriction]:
     """What model, engine (or its class) and, where it has a plan searched, the section allow of a plan: the
-    search obeys it, and check_own() holds every plan to it."""
+    search obeys it, and check_allowed() holds every plan to it."""
     searches = section.searches and section.placement is None
     return of_classes(model, engine) + ((section.search or Search()).restrictions() if searches else [])
 
 
-def check_own(engine: Any, program: Any, stages: list[plans.Stage], restrictions: list[Restriction]) -> None:
-    """Raises Unsupported where the script's own classes do what a plan would leave out, or the plan has what
-    this run does not allow."""
-    refuse_passes(engine)
+def check_allowed(program: Any, stages: list[plans.Stage], restrictions: list[Restriction]) -> None:
+    """Raises Unsupported where the plan has what this run does not allow."""
     placed = [(list(stage.layers), list(stage.ranks)) for stage in stages]
     forbidden, option = _search.broken([one.row for one in restrictions], placed, plans.splits(program))
     if forbidden:
