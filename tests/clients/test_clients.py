@@ -118,7 +118,7 @@ def refused(ours: Trained) -> str:
     return ours.run.said
 
 
-ALL = ("adapters", "borrowed", "dropout", "evaluates_first", "frozen", "hooks", "loader", "megatron", "own_optimizer", "subclass",
+ALL = ("adapters", "borrowed", "dropout", "evaluates_first", "first_norm", "frozen", "hooks", "loader", "loss_layer", "megatron", "own_optimizer", "subclass",
        "surroundings", "talks_to_last", "tied", "training_data", "two_engines", "wrapped_step")  # fmt: skip
 # Every day the one with most habits; those of the rest are tried one by one in test_strangers*.py,
 # test_deepspeed_changed.py, test_deepspeed_forward_state.py, test_deepspeed_engines.py and, what goes around
@@ -208,7 +208,17 @@ def test_an_engine_with_a_forward_pass_that_keeps_several_losses(train, plan):
     plain, found = train("reports"), train("reports", AUTO)
     check(found, plain)
     assert re.search(EQUAL, found.run.said)
-    assert "Reporting has its own forward pass" in refused(train("reports", plan))
+    for section in (plan, plan | {"check": 1}):
+        assert "Reporting has its own forward pass" in refused(train("reports", section))
+
+
+@pytest.mark.slow  # test_strangers.py has such an engine under a plan
+def test_an_engine_with_its_own_backward_pass(train):
+    """It is refused before its first step, or trains without a plan."""
+    plain, ours = train("own_backward"), train("own_backward", AUTO | {"require": False})
+    check(ours, plain)
+    assert AGAIN not in ours.run.said
+    assert "engine._exec_backward_pass() is not DeepSpeed's own" in refused(train("own_backward", AUTO))
 
 
 def test_what_a_border_makes_contiguous(train, plan):

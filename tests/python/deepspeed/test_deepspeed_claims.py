@@ -168,14 +168,15 @@ def heard_evaluating(options: Options) -> dict:
     in them."""
     random.seed(dist.get_rank())
     engine = make_engine(options)
-    data, held_out, printed = data_of(engine), data_of(engine, seed=99), io.StringIO()
+    data, printed = data_of(engine), io.StringIO()
+    held_out = drawing(data_of(engine, seed=99), options.draws_every)
     with redirect_stdout(printed):
         losses = [engine.eval_batch(held_out).item()]
         for micro_batches in (MICRO_BATCHES, 3, 6):
             losses.append(engine.train_batch(data).item())
             losses.append(engine.eval_batch(held_out, num_micro_batches=micro_batches).item())
     said = [line for line in printed.getvalue().splitlines() if "in an evaluation, " in line]
-    return {"losses": losses, "weights": weights(engine), "said": said}
+    return {"losses": [*losses, torch.rand(()).item()], "weights": weights(engine), "said": said}
 
 
 @pytest.mark.parametrize("placement", everyday(["uneven", "wave"], "wave"))
@@ -184,6 +185,17 @@ def test_evaluation_draws_what_it_draws_in_1f1b(world2, stock, plans, placement)
     theirs = stock(world2, options, heard_evaluating)[0]
     ours, other = world2.run(heard_evaluating, replace(options, section={"plan": plans[placement]}))
     assert equal(theirs, ours) and not ours["said"] and not other["said"]
+
+
+@pytest.mark.parametrize(("placement", "is_equal"), [("uneven", True), ("wave", False)])
+def test_a_loader_that_draws_within_an_evaluation(world2, stock, plans, placement, is_equal):
+    """Where nothing else draws it draws what it draws in 1F1B, on ranks that read in both."""
+    options = replace(BASE, draws_every=3)
+    theirs, their_other = stock(world2, options, heard_evaluating)
+    ours, other = world2.run(heard_evaluating, replace(options, section={"plan": plans[placement]}))
+    said = " ".join(ours["said"] + other["said"])
+    assert ("the batch take another number of random numbers" in said) != is_equal
+    assert (equal(theirs, ours) and equal(their_other, other)) or not is_equal
 
 
 def test_evaluation_that_cannot_be_followed_is_said(world2, stock, plans):

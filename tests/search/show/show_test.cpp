@@ -209,7 +209,7 @@ TEST(ShowHtml, CarriesTransfersAndWhatBinds) {
     at += link[4].get<Nanoseconds>() + link[5].get<Nanoseconds>() + block["time"].get<Nanoseconds>();
   }
   EXPECT_EQ(at, data["makespan"]);
-  EXPECT_EQ(data["words"][0].get<std::string>().substr(0, 12), "The makespan");
+  EXPECT_EQ(data["words"][0].get<std::string>().substr(0, 12), "The critical");
 }
 
 TEST(ShowHtml, PutsPlansOneBelowAnother) {

@@ -186,7 +186,7 @@ TEST(UnequalChecker, RefusesWhatIsNotTrue) {
   EXPECT_THAT(refusal(wrong, one.placement), testing::HasSubstr("figures of bytes"));
   wrong = plan;
   for (MicroBatch& batch : wrong.sizes) batch.memory[0] *= 10;
-  EXPECT_THAT(refusal(wrong, one.placement), testing::HasSubstr("over its"));
+  EXPECT_THAT(refusal(wrong, one.placement), testing::HasSubstr("exceeds its"));
   wrong = plan;
   wrong.schedule[0].micro_batch = 9;
   EXPECT_THAT(refusal(wrong, one.placement), testing::HasSubstr("micro-batch 9"));

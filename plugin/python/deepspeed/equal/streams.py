@@ -71,6 +71,9 @@ class Streams:
         self._checks = self._entered = True
         self._beside: State | None = None  # the state for draws in backwards; None until there are some
         self._own = self._expected = generators.current()
+        self._only_loaders = (
+            False  # draw in this step, on the ranks where they do in DeepSpeed's own pipeline
+        )
         self._now: int | str | None = None
         self._anew = False
         self._new: dict[int | str, list[str]] = {}
@@ -92,7 +95,8 @@ class Streams:
 
     def end_step(self) -> None:
         """Sets this rank's generators to where DeepSpeed's own pipeline would have left them."""
-        generators.become(self._start(self._rank, self._batches))
+        if not self._only_loaders:
+            generators.become(self._start(self._rank, self._batches))
         self._starts = []
 
     def begin(self, batch: int, recomputed: bool = False) -> None:
@@ -146,7 +150,7 @@ class Streams:
 
     def note_batch(self, before: State) -> None:
         """To be called after a batch was read within a step."""
-        if not generators.same(before, generators.current()):
+        if not self._only_loaders and not generators.same(before, generators.current()):
             self._new[BATCH] = ["torch"]
 
     def new(self) -> dict[int | str, list[str]]:
@@ -173,6 +177,7 @@ class Streams:
         ]
         said = [part[-1].view(torch.int64).tolist() for part in parts]
         found = max((tuple(numbers[1:]) for numbers in said), default=())
+        self._only_loaders = not self._counts and bool(said[0][0] and said[-1][0])
         states = [tuple(part[:-1]) for part in parts]
         return [
             generators.advanced(state, found)

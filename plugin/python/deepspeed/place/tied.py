@@ -10,12 +10,14 @@ DeepSpeed's partition:
 
 Where layers of several ranks move to one, it takes the module of the first of them. Where layers of one rank
 move to several, each would train its own copy of what is not tied: no search does that, and a plan that does
-is refused (bound_layers).
+is refused (bound_layers). Where a constructor builds a different module on another rank (Megatron's
+embeddings, with a norm on the first stage only), its layers stay where they are (uneven_layers).
 """
 
 from operator import attrgetter
 
 import torch
+from ostinato.groups import everyones
 from ostinato.restrictions import Restriction
 
 from .holdings import tensors_of
@@ -72,6 +74,26 @@ def bound_layers(model) -> list[Restriction]:
             far and not others
         ):  # this rank's copy of a parameter that another rank has too: they would become one
             found.append(_sharing(module, layers, model.stage_id))
+    return found
+
+
+def uneven_layers(model) -> list[Restriction]:
+    """The tied layers of this rank in DeepSpeed's own partition for which another rank has built different
+    tensors, because the constructor asks for its rank: they stay. All ranks of the pipeline must call it."""
+    layers: dict[str, list[int]] = {}
+    for layer, (rank, spec) in enumerate(zip(owners_of(model), model._layer_specs, strict=True)):
+        if rank == model.stage_id and "." in (unit := unit_of(layer, spec) or ""):
+            layers.setdefault(unit, []).append(layer)
+    mine = {
+        unit: {(name, tuple(t.shape)) for name, t in tensors_of(model.get_submodule(unit))} for unit in layers
+    }
+    found = []
+    for theirs in everyones(mine, model._grid.pp_proc_group):
+        for unit in mine.keys() & theirs.keys():
+            if differ := sorted(mine[unit] ^ theirs[unit]):
+                key = unit.removeprefix("tied_modules.")
+                why = f'tied as "{key}", but its constructor makes different tensors on another rank ("{differ[0][0]}")'
+                found.append(Restriction("together", why, layers=tuple(layers[unit]), device=model.stage_id))
     return found
 
 

@@ -106,15 +106,13 @@ def refuse_passes(engine: Any) -> None:
 
 def restrictions_of(model: Model, engine: Any, section: Section) -> list[Restriction]:
     """What model, engine (or its class) and, if it asks for a search, the section allow in a plan: the search
-    obeys these restrictions, and check_own() checks every plan against them."""
+    obeys these restrictions, and check_allowed() checks every plan against them."""
     searches = section.searches and section.placement is None
     return of_classes(model, engine) + ((section.search or Search()).restrictions() if searches else [])
 
 
-def check_own(engine: Any, program: Any, stages: list[plans.Stage], restrictions: list[Restriction]) -> None:
-    """Raises Unsupported where the script's own classes do something that a plan would skip, or the plan has
-    something that this run does not allow."""
-    refuse_passes(engine)
+def check_allowed(program: Any, stages: list[plans.Stage], restrictions: list[Restriction]) -> None:
+    """Raises Unsupported where the plan has something that this run does not allow."""
     placed = [(list(stage.layers), list(stage.ranks)) for stage in stages]
     forbidden, option = _search.broken([one.row for one in restrictions], placed, plans.splits(program))
     if forbidden:

@@ -32,12 +32,13 @@ from ..errors import OstinatoError, Unsupported
 from ..stages.idle import NAME, give_idle, given_groups, names_where_idle
 from ..place.placing import Placed, Prepared, agreed, lay_out, lower, placed_of, take_kept
 from ..place.rebuild import moves, stock_names
-from ..place.tied import bound_layers
+from ..place.tied import bound_layers, uneven_layers
 from ..section.refusals import (
-    check_own,
+    check_allowed,
     check_run,
     check_slices,
     refuse_uneven,
+    refuse_passes,
     restrictions_of,
     untried_version,
 )
@@ -106,6 +107,7 @@ def start(engine: Engine, original_init, section: dict, file: str | None, args: 
 def _make(engine: Engine, original_init, prepared: Prepared, args: tuple, kwargs: dict) -> None:
     """Called after all checks that need no search."""
     model, config, (asked, paths) = kwargs["model"], kwargs["config_class"], prepared.checked()
+    refuse_passes(type(engine))
     first = again.left_by_first() is None and placed_of(model) is None
     if first and asked.auto and paths.output is not None and not asked.check:
         # The section was not known when the model was made, or the plan is for a different number of ranks.
@@ -113,10 +115,11 @@ def _make(engine: Engine, original_init, prepared: Prepared, args: tuple, kwargs
             _search_for_these_ranks(prepared, model, config, type(engine))
     if asked.searches and not asked.auto and prepared.program is None:
         search(prepared, model, config, type(engine))
-    if first and (asked.check or prepared.program is None):
+    if (program := prepared.program) is not None:
+        check_allowed(program, plans.stages_of(program), restrictions_of(model, type(engine), asked))
+    if first and (asked.check or program is None):
         return first_pass.begin(engine, original_init, prepared, search, args, kwargs)
     placed = placed_of(model) or _place_late(prepared, model)
-    check_own(type(engine), prepared.program, placed.stages, restrictions_of(model, type(engine), asked))
     _install(engine, original_init, placed, prepared, args, kwargs)
 
 
@@ -299,7 +302,8 @@ def search(prepared: Prepared, model: Model, config: Config, engine: type) -> No
     pipeline = tuple(model._grid.pp_group)
     restrictions = restrictions_of(model, engine, asked)
     if not asked.placement:
-        restrictions += dict.fromkeys(one for of_rank in everyones(bound_layers(model)) for one in of_rank)
+        mine = bound_layers(model) + uneven_layers(model)
+        restrictions += dict.fromkeys(one for of_rank in everyones(mine) for one in of_rank)
     size = Size(len(pipeline), prepared.micro_batches, cores.hosts(prepared.places, pipeline), restrictions)
     with shared_plan(asked, given, size) as paths:
         lower(prepared, paths, model)
