@@ -283,7 +283,7 @@ std::string contributions_text(const std::vector<Contribution>& contributions) {
                         row.after > 0 ? format_time(row.after) : "-",
                         row.bound > 0 ? format_time(row.bound) : "-");
   }
-  return text + "best, bound: shown where the technique shortened the best plan or raised the bound.\n";
+  return text + "best, bound: shown where the technique shortened the plan or raised the bound.\n";
 }
 
 Json contributions_json(const std::vector<Contribution>& contributions) {

@@ -130,7 +130,7 @@ def test_without_any_size_of_the_profile_it_is_asked_for(profile, tmp_path):
 
 def test_a_size_that_contradicts_the_profile_is_refused(profile):
     measured = ostinato.Profile.from_file(with_sizes(profile, square=True))
-    with pytest.raises(ostinato.InputError, match="is given as 10, but the profile has 1024"):
+    with pytest.raises(ostinato.InputError, match="size = 10 is given .* was measured with 1024"):
         ostinato.plan(measured, devices=2, sizes=[10, 20], size=10)
 
 
@@ -232,7 +232,7 @@ def test_simulate_with_a_file(tmp_path):
     assert told["planned"] == told["worst"] == ostinato.simulate(plan, sizes=tmp_path / "step.toml").at(0)
     assert told["usual"]["schedule"] == "1f1b"
     shown = command(*words, "--explain").stdout
-    assert "beside" in shown and "micro-batch" in shown and "#" not in shown
+    assert "1f1b" in shown and "micro-batch" in shown and "#" not in shown
 
 
 def test_what_an_order_cannot_hold_is_named(tmp_path):

@@ -70,7 +70,7 @@ def test_a_stage_that_recomputes_runs_its_forward_in_its_backward(profile):
 
 def test_layers_that_the_profile_lacks_are_named(profile):
     with pytest.raises(
-        InputError, match='stage "s1" of the placement has layer 1, and the profile has 1 layer'
+        InputError, match='stage "s1" of the placement has layer 1, but the profile has only 1 layer'
     ):
         sized(PLACEMENT, [50], 100, profile((50, 10, 30), (100, 20, 40), layers=1))
 

@@ -209,7 +209,7 @@ engine(torch.ones(3, 8))
         ("raise ValueError('no data')", "raised ValueError before its first training step.*no data", 3),
         ("raise SystemExit(2)", "ended with 2 before its first training step", 2),
         ("import os; os._exit(5)", "ended with 5 before its first training step", 5),
-        ("deepspeed.initialize(model=[nn.Linear(1, 1)], config=CONFIG)", "was given a list as its model", 3),
+        ("deepspeed.initialize(model=[nn.Linear(1, 1)], config=CONFIG)", "got a list as its model", 3),
         (
             "deepspeed.initialize(model=MODEL, config=CONFIG)[0](torch.ones(1))",
             "raised PipelineError before",

@@ -106,7 +106,7 @@ TEST(ShowText, SaysWhatWasProved) {
   const Placement placement = v(2);
   Plan plan = plan_of("1f1b", placement, 2);
   plan.lower_bound.makespan = 17000;
-  EXPECT_NE(show_text(plan, placement, {}).find("makespan 18 us (bound 17 us, says the plan)"),
+  EXPECT_NE(show_text(plan, placement, {}).find("makespan 18 us (bound 17 us according to the plan)"),
             std::string::npos);
   plan.lower_bound.makespan = 18000;
   plan.optimal.makespan = true;
