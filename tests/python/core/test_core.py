@@ -179,7 +179,10 @@ def test_a_plan_of_another_placement_is_refused(tmp_path):
         (lambda v: ostinato.search(v, micro_batches=2, method="1f1c"), ["method", "did you mean 1f1b?"]),
         (lambda v: ostinato.search(v, micro_batches=0), ["micro"]),
         (lambda v: ostinato.search(v, micro_batches=-3), ["micro"]),
-        (lambda v: ostinato.search(v, micro_batches=2, choose=True), ["choose needs [[choices]]", "[[choices]]"]),
+        (
+            lambda v: ostinato.search(v, micro_batches=2, choose=True),
+            ["choose needs [[choices]]", "[[choices]]"],
+        ),
         (lambda v: ostinato.pareto(v, micro_batches=2, points=1), ["points needs", "from 2"]),
         (lambda v: ostinato.Devices(0), ["devices needs a whole number from 1 to 65536"]),
         (lambda v: ostinato.Devices(2, memory="40"), ["device_memory needs a number with a unit"]),

@@ -160,7 +160,7 @@ def test_a_loader_that_draws(world2, stock, plans, every, is_equal):
     theirs, ours = both(world2, stock, options, plans["wave"])
     assert equal(theirs, ours) == is_equal
     said = " ".join(ours["first"] + ours["later"])
-    assert ("the batch draw more or fewer random numbers" in said) != is_equal
+    assert ("the batch drew more or fewer random numbers" in said) != is_equal
 
 
 def heard_evaluating(options: Options) -> dict:
@@ -194,7 +194,7 @@ def test_a_loader_that_draws_within_an_evaluation(world2, stock, plans, placemen
     theirs, their_other = stock(world2, options, heard_evaluating)
     ours, other = world2.run(heard_evaluating, replace(options, section={"plan": plans[placement]}))
     said = " ".join(ours["said"] + other["said"])
-    assert ("the batch take another number of random numbers" in said) != is_equal
+    assert ("the batch drew more or fewer random numbers" in said) != is_equal
     assert (equal(theirs, ours) and equal(their_other, other)) or not is_equal
 
 
@@ -233,7 +233,7 @@ def test_layers_that_are_skipped_by_chance(world2, stock, plans):
         world2, stock, replace(BASE, changed=((1, models.Skipping), (5, models.Skipping))), plans["wave"]
     )
     (shown,) = ours["first"]
-    assert "draw more or fewer random numbers than in the first micro-batch" in shown
+    assert "drew more or fewer random numbers than in the first micro-batch" in shown
     assert not equal(theirs, ours)
 
 

@@ -159,7 +159,7 @@ def test_hooks_on_the_wrapper_are_refused():
     wrapped = with_lora()(CASE.make())
     wrapped.register_forward_hook(lambda module, inputs, output: None)
     with pytest.raises(
-        hf.Refused, match="a script has set forward_hooks on PeftModelForCausalLM, which no layer runs"
+        hf.Refused, match="the script has set forward_hooks on PeftModelForCausalLM, which no layer runs"
     ):
         hf.layers(wrapped)
 

@@ -74,7 +74,8 @@ def test_hooks_around_the_parts(where):
     model = Case().make()
     model.get_submodule(where).register_forward_hook(lambda module, inputs, output: None)
     with pytest.raises(
-        hf.Refused, match="a script has set forward_hooks on .*LlamaForCausalLM, which every layer would run"
+        hf.Refused,
+        match="the script has set forward_hooks on .*LlamaForCausalLM, which every layer would run",
     ):
         hf.layers(model)
 
@@ -106,7 +107,7 @@ def test_inputs(inputs, message):
 def test_batches_of_another_form():
     layers = built(hf.layers(Case().make(), ("input_ids", "attention_mask")))
     inputs, _ = batch(Case(inputs=("input_ids", "attention_mask")))
-    with pytest.raises(hf.Refused, match="holds 1 input, and layers.* was told 2: input_ids, attention_mask"):
+    with pytest.raises(hf.Refused, match="holds 1 input, but layers.* was told 2: input_ids, attention_mask"):
         run(layers, {"input_ids": inputs["input_ids"]})
     with pytest.raises(hf.Refused, match='"attention_mask" is torch.float32: use integers or booleans'):
         run(layers, inputs | {"attention_mask": inputs["attention_mask"].float()})

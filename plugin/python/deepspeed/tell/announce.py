@@ -152,7 +152,7 @@ def _in_words(drawn: dict, strays: dict) -> str:
         return f"{_listed(drawn)} draw random numbers ({', '.join(kinds)}) that differ from 1F1B's, because layers run on different ranks or in a different order"
     if BACKWARD in strays:
         return "backwards draw random numbers (a hook, or a layer that recomputes itself without restoring its random state); from here on they differ from 1F1B's"
-    return f"{_listed(strays)} draw more or fewer random numbers than in the first micro-batch; from here on they differ from 1F1B's"
+    return f"{_listed(strays)} drew more or fewer random numbers than in the first micro-batch; from here on they differ from 1F1B's"
 
 
 def _listed(drawn: dict) -> str:
