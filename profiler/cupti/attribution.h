@@ -32,7 +32,7 @@ struct DeviceTime {
   void add(const DeviceTime& other);
 };
 
-/// What was lost or cannot be told. All 0 but the first four: nothing.
+/// What was lost or cannot be told. Nothing was, if all but the first four are 0.
 struct Losses {
   std::int64_t ranges = 0;            ///< opened by push()
   std::int64_t records = 0;           ///< seen, of any kind

@@ -25,8 +25,8 @@ Nanoseconds now() {
       .count();
 }
 
-/// Written by one thread only. Who reads it when that thread has left its operators reads `depth` first:
-/// nothing else need order the two, and how a thread pool's threads wait for each other is not ours to know.
+/// Written by one thread only. Whoever reads it, once that thread has left its operators, loads `depth`
+/// first: that orders the two, however the threads of a pool wait for each other.
 struct Buffer {
   int first = 0;                      ///< number of its first event among the recorder's
   std::vector<OperatorEvent> events;  ///< full size from the start

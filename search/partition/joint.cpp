@@ -107,7 +107,7 @@ class Chooser {
     search_all();
   }
 
-  /// Asked of what is no candidate: it is then told that the limit had a say.
+  /// For work other than a candidate: notes that the time limit cut it short.
   bool out_of_time(double share) {
     const bool late = judged_.late(share);
     choice_.cut_short |= late;

@@ -80,7 +80,7 @@ class Judged {
   bool drop_by(Candidate& candidate, Nanoseconds bound, const std::string& what) const;
   static void refuse(Candidate& candidate, const std::string& reason, bool infeasible);
 
-  /// Finds a plan for a candidate that is placed. One that it has stays where it is as short.
+  /// Finds a plan for a candidate that is placed, which keeps the one it has unless the new one is shorter.
   void search(Candidate& candidate, const SearchOptions& options);
   /// Where the shortest named schedule is shorter than any plan that was found, its candidate takes it.
   void take_upper();

@@ -39,7 +39,7 @@ class Hunt {
   Hunt(const Instance& instance, const Bounds& bounds, const SearchOptions& options, Clock::time_point began);
 
   const Instance& in;
-  const Instance mirror;
+  const Instance mirror;  ///< with time reversed
   const Bounds& bounds;
   const SearchOptions& options;
 
@@ -57,7 +57,7 @@ class Hunt {
   bool few() const { return micro_batches < options.micro_batches; }
   std::int64_t steps() const { return static_cast<std::int64_t>(in.blocks()) * micro_batches; }
   std::int64_t all_steps() const { return static_cast<std::int64_t>(in.blocks()) * options.micro_batches; }
-  /// Of work that is usual: SearchOptions::effort percent.
+  /// SearchOptions::effort percent of the usual work.
   std::int64_t share(std::int64_t work) const { return work / 100 * options.effort; }
   bool affordable(std::int64_t work) const { return work <= work_left; }
 

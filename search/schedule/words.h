@@ -50,8 +50,8 @@ class Words {
   /// Of one longest path. Where several lead to a step, `choice` picks. O(steps).
   std::vector<Run> critical_runs(std::uint64_t choice) const;
 
-  /// `first` and `last` stand in one run. Right: first goes behind last; else last goes before first. On its
-  /// other devices it passes what stands between it and those of these steps that are there too.
+  /// `first` and `last` stand in one run. Right: first goes behind last; else last goes before first. On
+  /// its other devices it moves past every step that stands between it and a step of the run there.
   struct Move {
     int device;
     int first;

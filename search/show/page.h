@@ -22,11 +22,10 @@ inline constexpr std::string_view kShowPageScript = "@SCRIPT@";
 ///       blocks: [{ name, stage, kind, chunk, devices, time, memory, workspace,
 ///                  after: [[block, bytes, [[from, to, time], ...]], ...] }],      between devices (routes.h)
 ///       steps: [[block, micro_batch, start], ...],
-///       critical: [[block, micro_batch, why, device, transfer, idle, missing], ...],   as CriticalStep has
-///       it words: ["The makespan of ...", ...] }],                                        as explain() has
-///       it
-///     measured: null, or { ranks, devices: [[[action, stage, micro_batch, planned_start, start, end], ...]]
-///     }
+///       critical: [[block, micro_batch, why, device, transfer, idle, missing], ...],   as CriticalStep
+///       words: ["The critical chain ...", ...] }],                                     as explain()
+///     measured: null, or
+///       { ranks, devices: [[[action, stage, micro_batch, planned_start, start, end], ...]] }
 ///   }
 extern const std::string_view kShowPage;
 extern const std::string_view kShowStyle;

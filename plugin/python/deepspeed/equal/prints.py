@@ -52,7 +52,7 @@ STOCK = "DeepSpeed's 1F1B"
 
 
 class Print(NamedTuple):
-    """Of one tensor. Equal bytes have equal prints."""
+    """The fingerprint of one tensor. Equal bytes have equal prints."""
 
     kind: str  # dtype and shape
     digest: str

@@ -190,8 +190,8 @@ def _begin_sum(optimizer, parameter) -> None:
 
 
 def add_losses(engine: Engine, ranks: list[int]) -> None:
-    """Sends the losses of every rank that computes some to the first of `ranks`: pipeline ranks, in the same
-    order everywhere."""
+    """Adds the losses of all ranks that compute some, on the first of `ranks`: pipeline ranks, in the same order
+    everywhere."""
     mine, group = engine.stage_id, engine._ostinato.group
     ranks = list(dict.fromkeys(ranks))  # one rank may end both directions
     if mine not in ranks or len(ranks) == 1:

@@ -22,7 +22,7 @@ ENOUGH_S = 20.0  # seconds after which no more steps are needed
 
 
 class Gained:
-    """Of one engine. `before`: seconds of whole steps, the same on all ranks; a single entry comes from an
+    """Whether one engine's plan is faster than what ran before. `before`: seconds of whole steps, the same on all ranks; a single entry comes from an
     earlier run. `warm_up`: steps that do not count. `fall_back` is told why, and returns only where it cannot
     fall back, with the reason; None: a slower plan stays. All ranks must make one, with equal arguments."""
 

@@ -50,7 +50,7 @@ class Trace:
         self._written = 0
 
     def _note_prediction(self, program) -> None:
-        """Where ranks share cores, or the optimizer's time is known."""
+        """Adds `predicted` where ranks share cores, and `whole_step` where the optimizer's time is known."""
         known = {"predicted": program.predicted != program.makespan, "whole_step": program.whole_step > 0}
         for name, is_known in known.items():
             self._head.pop(name, None)

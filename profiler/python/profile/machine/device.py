@@ -76,8 +76,7 @@ class Cpu:
     now = staticmethod(_profiler.now)  # ns
 
     def worked(self) -> int:
-        """Nanoseconds that this thread has wanted a core, with those that it waited for one; a wait for
-        anything else is none."""
+        """Nanoseconds that this thread ran, or waited for a core. Waits for anything else do not count."""
         return thread_time_ns() + waited_for_a_core()
 
     def synchronize(self) -> None:

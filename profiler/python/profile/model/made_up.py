@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Inputs and a loss for a program that a file holds without them.
 
-    sample_input("8x128:int64:50257")        # sizes, type, and what whole numbers lie below
+    sample_input("8x128:int64:50257")        # sizes, type, upper bound of integers (exclusive)
     MadeUpLoss("cross-entropy")(outputs, None)
 
 The numbers are drawn from a seed, the same every time.
@@ -22,7 +22,7 @@ from ostinato.errors import Status
 from ostinato.profile.errors import ProfileError
 from ostinato.profile.model.tensors import tensors
 
-MOST = 2**40  # elements: rather a message than the whole memory
+MOST = 2**40  # elements; more are refused, before they fill the memory
 TYPES = {str(dtype).removeprefix("torch."): dtype for dtype in
          (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.bool)}  # fmt: skip
 
@@ -68,7 +68,7 @@ def _wrong(words: str, why: str) -> ProfileError:
 
 
 class MadeUpLoss:
-    """A number from every floating point output of a program; with labels of its own, where the loss has any."""
+    """A number from every floating point output of a program; makes its own labels if the loss needs them."""
 
     def __init__(self, name: str):
         self.__name__ = name
