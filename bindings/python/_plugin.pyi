@@ -23,9 +23,7 @@ class Instruction:
 class Stage:
     name: str
     ranks: list[int]
-    first_layer: int
-    end_layer: int
-    only: list[int]
+    layers: range | tuple[int, ...]
     recomputes: bool
     has_backward: bool
     inputs: list[int]

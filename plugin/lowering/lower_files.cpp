@@ -47,10 +47,11 @@ std::vector<Baseline> baselines_of(const Plan& plan, const Placement& placement)
   return {};
 }
 
-/// `plan`, whose micro-batches may be more than those of the file, on a placement that has been read.
-Program lowered(const Plan& plan, const PlacementFile& file, std::string plan_sha256) {
+/// `plan`, whose micro-batches may be more than those of its file. `placement`: that of `file` with the modes
+/// that the plan takes.
+Program lowered(const Plan& plan, const PlacementFile& file, const Placement& placement,
+                std::string plan_sha256) {
   Program program = lower(plan, file.placement);
-  const Placement placement = as_planned(file.placement, plan);
   program.plan_sha256 = std::move(plan_sha256);
   program.placement_sha256 = file.sha256;
   program.model = file.model;
@@ -67,7 +68,7 @@ Program lower_files(const std::filesystem::path& plan_path, const std::filesyste
   const auto [file, plan, placement] = read_plan_and_placement(plan_path, placement_path);
   refuse_unless_it_runs(plan, file.placement, plan_path.string(), placement_path.string());
   const Plan longer = lengthened(plan, file.placement, micro_batches);
-  Program program = lowered(longer, file, sha256(read_file(plan_path, kMaxPlanBytes)));
+  Program program = lowered(longer, file, placement, sha256(read_file(plan_path, kMaxPlanBytes)));
   program.baselines = baselines_of(plan, placement);
   return program;
 }
@@ -78,8 +79,9 @@ StepPlacement::StepPlacement(std::string_view text, const std::string& name)
 Program StepPlacement::lower(const std::string& plan_json) const {
   const Plan plan = parse_plan(plan_json, "the plan of a step", file_.placement, file_.sha256);
   refuse_unless_it_runs(plan, file_.placement, "the plan of a step", name_);
-  Program program = lowered(plan, file_, sha256(plan_json));
-  program.baselines = baselines_of(plan, as_planned(file_.placement, plan));
+  const Placement placement = as_planned(file_.placement, plan);
+  Program program = lowered(plan, file_, placement, sha256(plan_json));
+  program.baselines = baselines_of(plan, placement);
   return program;
 }
 

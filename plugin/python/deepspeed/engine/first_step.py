@@ -4,7 +4,7 @@
     first = FirstStep(program, stages, stock_parts, module)
     first.begin()                                   # before train_batch(): hooks on layers of this rank
     first.handed_on(stage, outputs)                 # around the passes of a stage (StagePasses)
-    for line in first.end(planned_in_steps=False):  # all ranks: what rank 0 is to say
+    for line in first.end(keeps_bits=True, planned_in_steps=False):  # all ranks: what rank 0 is to say
         say(line)
 
 A border between stages rounds in two ways. Behind a layer that hands on several tensors with gradients,
@@ -38,9 +38,8 @@ class FirstStep:
         self._hooks: list[RemovableHandle] = []
         self._several: set[int] = set()  # layers after which several tensors with gradients cross
         self._strided: set[int] = set()  # layers after which something that is not contiguous crosses
-        self._versions: dict[
-            int, int
-        ] = {}  # as a backward begins: by layer, how often buffers were written to
+        # As a backward begins: by layer, how often its buffers were written to.
+        self._versions: dict[int, int] = {}
         self._written_again: set[int] = set()  # layers that write to buffers when a backward runs them again
 
     def begin(self) -> None:
@@ -68,12 +67,15 @@ class FirstStep:
 
     def handed_on(self, stage: Stage, outputs: Any) -> None:
         last = stage.layers[-1]
-        whole = not plans.splits(self._program, stage) and plans.one_by_one(stage, self._parts)
-        if _gradients(outputs) > 1 and not whole:
+        if _gradients(outputs) > 1 and self._starts_at_once(stage):
             self._several.add(last)
         leaves = any(self._stages[after].ranks != stage.ranks for after in stage.outputs)
         if last + 1 not in self._parts and leaves and _is_strided(outputs):
             self._strided.add(last)
+
+    def _starts_at_once(self, stage: Stage) -> bool:
+        """Its backward starts from all outputs together, and not from one after the other. O(instructions)."""
+        return not plans.one_by_one(stage, self._parts) or plans.splits(self._program, stage)
 
     def _look_at_gradients(self, values: Any, layer: int) -> None:
         """`layer` handed on `values`."""

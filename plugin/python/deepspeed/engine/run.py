@@ -21,6 +21,7 @@ from ..stages.copies import Copies
 from .adapt import Adapt
 from .evaluation import Forwards
 from .first_step import FirstStep
+from ..tell.announce import is_exact
 from ..tell.gained import Gained
 from ..tell.outside import Outside
 from ..section.plans import Stage
@@ -43,20 +44,16 @@ class Run:
     program: Program
     stages: list[Stage]  # all stages, in model order
     stock_parts: list[int]  # DeepSpeed's own partition of the model
-    stock_names: (
-        list[list[str]] | None
-    )  # parameters of each pipeline rank in it; None where the plan has the same partition
+    # Parameters of each pipeline rank in it; None where the plan has the same partition.
+    stock_names: list[list[str]] | None
     section: Section
     paths: Paths
     shards: dict[int, Shard]  # this rank's place in sharded stages, by layer
     parts: list[ParameterPart]  # the parameters of which this rank holds a part
-    copies: Copies | None = (
-        None  # the weights that several ranks hold; None where the plan runs in one direction
-    )
+    copies: Copies | None = None  # weights that several ranks hold; None where the plan runs in one direction
     idle: torch.nn.Parameter | None = None  # where this rank has nothing to train
-    couriers: dict[tuple[int, str], Courier] = field(
-        default_factory=dict
-    )  # by stage and DeepSpeed's name of the buffer
+    # By stage and DeepSpeed's name of the buffer.
+    couriers: dict[tuple[int, str], Courier] = field(default_factory=dict)
     group: dist.ProcessGroup | None = None  # process group of this pipeline, for the executors alone
     links: Links = field(default_factory=dict)  # groups of two ranks for its transfers
     executor: Executor | None = None  # of training; None where the plan holds forwards only
@@ -67,15 +64,12 @@ class Run:
     memory: StepMemory | None = None
     active: Stage | None = None  # the stage whose forward or backward runs
     batches_before: int = 0  # of all steps and evaluations before this one
-    ended: dict[int, Any] = field(
-        default_factory=dict
-    )  # in a step: the losses that DeepSpeed's forward pass has noted, by batch
+    # In a step: the losses that DeepSpeed's forward pass has noted, by batch.
+    ended: dict[int, Any] = field(default_factory=dict)
     loading: bool = False  # a batch is being read
     first_step: FirstStep | None = None  # until it is over
-    unsaid: list[str] | None = (
-        None  # what step 1 has shown, to be said where the comparison finds a difference; None: no comparison
-    )
-    keeps_bits: bool = False  # the same losses as 1F1B are expected, bit for bit
+    # What step 1 has shown, to be said where the comparison finds a difference; None: no comparison.
+    unsaid: list[str] | None = None
     offered: Any = None  # the iterator that the script gave this rank, which reads no data; until step 1
     failed: str = ""  # what an error ended half-way, in words: ranks have been out of step since
     norm_told: bool = False  # said that get_global_grad_norm() rounds
@@ -83,7 +77,7 @@ class Run:
     programs: dict[int, Program] = field(default_factory=dict)  # for numbers of micro-batches, once asked for
     expected: Callable[[], str] = field(init=False)  # what the program's design says of losses
     said: str = ""  # the last of it that rank 0 has said
-    measured: str = ""  # the profile for these plans; "": none
+    measured: str = ""  # the profile that plans of single steps follow; "": none
     steps: StepPlans | None = None  # makes these plans
     items: deque[Any] = field(default_factory=deque)  # of this step, read to plan it
     rest: list[Any] = field(default_factory=list)  # DeepSpeed's instructions after the last backward
@@ -98,6 +92,11 @@ class Run:
     @property
     def trains(self) -> bool:
         return plans.trains(self.program)
+
+    @property
+    def keeps_bits(self) -> bool:
+        """Whether the same losses as under 1F1B are expected, bit for bit."""
+        return is_exact(self.said)
 
     @property
     def plans_steps(self) -> bool:

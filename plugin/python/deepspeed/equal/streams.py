@@ -71,9 +71,8 @@ class Streams:
         self._checks = self._entered = True
         self._beside: State | None = None  # the state for draws in backwards; None until there are some
         self._own = self._expected = generators.current()
-        self._only_loaders = (
-            False  # draw in this step, on the ranks where they do in DeepSpeed's own pipeline
-        )
+        # In this step nothing draws but loaders, on the ranks where they do in DeepSpeed's own pipeline.
+        self._only_loaders = False
         self._now: int | str | None = None
         self._anew = False
         self._new: dict[int | str, list[str]] = {}

@@ -30,7 +30,7 @@ from .holdings import Facts, check_transfer, facts_of, receive_tensors, send_ten
 from ..stages.module import adopt
 from ..section.plans import Stage, copies_of, of_copy
 from ..randomness.random_state import random_state_kept
-from .tied import beside, bound_layers, owners_of, source_of, together_now, uneven_layers, unit_of
+from .tied import beside, fixed_layers, owners_of, source_of, together_now, unit_of
 from ..save.universal import ParameterPart
 from ..upstream import Model, count_elsewhere
 
@@ -340,7 +340,7 @@ class _Mover:
     def _forbidden(self) -> str:
         """What this rank's layers do not allow in the placement; "" where they allow it. All ranks must call it."""
         what, _ = _search.broken(
-            [one.row for one in bound_layers(self.model) + uneven_layers(self.model)],
+            [one.row for one in fixed_layers(self.model)],
             [([layer], list(ranks)) for layer, ranks in enumerate(self.owners)],
             False,
         )

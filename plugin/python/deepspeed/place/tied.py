@@ -97,6 +97,12 @@ def uneven_layers(model) -> list[Restriction]:
     return found
 
 
+def fixed_layers(model) -> list[Restriction]:
+    """What this rank's layers do not allow in a placement: bound_layers() and uneven_layers(). All ranks of the
+    pipeline must call it."""
+    return bound_layers(model) + uneven_layers(model)
+
+
 def _sharing(module: torch.nn.Module, layers: list[int], rank: int) -> Restriction:
     why = (
         f'they share tensors ("{type(module).__name__}"): an object that several layers use is one set of weights on one rank, but a set '

@@ -278,12 +278,16 @@ def as_in_1f1b(program, stage: Stage, owner: int, stages: int) -> bool:
     return ran == passes
 
 
-def draws_elsewhere(program, stages: list[Stage], parts: Sequence[int], model) -> bool:
+def draws_elsewhere(
+    program, stages: list[Stage], parts: Sequence[int], model, any_order: bool = False
+) -> bool:
     """Whether layers would draw different random numbers than under 1F1B: any rank of a training runs different
-    layers than in DeepSpeed's own partition (`parts`), or runs them in a different order. Where seed_layers is
-    on, each layer has its own seed."""
+    layers than in DeepSpeed's own partition (`parts`), or runs them in a different order (`any_order`: steps
+    have plans that may). Where seed_layers is on, each layer has its own seed."""
     if not trains(program) or model.seed_layers:
         return False
+    if any_order:
+        return True
     if any(stage.ranks != (bisect_right(parts, layer) - 1,) for stage in stages for layer in stage.layers):
         return True
     place = {stage.index: number for number, stage in enumerate(stages)}

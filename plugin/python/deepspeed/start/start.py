@@ -23,7 +23,7 @@ from . import first_pass, second_start
 from ..place import model_identity
 from ..save import universal
 from ..section import plans
-from ..tell.announce import ends, expected, is_exact, line, say
+from ..tell.announce import ends, expected, line, say
 from ..tell.gained import Gained
 from ..section.config import Search as SearchOptions, Section, check_outputs, parse_section, resolve
 from ..engine.adapt import Adapt
@@ -32,7 +32,7 @@ from ..errors import OstinatoError, Unsupported
 from ..stages.idle import NAME, give_idle, given_groups, names_where_idle
 from ..place.placing import Placed, Prepared, agreed, lay_out, lower, placed_of, take_kept
 from ..place.rebuild import moves, stock_names
-from ..place.tied import bound_layers, uneven_layers
+from ..place.tied import fixed_layers
 from ..section.refusals import (
     check_allowed,
     check_run,
@@ -208,10 +208,7 @@ def _install(
     universal.prepare(engine, rebuilt.parts, others_name)
     run.expected = partial(_expected, engine, run, rebuilt)
     run.said = run.expected()
-    run.keeps_bits = is_exact(run.said)
-    elsewhere = plans.draws_elsewhere(program, stages, stock, model)
-    if asked.sizes is not None and not model.seed_layers:
-        elsewhere = plans.trains(program)
+    elsewhere = plans.draws_elsewhere(program, stages, stock, model, any_order=asked.sizes is not None)
     engine.ostinato_begin(elsewhere, second_start.measured(prepared))  # type: ignore[attr-defined]  # it has become a PlanEngine
     if asked.adapt is not None and plans.trains(program):
         move = partial(second_start.move, prepared)
@@ -302,8 +299,7 @@ def search(prepared: Prepared, model: Model, config: Config, engine: type) -> No
     pipeline = tuple(model._grid.pp_group)
     restrictions = restrictions_of(model, engine, asked)
     if not asked.placement:
-        mine = bound_layers(model) + uneven_layers(model)
-        restrictions += dict.fromkeys(one for of_rank in everyones(mine) for one in of_rank)
+        restrictions += dict.fromkeys(one for of_rank in everyones(fixed_layers(model)) for one in of_rank)
     size = Size(len(pipeline), prepared.micro_batches, cores.hosts(prepared.places, pipeline), restrictions)
     with shared_plan(asked, given, size) as paths:
         lower(prepared, paths, model)
