@@ -11,6 +11,7 @@ Buffer& Buffer::operator=(Buffer&& other) noexcept {
     give_back();
     pool_ = std::exchange(other.pool_, nullptr);
     tensor_ = std::move(other.tensor_);
+    order_ = std::move(other.order_);
     is_free_ = std::move(other.is_free_);
     wants_gradient_ = other.wants_gradient_;
   }
@@ -21,14 +22,14 @@ void Buffer::give_back() {
   if (pool_) std::exchange(pool_, nullptr)->put({std::move(tensor_), std::move(is_free_), 0});
 }
 
-Buffer BufferPool::take(const TensorSpec& spec) {
+Buffer BufferPool::take(const TensorSpec& spec, const Order& order) {
   auto& free = free_[{spec.dtype, spec.sizes}];
   if (!free.empty() && (device_.is_cpu() || free.front().since < computes_)) {
     const auto found =
         device_.is_cpu() ? free.end() - 1 : free.begin();  // the CPU's caches hold the last one
     Free next = std::move(*found);
     free.erase(found);
-    return Buffer(this, std::move(next.tensor), spec.requires_grad, std::move(next.event));
+    return Buffer(this, std::move(next.tensor), spec.requires_grad, order, std::move(next.event));
   }
   if (shapes_change_) clear();
   meter_.add(spec.bytes());
@@ -36,7 +37,7 @@ Buffer BufferPool::take(const TensorSpec& spec) {
   // The allocator gives out memory whose last use was issued on this stream, and need not have ended.
   std::unique_ptr<c10::Event> event;
   note(event);
-  return Buffer(this, std::move(tensor), spec.requires_grad, std::move(event));
+  return Buffer(this, std::move(tensor), spec.requires_grad, order, std::move(event));
 }
 
 void BufferPool::note(std::unique_ptr<c10::Event>& event) const {

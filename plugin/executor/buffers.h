@@ -2,7 +2,8 @@
 #pragma once
 // Buffers that messages are received into, keyed by shape and dtype, and reused.
 //
-//   Buffer b = pool.take(spec);          // b.tensor() is contiguous, its contents undefined
+//   Buffer b = pool.take(spec, order);   // b.tensor() is contiguous, its contents undefined
+//   b.as_sent()                          // once it is filled: the same bytes as the sender had them
 //   ...                                  // giving it back is the destructor's work
 //
 // A buffer that somebody still refers to when it is given back (a hook that kept the tensor, a view in user
@@ -48,21 +49,24 @@ class BufferPool;
 class Buffer {
  public:
   Buffer() = default;
-  Buffer(BufferPool* pool, at::Tensor tensor, bool wants_gradient,
+  Buffer(BufferPool* pool, at::Tensor tensor, bool wants_gradient, Order order = {},
          std::unique_ptr<c10::Event> is_free = nullptr)
       : pool_(pool),
         tensor_(std::move(tensor)),
+        order_(std::move(order)),
         is_free_(std::move(is_free)),
         wants_gradient_(wants_gradient) {}
   Buffer(Buffer&& other) noexcept
       : pool_(std::exchange(other.pool_, nullptr)),
         tensor_(std::move(other.tensor_)),
+        order_(std::move(other.order_)),
         is_free_(std::move(other.is_free_)),
         wants_gradient_(other.wants_gradient_) {}
   Buffer& operator=(Buffer&& other) noexcept;
   ~Buffer() { give_back(); }
 
   const at::Tensor& tensor() const { return tensor_; }
+  at::Tensor as_sent() const { return ostinato::as_sent(tensor_, order_); }
 
   /// Of TensorSpec::requires_grad: whoever sent it takes a gradient for it.
   bool wants_gradient() const { return wants_gradient_; }
@@ -80,6 +84,7 @@ class Buffer {
 
   BufferPool* pool_ = nullptr;
   at::Tensor tensor_;
+  Order order_;
   std::unique_ptr<c10::Event> is_free_;
   bool wants_gradient_ = false;
 };
@@ -91,7 +96,7 @@ class BufferPool {
   BufferPool(at::Device device, Meter& meter) : device_(device), meter_(meter) {}
 
   /// O(log shapes); allocates only where no buffer of that shape and dtype is free.
-  Buffer take(const TensorSpec& spec);
+  Buffer take(const TensorSpec& spec, const Order& order = {});
 
   /// While messages take other shapes than before (micro-batches of unequal size), buffers of one shape
   /// hardly come again: where none is free, all others that are go first, so that no more is held than is in

@@ -18,7 +18,7 @@ namespace ostinato {
 Message Message::from_peer(std::vector<Buffer> buffers) {
   Message message;
   for (const Buffer& buffer : buffers) {
-    message.tensors.push_back(buffer.tensor());
+    message.tensors.push_back(buffer.as_sent());
     message.wants_gradient.push_back(buffer.wants_gradient());
   }
   message.buffers = std::move(buffers);
@@ -71,6 +71,12 @@ bool is_shared(const Message& message) {
                      [](const Buffer& buffer) { return buffer.is_shared(); });
 }
 
+/// A leaf's gradient, which autograd has laid out as the leaf, as the graph made it.
+at::Tensor as_made(const at::Tensor& gradient, const std::optional<Order>& order) {
+  if (!order || order_of(gradient) == *order) return gradient;
+  return as_sent(laid_out(gradient, *order), *order);
+}
+
 at::Tensor seed_of(const ProgramStage& stage, const std::vector<at::Tensor>& outputs) {
   if (outputs.empty() || !outputs[0].defined() || outputs[0].numel() != 1) {
     throw ExecutionError(
@@ -82,6 +88,16 @@ at::Tensor seed_of(const ProgramStage& stage, const std::vector<at::Tensor>& out
 
 }  // namespace
 
+StageRun::KnownOrder StageRun::watch(const at::Tensor& leaf) {
+  if (!leaf.defined() || !leaf.requires_grad()) return nullptr;
+  auto order = std::make_shared<std::optional<Order>>();
+  leaf.register_hook([order](const at::TensorBase& base) {
+    const at::Tensor gradient(base);
+    *order = gradient.is_non_overlapping_and_dense() ? std::optional(order_of(gradient)) : std::nullopt;
+  });
+  return order;
+}
+
 std::vector<at::Tensor> StageRun::forward(int micro_batch, std::vector<Message> messages) {
   Kept& kept = kept_[micro_batch];
   assert(!kept.live);
@@ -89,6 +105,7 @@ std::vector<at::Tensor> StageRun::forward(int micro_batch, std::vector<Message> 
   for (Message& message : messages) {
     for (std::size_t t = 0; t < message.tensors.size(); ++t) {
       kept.inputs.push_back(leaf(message.tensors[t], message.wants_gradient[t]));
+      kept.orders.push_back(watch(kept.inputs.back()));
       versions.push_back(message.tensors[t].defined() ? message.tensors[t]._version() : 0);
     }
     kept.counts.push_back(message.tensors.size());
@@ -141,8 +158,8 @@ std::vector<std::vector<at::Tensor>> StageRun::take_input_gradients(Kept& kept) 
   for (const std::size_t count : kept.counts) {
     auto& of_message = result.emplace_back();
     for (std::size_t t = 0; t < count; ++t, ++next) {
-      const at::Tensor& input = kept.inputs[next];
-      of_message.push_back(input.defined() ? input.grad() : at::Tensor());
+      const at::Tensor gradient = kept.inputs[next].defined() ? kept.inputs[next].grad() : at::Tensor();
+      of_message.push_back(gradient.defined() ? as_made(gradient, *kept.orders[next]) : gradient);
     }
   }
   kept.inputs.clear();

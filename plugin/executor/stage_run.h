@@ -13,6 +13,8 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <vector>
 
 #include "plugin/executor/backward.h"
@@ -58,9 +60,14 @@ class StageRun {
   bool ran_whole() const { return ran_whole_; }
 
  private:
+  /// How the graph makes a gradient, once it has; nothing where it has gaps. Null where none comes.
+  using KnownOrder = std::shared_ptr<std::optional<Order>>;
+  static KnownOrder watch(const at::Tensor& leaf);
+
   struct Kept {
     std::vector<Message> messages;    ///< whose buffers the graph refers to
     std::vector<at::Tensor> inputs;   ///< leaves without data, all messages one after the other
+    std::vector<KnownOrder> orders;   ///< by input: of its gradient
     std::vector<std::size_t> counts;  ///< tensors per message
     BackwardRoots roots;
     SplitBackward split;      ///< between the two halves

@@ -4,6 +4,9 @@
 #include <ATen/ops/zeros.h>
 #include <c10/core/ScalarType.h>
 
+#include <algorithm>
+#include <numeric>
+
 #include "plugin/executor/error.h"
 
 namespace ostinato {
@@ -11,6 +14,11 @@ namespace {
 
 constexpr std::int64_t kPresent = 1;
 constexpr std::int64_t kRequiresGrad = 2;
+constexpr std::int64_t kOrdered = 4;
+
+bool orders(const at::Tensor& tensor, const Order& order) {
+  return !order.empty() && static_cast<std::int64_t>(order.size()) == tensor.dim();
+}
 
 }  // namespace
 
@@ -29,7 +37,8 @@ MessageSpec describe(const std::vector<at::Tensor>& tensors) {
     s = {.present = true,
          .requires_grad = t.requires_grad(),
          .dtype = t.scalar_type(),
-         .sizes = t.sizes().vec()};
+         .sizes = t.sizes().vec(),
+         .order = order_of(t)};
   }
   return spec;
 }
@@ -48,11 +57,37 @@ bool matches(const MessageSpec& spec, const std::vector<at::Tensor>& tensors) {
   return true;
 }
 
+Order order_of(const at::Tensor& tensor) {
+  if (tensor.is_contiguous() || !tensor.is_non_overlapping_and_dense()) return {};
+  Order order(tensor.dim());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::int64_t a, std::int64_t b) { return tensor.stride(a) > tensor.stride(b); });
+  return order;
+}
+
+at::Tensor laid_out(const at::Tensor& tensor, const Order& order) {
+  const at::Tensor plain = tensor.detach().resolve_conj().resolve_neg();
+  if (!orders(plain, order)) return plain.contiguous();
+  return plain.permute(order).contiguous().view(plain.sizes());
+}
+
+at::Tensor as_sent(const at::Tensor& memory, const Order& order) {
+  if (!orders(memory, order)) return memory;
+  std::vector<std::int64_t> sizes, back(order.size());
+  for (std::size_t d = 0; d < order.size(); ++d) {
+    sizes.push_back(memory.size(order[d]));
+    back[order[d]] = static_cast<std::int64_t>(d);
+  }
+  return memory.view(sizes).permute(back);
+}
+
 MessageSpec gradient_of(const MessageSpec& spec) {
   MessageSpec gradients = spec;
   for (TensorSpec& s : gradients) {
     if (!s.requires_grad) s = {};
     s.requires_grad = false;
+    s.order.clear();
   }
   return gradients;
 }
@@ -75,10 +110,12 @@ std::string to_string(const MessageSpec& spec) {
 at::Tensor encode(const MessageSpec& spec) {
   std::vector<std::int64_t> words{static_cast<std::int64_t>(spec.size())};
   for (const TensorSpec& s : spec) {
-    words.push_back((s.present ? kPresent : 0) | (s.requires_grad ? kRequiresGrad : 0));
+    words.push_back((s.present ? kPresent : 0) | (s.requires_grad ? kRequiresGrad : 0) |
+                    (s.order.empty() ? 0 : kOrdered));
     words.push_back(static_cast<std::int64_t>(s.dtype));
     words.push_back(static_cast<std::int64_t>(s.sizes.size()));
     words.insert(words.end(), s.sizes.begin(), s.sizes.end());
+    words.insert(words.end(), s.order.begin(), s.order.end());
   }
   if (words.size() > kHeaderLength) {
     throw ExecutionError("a stage has " + std::to_string(spec.size()) +
@@ -93,11 +130,15 @@ MessageSpec decode(const at::Tensor& header) {
   const std::int64_t* word = header.const_data_ptr<std::int64_t>();
   MessageSpec spec(*word++);
   for (TensorSpec& s : spec) {
-    s.present = (*word & kPresent) != 0;
-    s.requires_grad = (*word++ & kRequiresGrad) != 0;
+    const std::int64_t flags = *word++;
+    s.present = (flags & kPresent) != 0;
+    s.requires_grad = (flags & kRequiresGrad) != 0;
     s.dtype = static_cast<at::ScalarType>(*word++);
     const std::int64_t dimensions = *word++;
     s.sizes.assign(word, word + dimensions);
+    word += dimensions;
+    if ((flags & kOrdered) == 0) continue;
+    s.order.assign(word, word + dimensions);
     word += dimensions;
   }
   return spec;

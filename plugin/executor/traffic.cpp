@@ -20,7 +20,7 @@ namespace {
 constexpr std::int64_t kUnchanged = 0;
 constexpr std::int64_t kAnnounced = 1;
 
-constexpr int kMessagesOfSend = 3;  ///< at most: which of the two, shapes, tensors
+constexpr int kMessagesOfSend = 3;  ///< at most: which of the two, shapes or orders, tensors
 
 bool trains(const Program& program) {
   return std::any_of(program.stages.begin(), program.stages.end(),
@@ -30,16 +30,6 @@ bool trains(const Program& program) {
 std::string seconds(std::chrono::nanoseconds time) {
   const auto tenths = std::chrono::duration_cast<std::chrono::milliseconds>(time).count() / 100;
   return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
-}
-
-/// Its bytes are its numbers: a conjugate, or a negative, may be a mark on a tensor whose bytes are those of
-/// another.
-bool is_laid_out(const at::Tensor& tensor) {
-  return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
-}
-
-at::Tensor laid_out(const at::Tensor& tensor) {
-  return tensor.detach().resolve_conj().resolve_neg().contiguous();
 }
 
 constexpr const char* kShapesHint =
@@ -117,6 +107,12 @@ const MessageSpec& Traffic::spec_of(const Instruction& i, const Edge& edge) cons
   return dynamic_ ? edge.of_micro_batch.at(i.micro_batch) : edge.backward;
 }
 
+const Order& Traffic::order_of(const Instruction& i, const Edge& edge, std::size_t tensor) {
+  if (i.action == Action::send_backward) return edge.orders_to.at(i.peer)[tensor];
+  if (i.action == Action::receive_backward) return edge.orders_by.at(i.peer)[tensor];
+  return (*edge.forward)[tensor].order;
+}
+
 std::string Traffic::partner(int index) const {
   const Instruction& i = at(index);
   const auto& list = program_.ranks[i.peer];
@@ -182,6 +178,7 @@ void Traffic::abandon(const std::string& why) {
 bool Traffic::is_known(int index) {
   const Instruction& i = at(index);
   const Edge& e = edge(i);
+  if (i.action == Action::receive_backward && !e.orders_by.contains(i.peer)) return false;
   if (!e.forward || !dynamic_) return e.forward.has_value();
   return i.action == Action::receive_forward ? flagged_ == index : e.of_micro_batch.contains(i.micro_batch);
 }
@@ -195,9 +192,10 @@ void Traffic::post_before(int index) {
     Inbound& inbound = inbound_[next_post_].emplace();
     Lane& lane = lanes_.at(i.peer).in;
     std::vector<at::Tensor> tensors;
-    for (const TensorSpec& spec : spec_of(i, e)) {
-      Buffer buffer = spec.present ? pool_.take(spec) : Buffer();
-      if (spec.bytes() > 0) {
+    const MessageSpec& message = spec_of(i, e);
+    for (std::size_t t = 0; t < message.size(); ++t) {
+      Buffer buffer = message[t].present ? pool_.take(message[t], order_of(i, e, t)) : Buffer();
+      if (message[t].bytes() > 0) {
         tensors.push_back(buffer.tensor());
         lane.after(buffer.is_free());
       }
@@ -216,7 +214,9 @@ void Traffic::post_here(int index) {
   post_before(index + 1);
   if (next_post_ > index) return;
   assert(next_post_ == index);
-  if (dynamic_)
+  if (at(index).action == Action::receive_backward)
+    read_orders(index);
+  else if (dynamic_)
     read_flag(index);
   else
     read_announcement(index);
@@ -260,6 +260,12 @@ void Traffic::read_announcement(int index) {
   edge(at(index)).learn(decode(receive_words(kHeaderLength, index)));
 }
 
+void Traffic::read_orders(int index) {
+  auto& orders = edge(at(index)).orders_by[at(index).peer];
+  for (TensorSpec& gradient : decode(receive_words(kHeaderLength, index)))
+    orders.push_back(std::move(gradient.order));
+}
+
 std::vector<Buffer> Traffic::wait(int index) {
   while (next_post_ <= index) {
     post_before(index + 1);
@@ -298,6 +304,15 @@ void Traffic::announce(const Instruction& i, Edge& edge, const std::vector<at::T
   send_words(encode(*edge.forward), i.peer, out);
 }
 
+void Traffic::announce_orders(const Instruction& i, Edge& edge, const std::vector<at::Tensor>& tensors,
+                              Outbound& out) {
+  const auto [orders, first] = edge.orders_to.try_emplace(i.peer);
+  if (!first) return;
+  const MessageSpec gradients = describe(tensors);
+  for (const TensorSpec& gradient : gradients) orders->second.push_back(gradient.order);
+  send_words(encode(gradients), i.peer, out);
+}
+
 void Traffic::send_words(const at::Tensor& words, int peer, Outbound& out) {
   const Lane& lane = lanes_.at(peer).out;
   at::Tensor there;
@@ -309,16 +324,19 @@ void Traffic::send_words(const at::Tensor& words, int peer, Outbound& out) {
   lane.let_go_by_current(there);
 }
 
-Traffic::Payload Traffic::payload(const MessageSpec& spec, const std::vector<at::Tensor>& tensors) const {
+Traffic::Payload Traffic::payload(const Instruction& i, const Edge& edge,
+                                  const std::vector<at::Tensor>& tensors) const {
+  const MessageSpec& spec = spec_of(i, edge);
   Payload payload;
   for (std::size_t t = 0; t < spec.size(); ++t) {
     if (spec[t].bytes() == 0) continue;
-    payload.as_made = payload.as_made && tensors[t].defined() && is_laid_out(tensors[t]);
     // A stage that does not use an input has no gradient for it; its peer waits for one all the same.
     payload.tensors.push_back(
         tensors[t].defined()
-            ? laid_out(tensors[t])
+            ? laid_out(tensors[t], order_of(i, edge, t))
             : at::zeros(spec[t].sizes, at::TensorOptions().dtype(spec[t].dtype).device(channel_.device())));
+    payload.as_made =
+        payload.as_made && tensors[t].defined() && payload.tensors.back().is_alias_of(tensors[t]);
     payload.bytes += spec[t].bytes();
   }
   return payload;
@@ -332,8 +350,10 @@ void Traffic::send(int index, const std::vector<at::Tensor>& tensors, const c10:
   if (i.action == Action::send_forward) {
     announce(i, e, tensors, out);
     check(i, *e.forward, tensors);
+  } else {
+    announce_orders(i, e, tensors, out);
   }
-  Payload message = payload(spec_of(i, e), tensors);
+  Payload message = payload(i, e, tensors);
   if (!message.tensors.empty()) {
     Lane& lane = lanes_.at(i.peer).out;
     message.as_made ? lane.after(made) : lane.after_current();

@@ -10,7 +10,8 @@
 // Announcements: the first message along an edge of the stage graph to a peer is preceded by its shapes, so
 // the first step receives it at its place in the list and from then on ahead of need. Gradients need none:
 // they look like what went forward, which a rank has made, received, or been handed on its own (learn()). A
-// message that later looks different is an error that says so.
+// message that later looks different is an error that says so. What gradients do need is their order in
+// memory, which the first one along an edge to a peer is preceded by; later ones are laid out alike.
 //
 // Where shapes may change (`dynamic`), one int64 before every message along an edge says whether it looks
 // like the one before it to that peer (kUnchanged), or its shapes follow (kAnnounced). Such a receive is
@@ -108,7 +109,7 @@ class Traffic {
   };
 
   struct Payload {
-    std::vector<at::Tensor> tensors;  ///< contiguous
+    std::vector<at::Tensor> tensors;  ///< contiguous, in the order in which they arrive
     bool as_made =
         true;  ///< as the compute made them; false: some were copied or made up on the current stream
     std::int64_t bytes = 0;
@@ -118,6 +119,8 @@ class Traffic {
   struct Edge {
     std::optional<MessageSpec> forward;  ///< the last one
     MessageSpec backward;
+    std::map<int, std::vector<Order>> orders_to;  ///< of gradients, per peer and tensor
+    std::map<int, std::vector<Order>> orders_by;
     std::map<int, MessageSpec> announced_to;    ///< per peer, the last announcement
     std::map<int, MessageSpec> of_micro_batch;  ///< gradients that will come back; where shapes may change
     std::map<int, MessageSpec> announced_by =
@@ -129,14 +132,18 @@ class Traffic {
   Edge& edge(const Instruction& transfer);
   void post_here(int index);
   void read_announcement(int index);
+  void read_orders(int index);
   void read_flag(int index);
   void note_change();  ///< of shapes
   /// Whether what the receive at `index` brings is known already.
   bool is_known(int index);
   const MessageSpec& spec_of(const Instruction& i, const Edge& edge) const;
+  static const Order& order_of(const Instruction& i, const Edge& edge, std::size_t tensor);
   void announce(const Instruction& i, Edge& edge, const std::vector<at::Tensor>& tensors, Outbound& out);
+  void announce_orders(const Instruction& i, Edge& edge, const std::vector<at::Tensor>& tensors,
+                       Outbound& out);
   void send_words(const at::Tensor& words, int peer, Outbound& out);
-  Payload payload(const MessageSpec& spec, const std::vector<at::Tensor>& tensors) const;
+  Payload payload(const Instruction& i, const Edge& edge, const std::vector<at::Tensor>& tensors) const;
   void check(const Instruction& i, const MessageSpec& spec, const std::vector<at::Tensor>& tensors) const;
   std::string name(int index) const;
   at::Tensor receive_words(std::int64_t count, int index);

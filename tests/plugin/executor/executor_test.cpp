@@ -429,6 +429,60 @@ TEST(Executor, ShapesMayChangeWhereItIsTold) {
   EXPECT_EQ(gradients({0, 1, 0}, Way::threads), expected);
 }
 
+/// Hands on what lies in memory in another order, forwards and backwards, and notes how it arrives.
+class Turning : public StageModule {
+ public:
+  using Strides = std::vector<std::int64_t>;
+  explicit Turning(int stage) : stage_(stage) {}
+
+  std::vector<at::Tensor> forward(int m, const std::vector<at::Tensor>& in) override {
+    if (stage_ > 0) taken->push_back(in[0].strides().vec());
+    const at::Tensor x = stage_ == 0 ? weight_ * (m + 1) : in[0].t().contiguous() * weight_;
+    if (stage_ == 2) return {x.square().mean()};
+    const at::Tensor out = stage_ == 0 ? x.t() : x.t().contiguous();
+    out.register_hook([back = came_back](const at::TensorBase& g) { back->push_back(g.strides().vec()); });
+    return {out};
+  }
+
+  std::shared_ptr<std::vector<Strides>> taken = std::make_shared<std::vector<Strides>>();
+  std::shared_ptr<std::vector<Strides>> came_back = std::make_shared<std::vector<Strides>>();
+
+ private:
+  int stage_;
+  at::Tensor weight_ = at::rand({3, 4}).requires_grad_(true);
+};
+
+std::map<int, Turning> three_turning() {
+  std::map<int, Turning> modules;
+  for (int s = 0; s < 3; ++s) modules.emplace(s, Turning(s));
+  return modules;
+}
+
+TEST(Executor, TensorsAndGradientsArriveAsTheyLieInMemory) {
+  constexpr int kMicroBatches = 4;
+  std::map<int, Turning> reference = three_turning();  // in one graph
+  for (int m = 0; m < kMicroBatches; ++m) {
+    std::vector<at::Tensor> passed;
+    for (int s = 0; s < 3; ++s) passed = reference.at(s).forward(m, passed);
+    passed[0].backward();
+  }
+  ASSERT_NE(*reference.at(2).taken, *reference.at(1).came_back);
+  for (const std::vector<int>& devices : {std::vector{0, 1, 2}, std::vector{0, 0, 1}, std::vector{0, 1, 0}}) {
+    for (const Way way : {Way::threads, Way::blocking, Way::memory}) {
+      for (const bool dynamic : {false, true}) {
+        std::map<int, Turning> modules = three_turning();
+        const ExecutorOptions options{.timeout = 60s, .dynamic_shapes = dynamic};
+        const Program program = program_of(chain(devices), kMicroBatches, 3);
+        for (const std::string& failure : run_all(program, modules, way, 1, options)) EXPECT_EQ(failure, "");
+        for (int s = 0; s < 3; ++s) {
+          EXPECT_EQ(*modules.at(s).taken, *reference.at(s).taken);
+          EXPECT_EQ(*modules.at(s).came_back, *reference.at(s).came_back);
+        }
+      }
+    }
+  }
+}
+
 TEST(Executor, RefusesWhatItCannotRun) {
   Exchange exchange;
   ThreadChannel channel(exchange, 0, Blocking::no);

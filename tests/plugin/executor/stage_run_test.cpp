@@ -89,15 +89,26 @@ TEST(StageRun, AnInputThatIsNeededStaysUntilTheBackward) {
   EXPECT_TRUE(at::equal(run.backward(2, ones())[0][0], at::full({3}, 6.0)));
 }
 
-TEST(StageRun, AGradientHasTheStridesOfItsInput) {
+TEST(StageRun, AGradientLiesInMemoryAsTheGraphMakesIt) {
   const ProgramStage stage = middle();
-  Module rows([](const at::Tensor& x) { return x.contiguous() * 2; });
-  StageRun run(stage, 1, rows);
-  run.forward(0, one(Message::from_here({at::rand({2, 3}).t().requires_grad_()})));
-  const at::Tensor gradient = run.backward(0, one(Message::from_here({at::ones({3, 2})})))[0][0];
-  EXPECT_EQ(gradient.sizes(), at::IntArrayRef({3, 2}));
-  EXPECT_EQ(gradient.strides(), at::IntArrayRef({1, 3}));
-  EXPECT_TRUE(at::equal(gradient, at::full({3, 2}, 2.0)));
+  const auto strides_of_gradient = [&](const at::Tensor& input, bool split,
+                                       const std::function<at::Tensor(const at::Tensor&)>& function) {
+    Module module(function);
+    StageRun run(stage, 1, module);
+    const at::Tensor made = run.forward(0, one(Message::from_here({at::Tensor(input).requires_grad_()})))[0];
+    const auto ones = [&] { return one(Message::from_here({at::ones(made.sizes())})); };
+    const at::Tensor gradient = (split ? run.backward_input(0, ones()) : run.backward(0, ones()))[0][0];
+    EXPECT_TRUE(at::equal(gradient, at::full({3, 2}, 2.0)));
+    return gradient.strides().vec();
+  };
+  const auto rows = [](const at::Tensor& x) { return x.contiguous() * 2; };
+  const auto columns = [](const at::Tensor& x) { return x.t().contiguous() * 2; };
+  for (const bool split : {false, true}) {
+    for (const at::Tensor& input : {at::rand({2, 3}).t(), at::rand({3, 2})}) {
+      EXPECT_EQ(strides_of_gradient(input, split, rows), (std::vector<std::int64_t>{2, 1}));
+      EXPECT_EQ(strides_of_gradient(input, split, columns), (std::vector<std::int64_t>{1, 3}));
+    }
+  }
 }
 
 TEST(StageRun, AnInputMayNotBeChangedInPlace) {

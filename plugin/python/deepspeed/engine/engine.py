@@ -26,6 +26,7 @@ from ..tell import announce
 from ..data.batches import Batches
 from .clipping import clip_as_partitioned
 from ..equal.compared import compare_with
+from ..stages.borders import lay_out_gradients
 from ..stages.copies import add_losses, watched_buffers
 from ..errors import OstinatoError
 from .batch_size import BatchSize
@@ -211,6 +212,7 @@ class PlanEngine(PlanData, BatchSize):
             if run.adapt is not None:
                 run.adapt.begins(self.global_steps)
             self.module.follow()
+            lay_out_gradients(run.stock_parts, self.module.layers_here())
             assert run.first_step is not None
             run.first_step.begin()
             run.readers.begin(data_iter)

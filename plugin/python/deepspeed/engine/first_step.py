@@ -8,9 +8,10 @@
         say(line)
 
 A border between stages rounds in two ways. Behind a layer that hands on several tensors with gradients,
-backwards start from all of them at once, or from one after the other. What arrives is contiguous, tensors and
-gradients alike, and kernels may sum in another order than over strides. So what matters are borders that
-either the plan or DeepSpeed's partition has, and not both.
+backwards start from all of them at once, or from one after the other: that matters where either the plan or
+DeepSpeed's partition cuts, and not both. Tensors and gradients with gaps in memory (slices, expanded ones)
+arrive without, and kernels may sum in another order over other strides: that matters where the plan alone cuts,
+as DeepSpeed sends no activation that is not contiguous (stages/borders.py has its gradients).
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class FirstStep:
         self._program, self._stages, self._parts, self._module = program, stages, parts, module
         self._hooks: list[RemovableHandle] = []
         self._several: set[int] = set()  # layers after which several tensors with gradients cross
-        self._strided: set[int] = set()  # layers after which something that is not contiguous crosses
+        self._gaps: set[int] = set()  # layers after which something that has gaps in memory crosses
         # As a backward begins: by layer, how often its buffers were written to.
         self._versions: dict[int, int] = {}
         self._written_again: set[int] = set()  # layers that write to buffers when a backward runs them again
@@ -54,9 +55,6 @@ class FirstStep:
         def look(module, inputs, outputs) -> None:
             if _gradients(outputs) > 1:
                 self._several.add(layer)
-            if _is_strided(outputs):
-                self._strided.add(layer)
-            self._look_at_gradients(outputs, layer)
 
         return look
 
@@ -70,8 +68,8 @@ class FirstStep:
         if _gradients(outputs) > 1 and self._starts_at_once(stage):
             self._several.add(last)
         leaves = any(self._stages[after].ranks != stage.ranks for after in stage.outputs)
-        if last + 1 not in self._parts and leaves and _is_strided(outputs):
-            self._strided.add(last)
+        if last + 1 not in self._parts and leaves and _has_gaps(outputs):
+            self._gaps.add(last)
 
     def _starts_at_once(self, stage: Stage) -> bool:
         """Its backward starts from all outputs together, and not from one after the other. O(instructions)."""
@@ -81,8 +79,8 @@ class FirstStep:
         """`layer` handed on `values`."""
 
         def look(gradient: torch.Tensor) -> None:
-            if _is_strided(gradient):
-                self._strided.add(layer)
+            if _has_gaps(gradient):
+                self._gaps.add(layer)
 
         for tensor in _tensors(values):
             if tensor.requires_grad:
@@ -113,10 +111,10 @@ class FirstStep:
             for layer in self._written_again & set(stage.layers)
             if planned_in_steps or not self._as_in_1f1b(stage, layer)
         }
-        of_ranks = zip(*everyones((self._several, self._strided, again)), strict=True)
-        several, strided, written = (sorted(set[int]().union(*layers)) for layers in of_ranks)
+        of_ranks = zip(*everyones((self._several, self._gaps, again)), strict=True)
+        several, gaps, written = (sorted(set[int]().union(*layers)) for layers in of_ranks)
         notes = [announce.several(several)] * bool(several and keeps_bits)
-        notes += [announce.strided(strided)] * bool(strided and keeps_bits)
+        notes += [announce.gaps(gaps)] * bool(gaps and keeps_bits)
         return notes + [announce.written_again(written)] * bool(written)
 
     def _as_in_1f1b(self, stage: Stage, layer: int) -> bool:
@@ -133,5 +131,6 @@ def _gradients(outputs: Any) -> int:
     return sum(t.requires_grad for t in _tensors(outputs)) if isinstance(outputs, tuple) else 1
 
 
-def _is_strided(values: Any) -> bool:
-    return any(not tensor.is_contiguous() for tensor in _tensors(values))
+def _has_gaps(values: Any) -> bool:
+    """Whether one of the tensors has gaps in memory, or lies over itself."""
+    return any(torch.empty_like(t, device="meta").stride() != t.stride() for t in _tensors(values))

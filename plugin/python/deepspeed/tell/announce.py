@@ -48,12 +48,11 @@ def several(layers: list[int]) -> str:
     )
 
 
-def strided(layers: list[int]) -> str:
-    """What rank 0 says after step 1 of layers whose output, or its gradient, is not contiguous (transposed,
-    for example)."""
+def gaps(layers: list[int]) -> str:
+    """What rank 0 says after step 1 of layers whose output, or its gradient, has gaps in memory."""
     return (
-        f"a tensor that passes from layer {', '.join(map(str, layers))} to the next, or its gradient, is not contiguous. A transfer makes it contiguous, "
-        f"and {ONE_CUTS}: expected: {SAME} {ROUNDED}"
+        f"a tensor that passes from layer {', '.join(map(str, layers))} to the next, or its gradient, is a slice or expanded. A transfer makes it "
+        f"contiguous, and the plan cuts the model there, but DeepSpeed's partition does not: expected: {SAME} {ROUNDED}"
     )
 
 

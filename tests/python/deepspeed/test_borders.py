@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gradients at borders of DeepSpeed's own partition that lie within a stage of the plan."""
+
+import torch
+from ostinato.deepspeed.stages.borders import lay_out_gradients
+from torch import nn
+
+
+def turned(x):
+    return x.t().contiguous()
+
+
+def strides_behind(layers: list, watched: int, parts: list[int]) -> tuple[int, ...]:
+    """How the gradient of the output of layer `watched` lies in memory."""
+    lay_out_gradients(parts, dict(enumerate(layers)))
+    seen = []
+    x = torch.randn(4, 6)
+    for index, layer in enumerate(layers):
+        x = layer(x)
+        if index == watched:
+            x.register_hook(lambda gradient: seen.append(gradient.stride()))
+    x.square().sum().backward()
+    return seen[0]
+
+
+def test_gradients_are_contiguous_where_deepspeed_cuts():
+    for cut in ([0, 1, 3], [0, 2, 3]):
+        # Layer 1 gives layer 0 a transposed gradient.
+        found = strides_behind([nn.Linear(6, 6), turned, nn.Tanh()], 0, cut)
+        assert found == ((6, 1) if cut[1] == 1 else (1, 4))
+    # Where both are functions, nothing can be said of either.
+    assert strides_behind([torch.sin, nn.Linear(6, 6), torch.tanh, turned], 2, [0, 3, 4]) == (1, 4)
+
+
+def test_a_module_that_two_layers_use_is_left_alone():
+    """It would lay out gradients at the other layer, too."""
+    twice = nn.Linear(6, 6)
+    lay_out_gradients([0, 1, 2], {0: twice, 1: twice})
+    assert not twice._forward_hooks and not twice._forward_pre_hooks
