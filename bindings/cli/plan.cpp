@@ -84,6 +84,8 @@ int plan_command(const std::vector<std::string>& args, Io& io) {
   const PartitionOptions on = arguments.on(options, io);
   const Profile profile = read_times(arguments.profile, io);
   JointOptions wanted = joint_options(options, on, arguments.micro_batches, profile);
+  if (wanted.search.robust_ppm > 0 && sizes.given())
+    throw UsageError("--robust cannot be combined with --sizes, which says how micro-batches differ");
   check_times(profile, wanted.partition, arguments.profile);
   check_apart({{"--output", outputs.plan}, {"--placement-output", outputs.placement}},
               {arguments.profile, arguments.devices, sizes.file, options.file()});

@@ -76,6 +76,9 @@ void resolve(OptionSet& options, Wanted& wanted) {
   wanted.points = static_cast<int>(options.integer("points"));
   if (wanted.search.method != "auto" && (wanted.choose || !wanted.pareto.empty()))
     throw UsageError("--method cannot be combined with --choose or --pareto");
+  if (wanted.search.robust_ppm > 0 &&
+      (wanted.choose || !wanted.pareto.empty() || wanted.steady_state || wanted.sizes.given()))
+    throw UsageError("--robust cannot be combined with --choose, --pareto, --steady-state or --sizes");
   wanted.sizes.check();
   if (wanted.sizes.effort > 0) wanted.search.effort = wanted.sizes.effort;
   if (wanted.sizes.given() &&

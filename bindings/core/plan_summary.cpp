@@ -109,6 +109,17 @@ std::string any_placement_line(const Plan& plan, Nanoseconds value) {
   return bound == 0 ? "" : line("any placement", proof(value, bound, bound == value));
 }
 
+double share_of(const Plan& plan) { return static_cast<double>(plan.search.robust.ppm) / 1e6; }
+
+std::string robust_line(const Plan& plan) {
+  const auto& robust = plan.search.robust;
+  if (robust.ppm == 0) return "";
+  return line("robust",
+              fmt::format("where times vary by up to {:g} %, 95 % of replays take at most {} ({} "
+                          "without --robust)",
+                          100 * share_of(plan), format_time(robust.within), format_time(robust.shortest)));
+}
+
 /// A search of modes or placements may be cut where that of what it takes was not.
 std::string cut_text(const Plan& plan) {
   if (!plan.search.cut_by_limit) return "";
@@ -208,6 +219,7 @@ std::string summary(const Plan& plan, const Placement& placement, double seconds
   text += sharing_line(plan, placement) + whole_step_line(plan, placement, facts) +
           reference_lines(plan, placement, value, until);
   if (plan.sizes.empty()) text += period_line(plan) + in_flight_line(plan, placement);
+  text += robust_line(plan);
   text += memory_line(plan, placement, facts.step_memory);
   if (plan.modes) text += modes_lines(plan);
   if (plan.any_placement) text += any_placement_line(plan, value);
@@ -254,6 +266,9 @@ Json summary_json(const Plan& plan, const Placement& placement, double seconds, 
   if (plan.capacity) {
     json["capacity"] = {{"memory", plan.capacity->memory}, {"lower_bound", plan.capacity->lower_bound}};
   }
+  if (const auto& robust = plan.search.robust; robust.ppm > 0)
+    json["robust"] = {
+        {"variation", share_of(plan)}, {"within", robust.within}, {"shortest", robust.shortest}};
   if (plan.any_placement) json["any_placement"] = {{"lower_bound", plan.any_placement->lower_bound}};
   if (const std::int64_t requests = requests_in_flight(plan, placement); requests > 0)
     json["requests_in_flight"] = requests;

@@ -172,6 +172,11 @@ SearchOptions search_options(const Options& options, int micro_batches) {
   result.threads = static_cast<int>(threads == 0 ? all : threads);
   result.seed = static_cast<std::uint64_t>(options.integer("seed"));
   result.method = options.text("method");
+  result.robust_ppm = options.scaled("robust", kMillion);
+  if (result.robust_ppm > 0 && result.objective != Objective::makespan)
+    throw UsageError("--robust is about the makespan: it cannot be combined with --objective");
+  if (result.robust_ppm > 0 && result.method != "auto")
+    throw UsageError("--method asks for one known schedule: it cannot be combined with --robust");
   return result;
 }
 
@@ -187,6 +192,7 @@ UnequalOptions unequal_options(const SearchOptions& options) {
 SimulateOptions simulate_options(const Options& options) {
   SimulateOptions result;
   result.jitter_ppm = options.scaled("jitter", kMillion);
+  result.unequal_ppm = options.scaled("unequal", kMillion);
   result.transfer_ppm = options.scaled("transfer_factor", kMillion);
   result.seed = static_cast<std::uint64_t>(options.integer("seed"));
   result.runs = static_cast<int>(options.integer("runs"));

@@ -18,6 +18,7 @@
 #include "search/partition/stages.h"
 #include "search/placement/quantity.h"
 #include "search/plan/proved.h"
+#include "search/robust.h"
 #include "search/shortest.h"
 #include "search/simulate/simulate.h"
 
@@ -243,6 +244,8 @@ void Judged::hold_less(Candidate& candidate) const {
   if (sharing_)
     candidate.shared = replayed_makespan(*candidate.placement, micro_batches(), candidate.plan->schedule);
   if (whole_value(candidate) > whole_value(before)) candidate = before;
+  if (options_.search.robust_ppm > 0)
+    candidate.plan = in_variation(*candidate.placement, within_a_part(1), {*before.plan, *candidate.plan});
 }
 
 std::size_t Judged::best() const {

@@ -84,7 +84,7 @@ class Judged {
   void search(Candidate& candidate, const SearchOptions& options);
   /// Where the shortest named schedule is shorter than any plan that was found, its candidate takes it.
   void take_upper();
-  /// As short a step in less memory.
+  /// As short a step in less memory, or for times that vary.
   void hold_less(Candidate& candidate) const;
   /// The shortest with its optimizer's step; of several, one with fewest blocks. On shared processors one
   /// with fewest blocks of those that are as short but for what a replay does not know: each block more is

@@ -120,6 +120,12 @@ struct Plan {
     std::uint64_t seed = 0;
     bool cut_by_limit = false;  ///< more time may find a better plan; never of one that is proved optimal
     std::vector<std::string> untried = {};  ///< named schedules, because the time was up; not in the file
+    /// Where it was chosen for times that vary by up to `ppm`; not in the file.
+    struct Robust {
+      std::int64_t ppm = 0;      ///< 0: it was not
+      Nanoseconds within = 0;    ///< 95 % of its replays are not longer
+      Nanoseconds shortest = 0;  ///< and of those of the plan that a search takes otherwise
+    } robust = {};
   } search;
   std::optional<TakenModes> modes;            ///< where the search chose among the modes of the placement
   std::optional<WithinCapacity> capacity;     ///< where the memory was held below that of the placement

@@ -40,6 +40,7 @@ struct SearchOptions {
   std::uint64_t seed = 0;
   int effort = 100;             ///< percent of the usual work of a search that does not meet its bound
   Nanoseconds below = 0;        ///< only plans whose objective is below this are wanted; 0: any
+  std::int64_t robust_ppm = 0;  ///< > 0: as short a plan for times that vary by up to this (robust.h)
   std::string method = "auto";  ///< or the name of one schedule (named.h)
   std::function<void(const Progress&)> progress = {};
   const std::atomic<bool>* stop = nullptr;  ///< set it (Ctrl-C) and search returns the best plan so far

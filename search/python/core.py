@@ -125,6 +125,7 @@ def search(
     threads: int = 0,
     seed: int = 0,
     method: str = "auto",
+    robust: float = 0,
     choose: bool = False,
     progress: Progress | None = None,
 ) -> Plan:
@@ -133,6 +134,7 @@ def search(
 
     `objective`: "makespan", "span" or "latency". `time_limit`: seconds until the best so far is taken; 0:
     none. `threads`: 0 is all; the plan does not depend on it. `method`: a named schedule instead of a search.
+    `robust`: of plans that are as short, the one that times which vary by up to this share stretch the least.
     `choose`: among the placement's modes, too.
     """
     options = {
@@ -141,6 +143,7 @@ def search(
         "threads": threads,
         "seed": seed,
         "method": method,
+        "robust": robust,
         "choose": choose,
     }
     check_counts(micro_batches=micro_batches)
@@ -348,6 +351,7 @@ def plan(
     threads: int = 0,
     seed: int = 0,
     method: str = "auto",
+    robust: float = 0,
     max_chunks: int = 64,
     without: Sequence[str] = (),
     only: Sequence[str] = (),
@@ -380,7 +384,7 @@ def plan(
     shortest.
     """
     options = {
-        "objective": objective, "time_limit": time_limit, "threads": threads, "seed": seed, "method": method, "max_chunks": max_chunks,
+        "objective": objective, "time_limit": time_limit, "threads": threads, "seed": seed, "method": method, "robust": robust, "max_chunks": max_chunks,
         "without": list(without), "only": list(only), "exact_losses": exact_losses, "fixed_ends": fixed_ends, "replicas": replicas,
         "fewer_devices": fewer_devices, "all_devices": all_devices, "shard": shard, "inference": inference,
         "split_backward": split_backward, "allow_incomplete": allow_incomplete,
@@ -459,12 +463,14 @@ def simulate(
     sizes: Sequence[MicroBatch] | str | PathLike[str] | None = None,
     size: int = 1,
     jitter: float = 0,
+    unequal: float = 0,
     transfer_factor: float = 1,
     runs: int = 100,
     seed: int = 0,
 ) -> Simulation:
-    """Replays the plan's order on each device with times that vary by up to the share `jitter`, and transfers
-    that take `transfer_factor` times as long. The same seed gives the same makespans.
+    """Replays the plan's order on each device with times that vary by up to the share `jitter`, those of all
+    blocks of a micro-batch alike by up to `unequal`, and transfers that take `transfer_factor` times as long.
+    The same seed gives the same makespans.
 
     `sizes` and `size`: other micro-batches than the plan's, as for `search_sizes()`, as many as it has.
     Raises InputError where a device has not the memory for them in this order.
@@ -472,7 +478,13 @@ def simulate(
     >>> simulate(search(placement("v", devices=2), micro_batches=4)).at(100)
     15000
     """
-    options = {"jitter": jitter, "transfer_factor": transfer_factor, "runs": runs, "seed": seed}
+    options = {
+        "jitter": jitter,
+        "unequal": unequal,
+        "transfer_factor": transfer_factor,
+        "runs": runs,
+        "seed": seed,
+    }
     batches = [] if sizes is None else _micro_batches(plan.placement, sizes, size)
     if sizes is not None and not batches:
         raise UsageError("sizes are empty; a step has at least one micro-batch")

@@ -14,23 +14,12 @@
 namespace ostinato {
 namespace {
 
-/// A uniform number in [-range, range], the same for the same seed, run and step wherever it is asked for.
-std::int64_t vary(std::uint64_t seed, int run, int step, std::int64_t range) {
+/// A uniform number in [-range, range], the same for the same seed, run and thing wherever it is asked for.
+std::int64_t vary(std::uint64_t seed, int run, std::int64_t thing, std::int64_t range) {
   const std::uint64_t bits =
-      mixed(mixed(mixed(seed) + static_cast<std::uint64_t>(run)) + static_cast<std::uint64_t>(step));
+      mixed(mixed(mixed(seed) + static_cast<std::uint64_t>(run)) + static_cast<std::uint64_t>(thing));
   const auto width = 2 * static_cast<unsigned __int128>(range) + 1;
   return static_cast<std::int64_t>((width * bits) >> 64) - range;
-}
-
-/// Of every step in one run, alone on its devices.
-std::vector<Nanoseconds> varied_times(const Placement& placement, const StepGraph& graph,
-                                      const SimulateOptions& options, int run) {
-  std::vector<Nanoseconds> times(graph.size());
-  for (int s = 0; s < graph.size(); ++s) {
-    const std::int64_t share = kMillion + vary(options.seed, run, s, options.jitter_ppm);
-    times[s] = scaled_time(placement.blocks[graph.step(s).block].time, share);
-  }
-  return times;
 }
 
 /// The makespan of one replay where every device has a processor of its own.
@@ -53,8 +42,8 @@ void check_longest(const Placement& placement, int micro_batches, const Simulate
   __int128 longest = 0;
   for (std::size_t b = 0; b < placement.blocks.size(); ++b) {
     const Block& block = placement.blocks[b];
-    longest += scaled_wide(block.time, kMillion + options.jitter_ppm) *
-               static_cast<__int128>(placement.hosts.empty() ? 1 : block.devices.size());
+    longest += scaled_wide(block.time, kMillion + options.jitter_ppm) * (kMillion + options.unequal_ppm) /
+               kMillion * static_cast<__int128>(placement.hosts.empty() ? 1 : block.devices.size());
     for (const Dependency& input : block.after)
       longest += scaled_wide(placement.transfer(input, static_cast<int>(b)), options.transfer_ppm);
   }
@@ -83,6 +72,20 @@ Nanoseconds longest_on_hosts(const Placement& placement, const std::vector<Nanos
 
 }  // namespace
 
+std::vector<Nanoseconds> varied_times(const Placement& placement, int micro_batches,
+                                      const SimulateOptions& options, int run) {
+  std::vector<Nanoseconds> times;
+  for (int m = 0; m < micro_batches; ++m) {
+    const std::int64_t alike = kMillion + vary(options.seed, run, -1 - m, options.unequal_ppm);
+    for (const Block& block : placement.blocks) {
+      const std::int64_t step = static_cast<std::int64_t>(times.size());
+      const std::int64_t own = kMillion + vary(options.seed, run, step, options.jitter_ppm);
+      times.push_back(scaled_time(scaled_time(block.time, own), alike));
+    }
+  }
+  return times;
+}
+
 Simulation simulate(const Placement& placement, int micro_batches,
                     const std::vector<ScheduledBlock>& schedule, const SimulateOptions& options) {
   check_longest(placement, micro_batches, options);
@@ -92,7 +95,7 @@ Simulation simulate(const Placement& placement, int micro_batches,
   std::optional<SharedReplay> shared;
   if (!placement.hosts.empty()) shared.emplace(placement, graph);
   for (int run = 0; run < options.runs; ++run) {
-    const std::vector<Nanoseconds> times = varied_times(placement, graph, options, run);
+    const std::vector<Nanoseconds> times = varied_times(placement, micro_batches, options, run);
     result.makespans.push_back(shared ? shared->run(times, options.transfer_ppm)
                                       : replay(graph, times, options.transfer_ppm));
   }

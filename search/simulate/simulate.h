@@ -22,6 +22,8 @@ namespace ostinato {
 
 struct SimulateOptions {
   std::int64_t jitter_ppm = 0;  ///< each block's time varies by up to this share of it, in millionths
+  std::int64_t unequal_ppm =
+      0;  ///< and all blocks of a micro-batch alike by up to this, as of longer sequences
   std::int64_t transfer_ppm = 1'000'000;  ///< transfers take this many millionths of their time
   std::uint64_t seed = 0;
   int runs = 1;
@@ -42,6 +44,10 @@ struct Simulation {
 /// O(runs * (steps + dependencies)).
 Simulation simulate(const Placement& placement, int micro_batches,
                     const std::vector<ScheduledBlock>& schedule, const SimulateOptions& options);
+
+/// The time of each step in replay `run`, by micro_batch * blocks + block. O(steps).
+std::vector<Nanoseconds> varied_times(const Placement& placement, int micro_batches,
+                                      const SimulateOptions& options, int run);
 
 /// The makespan of the schedule's orders with the placement's times: the planned one, but for what sharing
 /// processors costs. Throws as simulate().

@@ -35,9 +35,11 @@ MICRO_BATCHES = 16
 MS = 1_000_000
 
 
-def chain(stages: int, room: int | None, forward: int = 1, transfer: int = 0) -> ostinato.Placement:
+def chain(
+    stages: int, room: int | None, forward: int = 1, transfer: int = 0, times: dict[str, int] | None = None
+) -> ostinato.Placement:
     """One stage a device; the first holds `room` micro-batches, each later one fewer, but one at least. Times
-    in ns."""
+    in ns; `times`: of each block, if a backward does not take twice the forward."""
     lines = [
         'format = "ostinato-placement/1"',
         'name = "chain"',
@@ -55,7 +57,8 @@ def chain(stages: int, room: int | None, forward: int = 1, transfer: int = 0) ->
         lines += [
             f'[[blocks]]\nname = "{name}{s}"\nstage = "s{s}"\nkind = "{kind}"\ndevices = [{s}]\nmemory = {memory}'
         ]
-        lines += [f"time = {forward if name == 'F' else 2 * forward}"]
+        usual = forward if name == "F" else 2 * forward
+        lines += [f"time = {times[f'{name}{s}'] if times else usual}"]
         lines += [f"after = [{', '.join(after)}]"]
         last = f"{name}{s}"
     return ostinato.Placement.from_text("\n".join(lines))
@@ -132,6 +135,25 @@ def of_trace(steps: dict[str, list[dict]]) -> None:
     )
 
 
+def one_plan(steps: dict[str, list[dict]]) -> None:
+    """For all steps: nothing is known of a step's micro-batches but their mean."""
+    of_steps = [pipelines(step) for step in steps.values()]
+    every = [one["times"] for mine in of_steps for pipeline in mine for one in pipeline]
+    mean = {block: round(statistics.mean(times[block] for times in every)) for block in every[0]}
+    print("trace: one plan for all steps, ms: makespan, mean and 95 % of pipelines, mean of the slowest")
+    for room in (2, 3):
+        for robust in (0, 0.2, 0.4, 0.8):
+            placement = chain(2, room, times=mean)
+            plan = ostinato.search(placement, micro_batches=len(of_steps[0][0]), robust=robust)
+            assert ostinato.verify(plan)
+            took = [[ostinato.simulate(plan, sizes=one, runs=1).at(100) for one in mine] for mine in of_steps]
+            all_of_them = sorted(time / MS for mine in took for time in mine)
+            print(
+                f"  room {room}, robust {robust:<3}: {plan.makespan / MS:8.1f} {statistics.mean(all_of_them):8.1f} "
+                f"{all_of_them[len(all_of_them) * 95 // 100]:8.1f} {statistics.mean(max(mine) for mine in took) / MS:8.1f}"
+            )
+
+
 def balanced(mine: list[list[dict]], row, took: list[float]) -> None:
     """The micro-batches of all pipelines dealt out, as many each."""
     every = [one for pipeline in mine for one in pipeline]
@@ -177,4 +199,6 @@ def of_generator() -> None:
 if __name__ == "__main__":
     of_generator()
     if len(sys.argv) > 1:
-        of_trace(json.loads(Path(sys.argv[1]).read_text())["steps"])
+        trace = json.loads(Path(sys.argv[1]).read_text())["steps"]
+        one_plan(trace)
+        of_trace(trace)

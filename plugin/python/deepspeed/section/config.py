@@ -52,6 +52,7 @@ class Search(BaseModel):
     seed: int | None = Field(default=None, ge=0)
     objective: Literal["makespan", "span", "latency"] | None = None
     method: str | None = Field(default=None, min_length=1)
+    robust: float | None = Field(default=None, ge=0, le=1)  # by how much times vary
     device_memory: str | None = Field(
         default=None, min_length=1
     )  # "40GiB"; default: what the accelerator has
@@ -227,6 +228,10 @@ def _check_sizes(section: Section, ways: list[str], where: str) -> None:
     elif section.search is not None and (section.search.objective or "makespan") != "makespan":
         raise OstinatoError(
             f'{where}: "objective" in "search" does not go with "sizes", which always minimises the makespan of each step'
+        )
+    elif section.search is not None and section.search.robust:
+        raise OstinatoError(
+            f'{where}: "robust" in "search" does not go with "sizes", which plans each step for the micro-batches that it has'
         )
     elif section.placement and section.plan is None:
         for key in sorted((section.search or Search()).model_fields_set - OF_ORDERS):

@@ -246,7 +246,9 @@ def _of_placement(wanted: Search, placement: Path, size: Size) -> Plan:
 
 
 def _on(placement: Placement, wanted: Search, micro_batches: int) -> Plan:
-    options = wanted.model_dump(include={"time_limit", "threads", "seed", "method"}, exclude_none=True)
+    options = wanted.model_dump(
+        include={"time_limit", "threads", "seed", "method", "robust"}, exclude_none=True
+    )
     return search(placement, micro_batches=micro_batches, **{"time_limit": 2, **options})
 
 
