@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import nn
 
+from ostinato.errors import size
 from ostinato.profile import Job, profile_layers
 from ostinato.profile.views.page import html
 from ostinato.profile.views.perfetto import perfetto
-from ostinato.profile.views.table import size
 from ostinato.profile.views.timeline import ranks_of, runs_of
 from support.pages import evaluate, look
 
@@ -68,7 +68,8 @@ def test_the_page_has_axes_and_a_legend(profile):
     for left, milliseconds in marks:
         assert float(milliseconds) * 1e6 == pytest.approx(float(left) / 100 * total, abs=total / 1000)
     assert len({milliseconds for _, milliseconds in marks}) == len(marks)
-    peaks = [f"{size(rank.peak())}B" for rank in ranks_of(profile, 2)]
+    peaks = [size(rank.peak()) for rank in ranks_of(profile, 2)]
+    assert any(peak.endswith(" KiB") for peak in peaks) and not re.search(r"[\d.]+[KMG]B\b", text)
     assert re.findall(r'<span style="bottom:100%">(.*?)</span>', text) == peaks
     named = re.findall(r'<i style="background:.*?"></i>(.*?)</span>', text)
     kept = [row.name for row in profile.layers if row.kept]

@@ -9,9 +9,9 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from ostinato.errors import counted
+from ostinato.errors import counted, size
 from ostinato.profile.measure.owners import GRADIENTS, OPTIMIZER, PARAMETERS, RECEIVED, WORKSPACE, Recording
-from ostinato.profile.views.table import milliseconds, size
+from ostinato.profile.views.table import milliseconds
 from ostinato.profile.views.timeline import PHASES, LayerRun, RankTimeline, Slice, ranks_of, runs_of
 
 HERE = Path(__file__).parent
@@ -103,7 +103,7 @@ def memory(rank: RankTimeline) -> Iterator[str]:
         for owner, kept in moment.held:
             height = 100 * kept / highest
             base -= height
-            title = escape(f"{owner}: {size(kept)}B {moment.when}")
+            title = escape(f"{owner}: {size(kept)} {moment.when}")
             box = f'x="{x:.3f}" y="{base:.3f}" width="{width:.3f}" height="{height:.3f}"'
             yield f'<rect {box} fill="{colours.get(owner, OTHER)}"><title>{title}</title></rect>'
 
@@ -118,13 +118,13 @@ def source_of(rank: RankTimeline) -> str:
 
 def memory_of_rank(rank: RankTimeline) -> Iterator[str]:
     layers = f"layers {rank.rows[0].index} to {rank.rows[-1].index}"
-    owners = ", ".join(f"{owner} {size(held)}B" for owner, held in rank.static) or "nothing"
+    owners = ", ".join(f"{owner} {size(held)}" for owner, held in rank.static) or "nothing"
     highest = rank.peak()
-    yield f"<p>Rank {rank.number}, {layers}: at most {size(highest)}B; always in use: {owners}; {source_of(rank)}</p>"
+    yield f"<p>Rank {rank.number}, {layers}: at most {size(highest)}; always in use: {owners}; {source_of(rank)}</p>"
     yield '<div class="memory"><svg viewBox="0 0 1000 100" preserveAspectRatio="none">'
     yield from memory(rank)
     levels = "".join(
-        f'<span style="bottom:{share}%">{size(highest * share // 100)}B</span>' for share in (0, 50, 100)
+        f'<span style="bottom:{share}%">{size(highest * share // 100)}</span>' for share in (0, 50, 100)
     )
     yield f'</svg><div class="levels">{levels}</div></div>'
 
@@ -139,12 +139,7 @@ def layer_rows(profile: Any) -> Iterator[str]:
             row.parameters,
             row.output_bytes,
         )
-        cells = (
-            row.name,
-            milliseconds(row.forward),
-            milliseconds(row.backward),
-            *(f"{size(s)}B" for s in sizes),
-        )
+        cells = (row.name, milliseconds(row.forward), milliseconds(row.backward), *map(size, sizes))
         yield "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>"
 
 
