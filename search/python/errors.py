@@ -49,7 +49,7 @@ def counted(count: int, of: str) -> str:
 def size(count: float) -> str:
     """Bytes for people: "912.4 KiB"."""
     for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024:
+        if round(count, 1) < 1024:
             return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1024
     return f"{count:.1f} TiB"

@@ -29,8 +29,8 @@ def profile():
 
 
 def test_sizes():
-    assert [short_size(n) for n in (0, 1023, 1024, 1536, 3 << 20, 5 << 30, 5 << 40)] == [
-        "0", "1023", "1.0Ki", "1.5Ki", "3.0Mi", "5.0Gi", "5.0Ti"
+    assert [short_size(n) for n in (0, 1023, 1024, 1536, (1 << 20) - 1, 3 << 20, 5 << 30, 5 << 40)] == [
+        "0", "1023", "1.0Ki", "1.5Ki", "1.0Mi", "3.0Mi", "5.0Gi", "5.0Ti"
     ]  # fmt: skip
 
 
