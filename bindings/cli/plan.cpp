@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <string>
 #include <utility>
 
@@ -15,7 +16,9 @@
 #include "bindings/core/planned.h"
 #include "bindings/core/requests.h"
 #include "bindings/core/step_sizes.h"
+#include "search/files/error.h"
 #include "search/files/file.h"
+#include "search/profile/cluster_toml.h"
 
 namespace ostinato::cli {
 namespace {
@@ -41,6 +44,15 @@ void print(const Planned& planned, const Profile& profile, const Outputs& output
   Json object = {{"status", status}, {"output", outputs.plan}, {"placement_output", outputs.placement}};
   object.update(planned_json(planned, profile, until));
   print_json(object, io);
+}
+
+/// What does not fit, and beside it what a device file says in its own units.
+InfeasibleError with_amounts(const InfeasibleError& error, const std::string& devices) {
+  std::string text = error.what();
+  if (std::error_code none; std::filesystem::is_regular_file(devices, none))
+    for (const std::string& line : memory_as_written(read_file(devices, kMaxClusterBytes), devices))
+      text += "\n  " + line;
+  return InfeasibleError(text);
 }
 
 }  // namespace
@@ -104,8 +116,14 @@ int plan_command(const std::vector<std::string>& args, Io& io) {
   if (sizes.effort > 0) for_sizes.effort = sizes.effort;
   UnequalOptions unequal = unequal_options(for_sizes);
   unequal.keep_order = sizes.keep_order;
-  const Planned planned = sizes.given() ? plan_sizes(profile, wanted, step, unequal, searcher)
-                                        : plan_profile(profile, wanted, searcher);
+  const Planned planned = [&] {
+    try {
+      return sizes.given() ? plan_sizes(profile, wanted, step, unequal, searcher)
+                           : plan_profile(profile, wanted, searcher);
+    } catch (const InfeasibleError& error) {
+      throw with_amounts(error, arguments.devices);
+    }
+  }();
   const Candidate& best = planned.best();
   save(planned, outputs, io);
   if (!io.quiet) io.err << whole_backward_lines(profile, best.options, best.cuts->stages);

@@ -177,7 +177,9 @@ int show_command(const std::vector<std::string>& args, Io& io) {
   set_window(options, asked, plan.makespan);
   if (line.given("--devices"))
     options.devices = devices_of(asked.devices, static_cast<int>(placement.devices.size()));
-  if (!asked.page.file.empty()) write_page(asked.page, files.plan, plan, placement);
+  if (!asked.page.file.empty())
+    for (const std::string& why : write_page(asked.page, files.plan, plan, placement))
+      io.err << "ostinato show: not drawn: " << printable(why) << '\n';
   if (!asked.svg.empty()) write_file(asked.svg, show_svg(plan, placement));
   if (!asked.perfetto.empty()) write_file(asked.perfetto, show_perfetto(plan, placement));
   if (line.json) {

@@ -84,15 +84,24 @@ std::vector<std::string> files_of(const PageRequest& asked) {
   return files;
 }
 
-void write_page(const PageRequest& asked, const std::string& path, const Plan& plan,
-                const Placement& placement) {
+std::vector<std::string> write_page(const PageRequest& asked, const std::string& path, const Plan& plan,
+                                    const Placement& placement) {
   std::vector<Beside> others;
-  for (const std::string& what : asked.against) others.push_back(beside(what, asked, plan, placement));
+  std::vector<std::string> not_drawn;
+  for (const std::string& what : asked.against) {
+    try {
+      others.push_back(beside(what, asked, plan, placement));
+    } catch (const UsageError& error) {
+      if (!is_schedule(what)) throw;
+      not_drawn.emplace_back(error.what());
+    }
+  }
   std::optional<MeasuredStep> step;
   if (!asked.trace.empty()) step = measured_step(asked.trace, path, plan, placement);
   std::vector<ShownPlan> shown = {{path, plan, placement}};
   for (const Beside& other : others) shown.push_back({other.title, other.plan, other.placement});
   write_file(asked.file, show_html(shown, step));
+  return not_drawn;
 }
 
 }  // namespace ostinato::cli

@@ -22,9 +22,10 @@ struct PageRequest {
 /// What the page is read from, beside the plan. Throws InputError where a trace or a placement is missing.
 std::vector<std::string> files_of(const PageRequest& asked);
 
-/// Throws UsageError where nothing is called like one of `against`, or the placement has no such schedule,
-/// and InputError where a file is wrong or the trace is of another plan. `path`: the file of `plan`.
-void write_page(const PageRequest& asked, const std::string& path, const Plan& plan,
-                const Placement& placement);
+/// Returns why schedules of `against` are missing: the placement has none of that name. Throws UsageError
+/// where nothing is called like one of `against`, and InputError where a file is wrong or the trace is of
+/// another plan. `path`: the file of `plan`.
+std::vector<std::string> write_page(const PageRequest& asked, const std::string& path, const Plan& plan,
+                                    const Placement& placement);
 
 }  // namespace ostinato::cli

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ostinato.errors import Error, Status, counted, fail, fail_usage, printable
+from ostinato.errors import Error, Status, counted, fail, fail_usage, printable, size
 
 if TYPE_CHECKING:
     from ostinato.deepspeed.save.contents import Contents
@@ -50,14 +50,6 @@ def parser() -> argparse.ArgumentParser:
     )
     p.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     return p
-
-
-def size(count: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024:
-            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} TiB"
 
 
 def summary(contents: Contents, root: Path) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError, model_validator
 
-from ostinato.errors import Error, counted
+from ostinato.errors import Error, counted, size
 from ostinato.trace_events import TraceEvents
 
 COMPUTE = ("F", "B", "I", "W")
@@ -162,7 +162,7 @@ def _read(path: Path) -> RankTrace:
         with open(path, "rb") as file:
             text = file.read(MOST_BYTES + 1)
         if len(text) > MOST_BYTES:
-            raise TraceError(f"{path}: larger than {MOST_BYTES} bytes")
+            raise TraceError(f"{path}: larger than {size(MOST_BYTES)}")
         return RankTrace.model_validate(json.loads(text.decode()))
     except OSError as error:
         raise TraceError(f"{path}: cannot be read: {error.strerror}") from error

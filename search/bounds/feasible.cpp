@@ -9,6 +9,7 @@
 
 #include "search/files/counted.h"
 #include "search/files/error.h"
+#include "search/placement/quantity.h"
 
 namespace ostinato {
 namespace {
@@ -43,9 +44,10 @@ std::string too_much_at_once(const Instance& in, const std::vector<Held>& held, 
   for (const int b : in.blocks_on(d)) {
     // What takes and gives back at one instant holds nothing after it.
     if (in.time(b) == 0 || needed[b] <= in.room(d)) continue;
+    const auto [wanted, left] = format_apart(static_cast<Bytes>(needed[b]), in.room(d));
     return fmt::format(
-        "while block {} runs, its micro-batch alone needs {} bytes, but static memory leaves only {}",
-        in.placement().blocks[b].name, static_cast<Bytes>(needed[b]), in.room(d));
+        "while block {} runs, its micro-batch alone needs {}, but static memory leaves only {}",
+        in.placement().blocks[b].name, wanted, left);
   }
   return "";
 }
@@ -203,8 +205,9 @@ std::string what_cannot_fit(const Instance& in, const Bounds& bounds, int micro_
     }
     const __int128 kept = left_behind(in, d);
     if (kept * micro_batches <= in.room(d)) continue;
-    return device + fmt::format("{}: each keeps {} bytes to the end, but static memory leaves only {}",
-                                counted(micro_batches, "micro-batch"), static_cast<Bytes>(kept), in.room(d));
+    return device + fmt::format("{}: each keeps {} to the end, but static memory leaves only {}",
+                                counted(micro_batches, "micro-batch"),
+                                format_memory(static_cast<Bytes>(kept)), format_memory(in.room(d)));
   }
   return "";
 }

@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "search/files/counted.h"
+#include "search/placement/quantity.h"
 
 namespace ostinato::checker {
 namespace {
@@ -124,18 +125,20 @@ void check_memory(const Timetable& table, Report& report) {
   for (int d = 0; d < table.devices(); ++d) {
     const Device& device = table.placement().devices[d];
     if (device.static_memory > device.memory) {
-      report.fail(fmt::format("{} always holds {} bytes, {} more than its {}", table.device_name(d),
-                              device.static_memory, device.static_memory - device.memory, device.memory));
+      report.fail(fmt::format("{} always holds {}, {} more than its {}", table.device_name(d),
+                              format_memory(device.static_memory),
+                              format_memory(device.static_memory - device.memory),
+                              format_memory(device.memory)));
       continue;
     }
     const MemoryChange* over = nullptr;
     const Wide peak = peak_of(device, changes[d], &over);
     if (over == nullptr || device.memory == kUnlimited) continue;
-    report.fail(
-        fmt::format("{} exceeds its {} bytes from {} ns on, when {} starts there; at its peak it exceeds "
-                    "them by {} bytes",
-                    table.device_name(d), device.memory, over->at,
-                    table.step_name(over->block, over->micro_batch), to_text(peak - device.memory)));
+    report.fail(fmt::format(
+        "{} exceeds its {} from {} ns on, when {} starts there; at its peak it exceeds them by {}",
+        table.device_name(d), format_memory(device.memory), over->at,
+        table.step_name(over->block, over->micro_batch),
+        format_memory(static_cast<Bytes>(std::min<Wide>(peak - device.memory, kUnlimited - 1)))));
   }
 }
 

@@ -31,6 +31,9 @@ class InputError : public std::runtime_error {
                                     : (file.empty() ? message : file + ": " + message)),
         file_(file),
         line_(line) {}
+  /// At the place of `first`, with a text that names more (faults.h).
+  InputError(const InputError& first, const std::string& text)
+      : std::runtime_error(text), file_(first.file_), line_(first.line_) {}
 
   const std::string& file() const { return file_; }  ///< "": of no file
   int line() const { return line_; }                 ///< 0: of the file as a whole

@@ -190,7 +190,11 @@ std::string read_file(const std::filesystem::path& path, std::size_t max_bytes) 
     if (got == 0) return bytes;
     bytes.append(buffer.data(), got);
     if (bytes.size() > max_bytes) {
-      throw InputError(path.string(), 0, "is larger than " + std::to_string(max_bytes) + " bytes");
+      constexpr std::size_t mebibyte = std::size_t{1} << 20;
+      throw InputError(
+          path.string(), 0,
+          "is larger than " + (max_bytes % mebibyte == 0 ? std::to_string(max_bytes / mebibyte) + " MiB"
+                                                         : std::to_string(max_bytes) + " bytes"));
     }
   }
 }

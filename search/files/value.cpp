@@ -162,6 +162,18 @@ std::int64_t integer_in(const Value& value, const std::string& file, const std::
   return value.integer;
 }
 
+namespace {
+
+/// "a profile" of "ostinato-profile/1".
+std::string kind_of(std::string_view format) {
+  const std::size_t begin = format.find('-') + 1;
+  const std::string name(format.substr(begin, format.find('/') - begin));
+  if (name == "devices") return "a device file";
+  return (name.starts_with('o') ? "an " : "a ") + name + (name.ends_with('s') ? " file" : "");
+}
+
+}  // namespace
+
 void check_format(const Value& root, const std::string& file, std::string_view expected) {
   if (root.kind != ValueKind::object) {
     throw InputError(file, root.line, "the file must hold a table, not " + std::string(to_string(root.kind)));
@@ -169,7 +181,8 @@ void check_format(const Value& root, const std::string& file, std::string_view e
   const auto key = std::find(root.keys.begin(), root.keys.end(), "format");
   if (key == root.keys.end()) {
     throw InputError(file, root.line,
-                     "no 'format'; " + in_quotes(expected) + " is expected here: is this the right file?");
+                     "this is not " + kind_of(expected) + ": it has no 'format', where " +
+                         in_quotes(expected) + " is expected; is it the right file?");
   }
   const Value& format = root.items[key - root.keys.begin()];
   if (format.kind == ValueKind::text && format.text == expected) return;
@@ -181,15 +194,31 @@ void check_format(const Value& root, const std::string& file, std::string_view e
 }
 
 Fields::Fields(const Value& object, const std::string& file, std::string_view what,
-               std::initializer_list<std::string_view> known)
-    : object_(object), file_(file), what_(what) {
+               std::initializer_list<std::string_view> known, Faults* faults)
+    : object_(object), file_(file), what_(what), faults_(faults) {
   if (object.kind != ValueKind::object) {
     fail(nullptr, std::string(what) + " must be a table, not " + to_string(object.kind));
   }
+  Faults unknown;
+  Faults& told = faults == nullptr ? unknown : *faults;
   for (std::size_t i = 0; i < object.keys.size(); ++i) {
-    if (std::find(known.begin(), known.end(), object.keys[i]) != known.end()) continue;
-    fail(&object.items[i], "unknown key " + in_quotes(object.keys[i]) + " in " + std::string(what) +
-                               did_you_mean(object.keys[i], known));
+    if (told.full() || std::find(known.begin(), known.end(), object.keys[i]) != known.end()) continue;
+    told.add(InputError(file, object.items[i].line,
+                        "unknown key " + in_quotes(object.keys[i]) + " in " + std::string(what) +
+                            did_you_mean(object.keys[i], known)));
+  }
+  unknown.raise();
+}
+
+template <typename T, typename Read>
+T Fields::kept(T otherwise, const Read& read) const {
+  if (faults_ == nullptr) return read();
+  try {
+    return read();
+  } catch (const InputError& fault) {
+    faults_->add(fault);
+    sound_ = false;
+    return otherwise;
   }
 }
 
@@ -213,13 +242,19 @@ const Value& Fields::need(std::string_view key, ValueKind kind) const {
   return value;
 }
 
-const std::string& Fields::text(std::string_view key) const { return need(key, ValueKind::text).text; }
+const std::string& Fields::text(std::string_view key) const {
+  static const std::string none;
+  return kept<const std::string&>(none,
+                                  [&]() -> const std::string& { return need(key, ValueKind::text).text; });
+}
 
 std::string Fields::text_or(std::string_view key, const std::string& absent) const {
   return find(key) == nullptr ? absent : text(key);
 }
 
-bool Fields::boolean(std::string_view key) const { return need(key, ValueKind::boolean).integer != 0; }
+bool Fields::boolean(std::string_view key) const {
+  return kept(false, [&] { return need(key, ValueKind::boolean).integer != 0; });
+}
 
 double Fields::decimal(std::string_view key) const {
   const Value& value = need_any(key);
@@ -234,7 +269,7 @@ double Fields::decimal(std::string_view key) const {
 }
 
 std::int64_t Fields::integer(std::string_view key, std::int64_t low, std::int64_t high) const {
-  return integer_in(need_any(key), file_, in_quotes(key), low, high);
+  return kept(low, [&] { return integer_in(need_any(key), file_, in_quotes(key), low, high); });
 }
 
 std::uint64_t Fields::unsigned_integer(std::string_view key) const {
@@ -271,11 +306,11 @@ std::int64_t Fields::scale(const Value& value, std::string_view key, std::int64_
 std::int64_t Fields::scaled(std::string_view key, std::int64_t factor, std::int64_t low,
                             std::int64_t absent) const {
   const Value* value = find(key);
-  return value == nullptr ? absent : scale(*value, key, factor, low);
+  return value == nullptr ? absent : kept(absent, [&] { return scale(*value, key, factor, low); });
 }
 
 std::int64_t Fields::scaled(std::string_view key, std::int64_t factor, std::int64_t low) const {
-  return scale(need_any(key), key, factor, low);
+  return kept(low, [&] { return scale(need_any(key), key, factor, low); });
 }
 
 void Fields::fail(const Value* at, const std::string& message) const {

@@ -7,7 +7,8 @@
 //   device.name = fields.text("name");                               // refuses a missing key or a number
 //   device.memory = fields.scaled("memory", 1024, 0, kUnlimited);    // optional, "12.5" -> 12800
 //
-// Every refusal is an InputError "file:line: what is wrong; what would be right".
+// Every refusal is an InputError "file:line: what is wrong; what would be right". Where Fields is given
+// Faults, its getters leave the refusal there, and the reader goes on with the next field.
 
 #include <cstdint>
 #include <initializer_list>
@@ -17,6 +18,7 @@
 #include <vector>
 
 #include "search/files/error.h"
+#include "search/files/faults.h"
 #include "search/files/nearest.h"
 
 namespace ostinato {
@@ -52,9 +54,13 @@ class Fields {
  public:
   static constexpr std::int64_t kLargest = std::numeric_limits<std::int64_t>::max();
 
-  /// Refuses what is no object, and any key that is not one of `known`. `what` names the object in messages.
+  /// Refuses what is no object, and all keys that are not among `known`. `what` names the object in messages.
+  /// With `faults`: text, text_or, boolean, integer and scaled return 0, "" or `absent` for what is wrong.
   Fields(const Value& object, const std::string& file, std::string_view what,
-         std::initializer_list<std::string_view> known);
+         std::initializer_list<std::string_view> known, Faults* faults = nullptr);
+
+  /// Whether no field that was asked for is wrong.
+  bool sound() const { return sound_; }
 
   /// The field, or null.
   const Value* find(std::string_view key) const;
@@ -76,12 +82,17 @@ class Fields {
   [[noreturn]] void fail(const Value* at, const std::string& message) const;
 
  private:
+  /// What `read` returns; where it throws and there are faults to add to, `otherwise`.
+  template <typename T, typename Read>
+  T kept(T otherwise, const Read& read) const;
   const Value& need_any(std::string_view key) const;
   std::int64_t scale(const Value& value, std::string_view key, std::int64_t factor, std::int64_t low) const;
 
   const Value& object_;
   const std::string& file_;
   std::string_view what_;
+  Faults* faults_;
+  mutable bool sound_ = true;
 };
 
 /// `value` as an integer in [low, high]; `name` says in messages which.

@@ -20,6 +20,7 @@
 #include "search/files/error.h"
 #include "search/partition/chain_problem.h"
 #include "search/partition/stages.h"
+#include "search/placement/quantity.h"
 
 namespace ostinato {
 namespace {
@@ -93,24 +94,25 @@ std::string why_infeasible(const Profile& profile, const Problem& problem) {
   for (int i = 0; i < layers; ++i) {
     const Bytes needed = least_needed(problem, i);
     if (needed > most) {
-      return fmt::format(
-          "layer {} alone needs {} bytes with one micro-batch in flight, but a device has only {}",
-          profile.layers[problem.costs.layer(i)].name, needed, most);
+      const auto [wanted, there] = format_apart(needed, most);
+      return fmt::format("layer {} alone needs {} with one micro-batch in flight, but a device has only {}",
+                         profile.layers[problem.costs.layer(i)].name, wanted, there);
     }
   }
   const Bytes fixed = problem.costs.least_fixed(0, layers) + problem.costs.shard_fixed() * problem.devices();
   if (fixed / problem.devices() > most) {
-    return fmt::format("{} take {} bytes, {} at most {}",
+    return fmt::format("{} take {}, {} at most {}",
                        problem.model.inference ? "parameters" : "parameters, gradients and optimizer state",
-                       fixed,
+                       format_memory(fixed),
                        problem.devices() == 1 ? "a device holds"
                                               : fmt::format("each of {} devices holds", problem.devices()),
-                       most);
+                       format_memory(most));
   }
   return fmt::format(
-      "every partition of {} into {} exceeds the memory of some device (at most {} bytes), even with one "
-      "micro-batch in flight",
-      counted(layers, "layer"), counted(problem.stages(), "stage"), most);
+      "every partition of {} into {} exceeds the memory of some device (at most {}), even with one "
+      "micro-batch "
+      "in flight",
+      counted(layers, "layer"), counted(problem.stages(), "stage"), format_memory(most));
 }
 
 /// The best partition where memory does not count; then, where it does not fit, caps from the largest down

@@ -44,11 +44,11 @@ class DegreeChooser {
     const bool of_devices = devices() % replicas != 0;
     const int count = of_devices ? devices() : options_.search.micro_batches;
     const int next = (count / replicas + 1) * replicas;
-    throw InputError("", 0,
-                     fmt::format("{} do not divide {} evenly: use {}", counted(replicas, "replica"),
-                                 counted(count, of_devices ? "device" : "micro-batch"),
-                                 count > replicas ? fmt::format("{} or {}", next - replicas, next)
-                                                  : std::to_string(next)));
+    const std::string what = of_devices ? "device" : "micro-batch";
+    throw InputError(
+        "", 0,
+        fmt::format("{} do not divide {} evenly: use {}", counted(replicas, "replica"), counted(count, what),
+                    (count > replicas ? fmt::format("{} or ", next - replicas) : "") + counted(next, what)));
   }
 
   void list() {

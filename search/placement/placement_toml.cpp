@@ -18,6 +18,7 @@
 #include "search/files/units.h"
 #include "search/placement/modes_toml.h"
 #include "search/placement/placement_check.h"
+#include "search/placement/quantity.h"
 
 namespace ostinato {
 namespace {
@@ -33,12 +34,23 @@ struct NamedInput {
   int line;
 };
 
+/// The elements of an optional list; nothing where it is absent.
+const std::vector<Value>& elements(const Value* list, const std::string& file, const char* what) {
+  static const std::vector<Value> none;
+  if (list == nullptr) return none;
+  if (list->kind == ValueKind::array) return list->items;
+  throw InputError(file, list->line,
+                   "'" + std::string(what) + "' must be a list, not " + to_string(list->kind));
+}
+
 class PlacementReader {
  public:
   explicit PlacementReader(const std::string& file) : file_(file) {}
 
   void root(const Value& root);
-  void block(const Value& value);
+  void row(const Value& value) {
+    faults_.in([&] { block(value); });
+  }
   Placement finish();
   ModelFacts& model() { return model_; }
 
@@ -48,11 +60,17 @@ class PlacementReader {
         integer_in(value, file_, what, 0, static_cast<std::int64_t>(placement_.devices.size()) - 1));
   }
 
+  /// Reads the rows of an optional list, behind one that is wrong, too.
+  template <typename Read>
+  void each(const Value* list, const char* what, const Read& read) {
+    for (const Value& row : elements(list, file_, what)) faults_.in([&] { read(row); });
+  }
   void devices(const Value* list);
   void links(const Value* list);
   void hosts(const Value* list);
   void stages(const Value* list);
   void model(const Value& value);
+  void block(const Value& value);
   void check_step_memory(const Fields& fields) const;
   LayerRun run_of_layers(const Fields& fields, const Value& run, const std::string& stage) const;
   void place_stages();
@@ -60,6 +78,7 @@ class PlacementReader {
   std::vector<int> devices_of(const Value& list, const std::string& what) const;
   void inputs(const Value& list, int block);
   void resolve_inputs();
+  void resolve(const NamedInput& input);
 
   const std::string& file_;
   Placement placement_;
@@ -70,34 +89,32 @@ class PlacementReader {
   PlacementLines lines_;
   std::vector<NamedInput> inputs_;
   std::optional<Value> choices_;  ///< read when the blocks are known
+  Faults faults_;
 };
-
-/// The elements of an optional list; nothing where it is absent.
-const std::vector<Value>& elements(const Value* list, const std::string& file, const char* what) {
-  static const std::vector<Value> none;
-  if (list == nullptr) return none;
-  if (list->kind == ValueKind::array) return list->items;
-  throw InputError(file, list->line,
-                   "'" + std::string(what) + "' must be a list, not " + to_string(list->kind));
-}
 
 void PlacementReader::root(const Value& root) {
   check_format(root, file_, kFormat);
   const Fields fields(root, file_, "a placement",
                       {"format", "name", "time_unit", "memory_unit", "link", "links", "devices", "hosts",
-                       "blocks", "stages", "model", "choices"});
+                       "blocks", "stages", "model", "choices"},
+                      &faults_);
   placement_.name = fields.text_or("name", "");
-  time_factor_ = unit_field(fields, "time_unit", kTimeUnits, "us");
-  memory_factor_ = unit_field(fields, "memory_unit", kMemoryUnits, "MiB");
-  elements(fields.find("blocks"), file_, "blocks");  // here only where it is no list
-  if (const Value* value = fields.find("link")) {
-    placement_.link = link(Fields(*value, file_, "[link]", {"latency", "bandwidth"}));
+  faults_.in([&] { time_factor_ = unit_field(fields, "time_unit", kTimeUnits, "us"); });
+  faults_.in([&] { memory_factor_ = unit_field(fields, "memory_unit", kMemoryUnits, "MiB"); });
+  faults_.in([&] { elements(fields.find("blocks"), file_, "blocks"); });  // here only where it is no list
+  if (const Value* value = fields.find("link"))
+    faults_.in([&] {
+      placement_.link = link(Fields(*value, file_, "[link]", {"latency", "bandwidth"}, &faults_));
+    });
+  faults_.in([&] { devices(fields.find("devices")); });
+  if (placement_.devices.empty()) {
+    faults_.raise();
+    throw InputError(file_, 0, "no [[devices]]: a placement needs at least one");
   }
-  devices(fields.find("devices"));
-  links(fields.find("links"));
-  hosts(fields.find("hosts"));
-  stages(fields.find("stages"));
-  if (const Value* value = fields.find("model")) model(*value);
+  faults_.in([&] { links(fields.find("links")); });
+  faults_.in([&] { hosts(fields.find("hosts")); });
+  faults_.in([&] { stages(fields.find("stages")); });
+  if (const Value* value = fields.find("model")) faults_.in([&] { model(*value); });
   if (const Value* choices = fields.find("choices")) choices_ = *choices;
 }
 
@@ -108,44 +125,42 @@ Link PlacementReader::link(const Fields& fields) const {
 
 void PlacementReader::devices(const Value* list) {
   std::unordered_map<std::string, int> seen;
-  for (const Value& value : elements(list, file_, "devices")) {
-    const Fields fields(value, file_, "[[devices]]", {"name", "kind", "memory", "static"});
-    Device device;
-    device.name = fields.text_or("name", "device" + std::to_string(placement_.devices.size()));
+  each(list, "devices", [&](const Value& value) {
+    const Fields fields(value, file_, "[[devices]]", {"name", "kind", "memory", "static"}, &faults_);
+    Device& device = placement_.devices.emplace_back();  // blocks may be on it, even where a field is wrong
+    device.name = fields.text_or("name", "device" + std::to_string(placement_.devices.size() - 1));
     device.kind = fields.text_or("kind", "");
     device.memory = fields.scaled("memory", memory_factor_, 0, kUnlimited);
     device.static_memory = fields.scaled("static", memory_factor_, 0, 0);
     const auto [first, is_new] = seen.emplace(device.name, value.line);
-    if (!is_new) {
+    if (!is_new && fields.sound()) {
       fields.fail(nullptr, "duplicate device name " + in_quotes(device.name) + ", first on line " +
                                std::to_string(first->second));
     }
-    placement_.devices.push_back(std::move(device));
-  }
-  if (placement_.devices.empty())
-    throw InputError(file_, 0, "no [[devices]]: a placement needs at least one");
+  });
 }
 
 void PlacementReader::links(const Value* list) {
-  for (const Value& value : elements(list, file_, "links")) {
-    const Fields fields(value, file_, "[[links]]", {"from", "to", "latency", "bandwidth"});
+  each(list, "links", [&](const Value& value) {
+    const Fields fields(value, file_, "[[links]]", {"from", "to", "latency", "bandwidth"}, &faults_);
+    const Link made = link(fields);
     const int from = device_index(fields.need("from", ValueKind::integer), "'from'");
     const int to = device_index(fields.need("to", ValueKind::integer), "'to'");
     if (from == to) fields.fail(nullptr, "a link from device " + std::to_string(from) + " to itself");
-    if (!placement_.links.emplace(std::pair{from, to}, link(fields)).second) {
+    if (!placement_.links.emplace(std::pair{from, to}, made).second) {
       fields.fail(nullptr,
                   "duplicate link from device " + std::to_string(from) + " to " + std::to_string(to));
     }
-  }
+  });
 }
 
 void PlacementReader::hosts(const Value* list) {
   std::unordered_map<int, int> seen;  // device, line
-  for (const Value& value : elements(list, file_, "hosts")) {
-    const Fields fields(value, file_, "[[hosts]]", {"devices", "cores"});
+  each(list, "hosts", [&](const Value& value) {
+    const Fields fields(value, file_, "[[hosts]]", {"devices", "cores"}, &faults_);
     Host host;
-    host.devices = devices_of(fields.need("devices", ValueKind::array), "the host");
     host.cores = static_cast<int>(fields.integer("cores", 1, std::numeric_limits<int>::max()));
+    host.devices = devices_of(fields.need("devices", ValueKind::array), "the host");
     for (const int device : host.devices) {
       const auto [first, is_new] = seen.emplace(device, value.line);
       if (is_new) continue;
@@ -153,17 +168,17 @@ void PlacementReader::hosts(const Value* list) {
                                std::to_string(first->second) + ", too");
     }
     placement_.hosts.push_back(std::move(host));
-  }
+  });
 }
 
 void PlacementReader::stages(const Value* list) {
   std::unordered_set<std::string> seen;
-  for (const Value& value : elements(list, file_, "stages")) {
-    const Fields fields(value, file_, "[[stages]]", {"name", "layers", "recompute"});
+  each(list, "stages", [&](const Value& value) {
+    const Fields fields(value, file_, "[[stages]]", {"name", "layers", "recompute"}, &faults_);
     Stage stage;
     stage.name = fields.text("name");
     stage.recompute = fields.find("recompute") != nullptr && fields.boolean("recompute");
-    if (!seen.insert(stage.name).second)
+    if (!seen.insert(stage.name).second && fields.sound())
       fields.fail(nullptr, "duplicate stage name " + in_quotes(stage.name));
     const Value& layers = fields.need("layers", ValueKind::array);
     const bool several = !layers.items.empty() && layers.items[0].kind == ValueKind::array;
@@ -175,12 +190,12 @@ void PlacementReader::stages(const Value* list) {
     }
     placement_.stages.push_back(std::move(stage));
     lines_.stages.push_back(value.line);
-  }
+  });
 }
 
 void PlacementReader::model(const Value& value) {
   const Fields fields(value, file_, "[model]",
-                      {"sha256", "layers", "micro_batch_size", "step_memory", "step_time"});
+                      {"sha256", "layers", "micro_batch_size", "step_memory", "step_time"}, &faults_);
   if (fields.find("sha256") != nullptr) model_.sha256 = sha256_field(fields, "sha256");
   if (fields.find("micro_batch_size") != nullptr)
     model_.micro_batch_size =
@@ -210,9 +225,9 @@ void PlacementReader::check_step_memory(const Fields& fields) const {
     const Device& device = placement_.devices[d];
     if (device.memory == kUnlimited || model_.step_memory[d] <= device.memory - device.static_memory)
       continue;
-    fields.fail(list, "the end of a step needs " + std::to_string(model_.step_memory[d]) +
-                          " bytes above the static memory of device " + in_quotes(device.name) +
-                          ", which has " + std::to_string(device.memory - device.static_memory));
+    const auto [wanted, left] = format_apart(model_.step_memory[d], device.memory - device.static_memory);
+    fields.fail(list, "the end of a step needs " + wanted + " above the static memory of device " +
+                          in_quotes(device.name) + ", which leaves " + left);
   }
 }
 
@@ -229,18 +244,18 @@ LayerRun PlacementReader::run_of_layers(const Fields& fields, const Value& run,
 
 void PlacementReader::block(const Value& value) {
   const Fields fields(value, file_, "[[blocks]]",
-                      {"name", "stage", "kind", "devices", "time", "memory", "workspace", "after"});
+                      {"name", "stage", "kind", "devices", "time", "memory", "workspace", "after"}, &faults_);
   const int index = static_cast<int>(placement_.blocks.size());
   Block block;
   block.name = fields.text("name");
   block.stage = fields.text_or("stage", block.name);
-  block.kind = parse_kind(fields, fields.text_or("kind", "other"), block.name);
-  block.devices = devices_of(fields.need("devices", ValueKind::array), "block " + in_quotes(block.name));
   block.time = fields.scaled("time", time_factor_, 0);
   block.memory = fields.scaled("memory", memory_factor_, -Fields::kLargest, 0);
   block.workspace = fields.scaled("workspace", memory_factor_, 0, 0);
+  faults_.in([&] { block.kind = parse_kind(fields, fields.text_or("kind", "other"), block.name); });
+  block.devices = devices_of(fields.need("devices", ValueKind::array), "block " + in_quotes(block.name));
   const auto [first, is_new] = index_.emplace(block.name, index);
-  if (!is_new) {
+  if (!is_new && fields.sound()) {
     fields.fail(nullptr, "duplicate block name " + in_quotes(block.name) + ", first on line " +
                              std::to_string(lines_.blocks[first->second]));
   }
@@ -279,21 +294,24 @@ void PlacementReader::inputs(const Value& list, int block) {
 }
 
 void PlacementReader::resolve_inputs() {
-  for (const NamedInput& input : inputs_) {
-    Block& waiting = placement_.blocks[input.block];
-    const auto found = index_.find(input.name);
-    if (found == index_.end()) {
-      std::vector<std::string_view> names;
-      for (const Block& block : placement_.blocks) names.push_back(block.name);
-      throw InputError(file_, input.line,
-                       "block " + in_quotes(waiting.name) + " comes after unknown block " +
-                           in_quotes(input.name) + did_you_mean(input.name, names));
-    }
-    if (found->second == input.block) {
-      throw InputError(file_, input.line, "block " + in_quotes(waiting.name) + " comes after itself");
-    }
-    waiting.after.push_back({found->second, input.bytes});
+  for (const NamedInput& input : inputs_) faults_.in([&] { resolve(input); });
+  faults_.raise();
+}
+
+void PlacementReader::resolve(const NamedInput& input) {
+  Block& waiting = placement_.blocks[input.block];
+  const auto found = index_.find(input.name);
+  if (found == index_.end()) {
+    std::vector<std::string_view> names;
+    for (const Block& block : placement_.blocks) names.push_back(block.name);
+    throw InputError(file_, input.line,
+                     "block " + in_quotes(waiting.name) + " comes after unknown block " +
+                         in_quotes(input.name) + did_you_mean(input.name, names));
   }
+  if (found->second == input.block) {
+    throw InputError(file_, input.line, "block " + in_quotes(waiting.name) + " comes after itself");
+  }
+  waiting.after.push_back({found->second, input.bytes});
 }
 
 /// On the devices of their blocks.
@@ -311,6 +329,7 @@ void PlacementReader::place_stages() {
 }
 
 Placement PlacementReader::finish() {
+  faults_.raise();
   resolve_inputs();
   place_stages();
   if (choices_) placement_.choices = read_choices(*choices_, {file_, time_factor_, memory_factor_, index_});
@@ -340,12 +359,12 @@ PlacementFile read_placement(const std::filesystem::path& path) {
 
 PlacementFile parse_placement(std::string_view text, const std::string& name) {
   if (text.size() > kMaxPlacementBytes) {
-    throw InputError(name, 0, "is larger than " + std::to_string(kMaxPlacementBytes) + " bytes");
+    throw InputError(name, 0, "is larger than " + format_memory(kMaxPlacementBytes));
   }
   PlacementReader reader(name);
   read_toml(
       text, name, "blocks", [&](const Value& root) { reader.root(root); },
-      [&](const Value& block) { reader.block(block); });
+      [&](const Value& block) { reader.row(block); });
   return {.placement = reader.finish(), .sha256 = sha256(text), .model = std::move(reader.model())};
 }
 

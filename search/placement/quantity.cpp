@@ -64,4 +64,10 @@ std::string format_memory(Bytes bytes) {
   return bytes == kUnlimited ? "unlimited" : format(bytes, kMemoryUnits);
 }
 
+std::pair<std::string, std::string> format_apart(Bytes more, Bytes less) {
+  std::pair<std::string, std::string> texts = {format_memory(more), format_memory(less)};
+  if (texts.first == texts.second) return {fmt::format("{} B", more), fmt::format("{} B", less)};
+  return texts;
+}
+
 }  // namespace ostinato

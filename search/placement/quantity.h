@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "search/placement/placement.h"
 
@@ -29,5 +30,9 @@ std::optional<Bytes> parse_memory(std::string_view text, std::string_view unit);
 /// for reading.
 std::string format_time(Nanoseconds time);
 std::string format_memory(Bytes bytes);  ///< "unlimited" for kUnlimited
+
+/// Two amounts of which the first is the larger, so that it reads as larger: in bytes where they would round
+/// to one text.
+std::pair<std::string, std::string> format_apart(Bytes more, Bytes less);
 
 }  // namespace ostinato

@@ -11,6 +11,7 @@
 #include "search/files/file.h"
 #include "search/files/json_values.h"
 #include "search/placement/placement_check.h"
+#include "search/placement/quantity.h"
 #include "search/plan/modes.h"
 
 namespace ostinato {
@@ -328,7 +329,7 @@ Plan read_plan(const std::filesystem::path& path, const Placement& placement,
 Plan parse_plan(std::string_view text, const std::string& name, const Placement& placement,
                 const std::string& placement_sha256) {
   if (text.size() > kMaxPlanBytes) {
-    throw InputError(name, 0, "is larger than " + std::to_string(kMaxPlanBytes) + " bytes");
+    throw InputError(name, 0, "is larger than " + format_memory(kMaxPlanBytes));
   }
   PlanReader reader(name, placement);
   const Value root =

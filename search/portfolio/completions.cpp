@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "search/portfolio/completions.h"
 
-#include <fmt/format.h>
-
 #include <utility>
 
+#include "search/files/counted.h"
 #include "search/repetend/completion.h"
 
 namespace ostinato {
 
-std::string method_of(const Repetend& repetend) { return fmt::format("repetend of {}", repetend.unroll); }
+std::string method_of(const Repetend& repetend) {
+  return "repetend of " + counted(repetend.unroll, "micro-batch");
+}
 
 std::vector<int> repeated(const Hunt& hunt, const Repetend& repetend) {
   return complete(hunt.in, hunt.mirror, repetend, {.micro_batches = hunt.micro_batches, .width = 0}).sequence;

@@ -17,7 +17,7 @@ struct Found {
   bool truncated = false;  ///< a wider search may find more
 };
 
-/// "repetend of 2".
+/// "repetend of 2 micro-batches".
 std::string method_of(const Repetend& repetend);
 
 /// The repetend from the first micro-batch to the last.

@@ -22,8 +22,9 @@ class ClusterReader {
   Cluster read(const Value& root);
 
  private:
-  std::optional<Link> link(const Fields& root, std::string_view key) const;
+  std::optional<Link> link(const Fields& root, std::string_view key);
   Link link_of(const Fields& fields) const;
+  void set_memory_unit(const Fields& fields);
   Bytes memory(const Fields& fields) const;
   void kind(const Value& value);
   void nodes(const Value& value);
@@ -34,29 +35,44 @@ class ClusterReader {
   std::int64_t time_factor_ = 1;
   std::optional<std::int64_t> memory_factor_;  // without one each amount has its unit: "40GiB"
   std::unordered_map<std::string, int> kind_lines_, node_lines_;
+  Faults faults_;
 };
 
 Cluster ClusterReader::read(const Value& root) {
   check_format(root, file_, kFormat);
   const Fields fields(root, file_, "a device file",
-                      {"format", "name", "time_unit", "memory_unit", "within", "between", "kinds", "nodes"});
+                      {"format", "name", "time_unit", "memory_unit", "within", "between", "kinds", "nodes"},
+                      &faults_);
   cluster_.name = fields.text_or("name", "");
-  time_factor_ = unit_field(fields, "time_unit", kTimeUnits, "us");
-  if (fields.find("memory_unit") != nullptr)
-    memory_factor_ = unit_field(fields, "memory_unit", kMemoryUnits, "B");
-  cluster_.within = link(fields, "within");
-  cluster_.between = link(fields, "between");
-  for (const Value& value : fields.need("kinds", ValueKind::array).items) kind(value);
-  if (cluster_.kinds.empty()) fields.fail(nullptr, "no [[kinds]]: there must be at least one kind of device");
-  for (const Value& value : fields.need("nodes", ValueKind::array).items) nodes(value);
-  if (cluster_.devices.empty()) fields.fail(nullptr, "no [[nodes]]: there must be at least one device");
+  faults_.in([&] { time_factor_ = unit_field(fields, "time_unit", kTimeUnits, "us"); });
+  faults_.in([&] { set_memory_unit(fields); });
+  faults_.in([&] { cluster_.within = link(fields, "within"); });
+  faults_.in([&] { cluster_.between = link(fields, "between"); });
+  faults_.in([&] {
+    const std::vector<Value>& rows = fields.need("kinds", ValueKind::array).items;
+    if (rows.empty()) fields.fail(nullptr, "no [[kinds]]: there must be at least one kind of device");
+    for (const Value& row : rows) faults_.in([&] { kind(row); });
+  });
+  faults_.in([&] {
+    const std::vector<Value>& rows = fields.need("nodes", ValueKind::array).items;
+    if (rows.empty()) fields.fail(nullptr, "no [[nodes]]: there must be at least one device");
+    for (const Value& row : rows) faults_.in([&] { nodes(row); });
+  });
+  faults_.raise();
   return std::move(cluster_);
 }
 
-std::optional<Link> ClusterReader::link(const Fields& root, std::string_view key) const {
+/// A unit that is not known counts as one: then no amount lacks it, too.
+void ClusterReader::set_memory_unit(const Fields& fields) {
+  if (fields.find("memory_unit") == nullptr) return;
+  memory_factor_ = 1;
+  memory_factor_ = unit_field(fields, "memory_unit", kMemoryUnits, "B");
+}
+
+std::optional<Link> ClusterReader::link(const Fields& root, std::string_view key) {
   const Value* value = root.find(key);
   if (value == nullptr) return std::nullopt;
-  return link_of(Fields(*value, file_, in_quotes(key), {"latency", "bandwidth"}));
+  return link_of(Fields(*value, file_, in_quotes(key), {"latency", "bandwidth"}, &faults_));
 }
 
 Link ClusterReader::link_of(const Fields& fields) const {
@@ -80,23 +96,22 @@ Bytes ClusterReader::memory(const Fields& fields) const {
 }
 
 void ClusterReader::kind(const Value& value) {
-  const Fields fields(value, file_, "[[kinds]]", {"name", "memory", "speed", "profile"});
-  DeviceKind kind;
+  const Fields fields(value, file_, "[[kinds]]", {"name", "memory", "speed", "profile"}, &faults_);
+  DeviceKind& kind = cluster_.kinds.emplace_back();  // nodes may name it, even where a field is wrong
   kind.name = fields.text("name");
-  kind.memory = memory(fields);
   kind.speed = fields.scaled("speed", kUsualSpeed, 0, kUsualSpeed);
   kind.profile_path = fields.text_or("profile", "");
+  faults_.in([&] { kind.memory = memory(fields); });
   if (kind.speed == 0) fields.fail(fields.find("speed"), "'speed' must be above 0: 0.5 takes twice as long");
   const auto [first, is_new] = kind_lines_.emplace(kind.name, value.line);
-  if (!is_new) {
+  if (!is_new && fields.sound()) {
     fields.fail(nullptr, "duplicate kind " + in_quotes(kind.name) + ", first on line " +
                              std::to_string(first->second));
   }
-  cluster_.kinds.push_back(std::move(kind));
 }
 
 int ClusterReader::kind_of(const Fields& fields) const {
-  const std::string& wanted = fields.text("kind");
+  const std::string& wanted = fields.need("kind", ValueKind::text).text;
   std::vector<std::string_view> names;
   for (std::size_t k = 0; k < cluster_.kinds.size(); ++k) {
     if (cluster_.kinds[k].name == wanted) return static_cast<int>(k);
@@ -107,32 +122,56 @@ int ClusterReader::kind_of(const Fields& fields) const {
 
 void ClusterReader::nodes(const Value& value) {
   const Fields fields(value, file_, "[[nodes]]",
-                      {"name", "kind", "devices", "count", "cores", "latency", "bandwidth"});
-  const int kind = kind_of(fields);
+                      {"name", "kind", "devices", "count", "cores", "latency", "bandwidth"}, &faults_);
   const std::string name = fields.text_or("name", fmt::format("node{}", cluster_.nodes.size()));
+  const std::int64_t each = fields.integer("devices", 1, kMostDevices);
+  const std::int64_t count = fields.find("count") == nullptr ? 1 : fields.integer("count", 1, kMostDevices);
+  const std::int64_t cores = fields.find("cores") == nullptr ? 0 : fields.integer("cores", 1, kMostDevices);
+  const bool own_link = fields.find("latency") != nullptr || fields.find("bandwidth") != nullptr;
+  const Link link = own_link ? link_of(fields) : Link{};
+  const int kind = kind_of(fields);
   const auto [first, is_new] = node_lines_.emplace(name, value.line);
   if (!is_new) {
     fields.fail(nullptr,
                 "duplicate node " + in_quotes(name) + ", first on line " + std::to_string(first->second));
   }
-  const std::int64_t each = fields.integer("devices", 1, kMostDevices);
-  const std::int64_t count = fields.find("count") == nullptr ? 1 : fields.integer("count", 1, kMostDevices);
   if (each * count + static_cast<std::int64_t>(cluster_.devices.size()) > kMostDevices)
     fields.fail(nullptr, "more than " + std::to_string(kMostDevices) + " devices in all");
-  const std::int64_t cores = fields.find("cores") == nullptr ? 0 : fields.integer("cores", 1, kMostDevices);
-  const bool own_link = fields.find("latency") != nullptr || fields.find("bandwidth") != nullptr;
   for (std::int64_t i = 0; i < count; ++i) {
     Node node{.name = count == 1 ? name : fmt::format("{}.{}", name, i),
               .link = {},
               .cores = static_cast<int>(cores)};
-    if (own_link) node.link = link_of(fields);
+    if (own_link) node.link = link;
     const int index = static_cast<int>(cluster_.nodes.size());
     cluster_.nodes.push_back(std::move(node));
     for (std::int64_t d = 0; d < each; ++d) cluster_.devices.push_back({kind, index});
   }
 }
 
+/// "40GiB", or "40 GiB" where the unit stands at the top of the file.
+std::string as_written(const Value& memory, const std::string& unit) {
+  if (memory.kind == ValueKind::text) return memory.text;
+  return (memory.kind == ValueKind::integer ? std::to_string(memory.integer) : memory.text) + " " + unit;
+}
+
 }  // namespace
+
+std::vector<std::string> memory_as_written(std::string_view text, const std::string& name) {
+  std::vector<std::string> lines;
+  const auto read = [&](const Value& root) {
+    const Fields file(root, name, "a device file",
+                      {"format", "name", "time_unit", "memory_unit", "within", "between", "kinds", "nodes"});
+    for (const Value& row : file.need("kinds", ValueKind::array).items) {
+      const Fields kind(row, name, "[[kinds]]", {"name", "memory", "speed", "profile"});
+      if (const Value* memory = kind.find("memory"))
+        lines.push_back(fmt::format("{}:{}: {} of memory on {}", name, memory->line,
+                                    as_written(*memory, file.text_or("memory_unit", "")),
+                                    in_quotes(kind.text("name"))));
+    }
+  };
+  read_toml(text, name, "", read, [](const Value&) {});
+  return lines;
+}
 
 Cluster read_cluster(const std::filesystem::path& path) {
   Cluster cluster = parse_cluster(read_file(path, kMaxClusterBytes), path.string());

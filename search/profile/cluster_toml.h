@@ -21,6 +21,7 @@
 #include <filesystem>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "search/profile/cluster.h"
 
@@ -31,6 +32,10 @@ namespace ostinato {
 /// `profile` of a kind is not read here: its path is resolved against the folder of the file.
 Cluster read_cluster(const std::filesystem::path& path);
 Cluster parse_cluster(std::string_view text, const std::string& name);
+
+/// The amounts of memory of a device file that parse_cluster() takes, in the units of the file:
+/// "devices.toml:4: 40GiB of memory on 'A'".
+std::vector<std::string> memory_as_written(std::string_view text, const std::string& name);
 
 inline constexpr int kMostDevices = 65536;
 inline constexpr std::size_t kMaxClusterBytes = std::size_t{16} << 20;

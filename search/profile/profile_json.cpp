@@ -10,6 +10,7 @@
 #include "search/files/digest.h"
 #include "search/files/file.h"
 #include "search/files/json_values.h"
+#include "search/placement/quantity.h"
 
 namespace ostinato {
 namespace {
@@ -347,7 +348,7 @@ Profile read_profile(const std::filesystem::path& path) {
 
 Profile parse_profile(std::string_view text, const std::string& name) {
   if (text.size() > kMaxProfileBytes) {
-    throw InputError(name, 0, "is larger than " + std::to_string(kMaxProfileBytes) + " bytes");
+    throw InputError(name, 0, "is larger than " + format_memory(kMaxProfileBytes));
   }
   return ProfileReader(name).read(read_json(text, name, kFormat, "", [](const Value&) {}));
 }

@@ -46,6 +46,15 @@ def counted(count: int, of: str) -> str:
     return f"{count} {of}{'es' if of.endswith(('ch', 's')) else 's'}"
 
 
+def size(count: float) -> str:
+    """Bytes for people: "912.4 KiB"."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if round(count, 1) < 1024:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
 def printable(text: str, newlines: bool = False) -> str:
     """Makes text from a file safe for a terminal or a log: writes control characters out, and newlines too unless
     `newlines`.

@@ -5,6 +5,7 @@
 
 #include "search/bounds/feasible.h"
 #include "search/files/error.h"
+#include "search/placement/quantity.h"
 
 namespace ostinato {
 namespace {
@@ -16,9 +17,10 @@ void refuse_what_piles_up(const Instance& in) {
     const __int128 left = left_behind(in, d);
     if (!in.limited(d) || left <= 0) continue;
     throw InfeasibleError(
-        fmt::format("device {} ({}): each micro-batch keeps {} bytes to the end, so no schedule can repeat "
+        fmt::format("device {} ({}): each micro-batch keeps {} to the end, so no schedule can repeat "
                     "for ever within {}",
-                    d, in.placement().devices[d].name, static_cast<Bytes>(left), in.room(d)));
+                    d, in.placement().devices[d].name, format_memory(static_cast<Bytes>(left)),
+                    format_memory(in.room(d))));
   }
 }
 

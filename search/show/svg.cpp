@@ -35,7 +35,7 @@ text { font: 12px system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; fill
 .label { font-size: 10px; text-anchor: middle; fill: #10151b; }
 .paper { fill: #fdfdfc; } .lane { fill: #eceef1; } .line { fill: #cfd4db; }
 .forward { fill: #7db0ec; } .backward { fill: #7cc88b; } .input { fill: #5cc4c4; }
-.weight { fill: #e6b854; } .other { fill: #b7a4d6; } .odd { fill-opacity: 0.6; }
+.weight { fill: #e6b854; } .other { fill: #b7a4d6; } .tone1 { fill-opacity: 0.64; } .tone2 { fill-opacity: 0.34; }
 @media (prefers-color-scheme: dark) {
 text { fill: #e4e7eb; } .soft { fill: #a2acb9; } .label { fill: #ffffff; }
 .paper { fill: #14171b; } .lane { fill: #20262d; } .line { fill: #3a424c; }
@@ -95,6 +95,7 @@ class Picture {
     left_ = 20 + kLetter * static_cast<int>(std::min(longest, kLongestName));
     bottom_ = kTop + kRow * static_cast<int>(placement.devices.size());
     chunks_ = chunks_of_blocks(placement);
+    has_letters_ = letters_fit();
   }
 
   std::string draw() {
@@ -119,6 +120,23 @@ class Picture {
     const __int128 width = 10 * (kWidth - left_ - kRight);
     return 10 * left_ + static_cast<int>((2 * time * width + makespan) / (2 * makespan));
   }
+
+  static bool fits(const std::string& label, int width) {
+    return 10 * kSmallLetter * static_cast<int>(label.size()) + 20 <= width;
+  }
+
+  /// Whether every block that has room for its number also has room for a letter before it: in one picture
+  /// all labels are alike.
+  bool letters_fit() const {
+    const std::string number = std::to_string(plan_.micro_batches - 1);
+    return std::all_of(placement_.blocks.begin(), placement_.blocks.end(), [&](const Block& block) {
+      const int width = width_of(0, tenths(block.time) - tenths(0));
+      return !fits(number, width) || fits(look(block.kind).letter + number, width);
+    });
+  }
+
+  /// With a gap between neighbours, where there is room.
+  static int width_of(int begin, int end) { return end - begin - (end - begin > 30 ? 7 : 0); }
 
   static int lane(std::size_t device) { return kTop + kRow * static_cast<int>(device); }
 
@@ -152,24 +170,21 @@ class Picture {
   }
 
   void add_block(const ScheduledBlock& step, int begin, int end, int y) {
+    constexpr std::array<std::string_view, 3> tones = {"", " tone1", " tone2"};
     const Block& block = placement_.blocks[step.block];
-    const int gap = end - begin > 30 ? 7 : 0;  // between neighbours, where there is room
-    const int width = end - begin - gap;
+    const int width = width_of(begin, end);
     text_ += fmt::format("<rect x=\"{}.{}\" y=\"{}\" width=\"{}.{}\" height=\"{}\" class=\"{}{}\"",
                          begin / 10, begin % 10, y, width / 10, width % 10, kBar, look(block.kind).style,
-                         chunks_[step.block] % 2 == 1 ? " odd" : "");
+                         tones[chunks_[step.block] % tones.size()]);
     if (width < 10) {
       text_ += "/>\n";
       return;
     }
     text_ += fmt::format("><title>{} {}: {} – {}</title></rect>\n", escaped(block.name), step.micro_batch,
                          format_time(step.start), format_time(step.start + block.time));
-    const std::string number = std::to_string(step.micro_batch);
-    for (const std::string& label : {look(block.kind).letter + number, number}) {
-      if (10 * kSmallLetter * static_cast<int>(label.size()) + 20 > width) continue;
-      text_ += text_at((begin + width / 2) / 10, y + kBar / 2 + 4, "label", label);
-      return;
-    }
+    const std::string label =
+        (has_letters_ ? look(block.kind).letter : "") + std::to_string(step.micro_batch);
+    if (fits(label, width)) text_ += text_at((begin + width / 2) / 10, y + kBar / 2 + 4, "label", label);
   }
 
   void add_legend() {
@@ -186,14 +201,15 @@ class Picture {
     for (const Kind kind : kinds) add(look(kind).style, look(kind).name);
     add("lane", "bubble");
     const bool several = std::any_of(chunks_.begin(), chunks_.end(), [](int chunk) { return chunk > 0; });
-    text_ += text_at(
-        x, y, "soft",
-        several ? "number: micro-batch; fainter: every second chunk of a device" : "number: micro-batch");
+    text_ +=
+        text_at(x, y, "soft",
+                several ? "number: micro-batch; fainter: later chunks of a device" : "number: micro-batch");
   }
 
   const Plan& plan_;
   const Placement& placement_;
   std::vector<int> chunks_;  ///< by block
+  bool has_letters_ = true;  ///< before the numbers of micro-batches
   int left_ = 0;             ///< where time 0 is
   int bottom_ = 0;           ///< below the last row
   std::string text_;

@@ -104,13 +104,24 @@ TEST(ShowCommand, SaysWhyItCannotPutAPlanBelow) {
             std::string::npos);
   EXPECT_NE(failure({"--trace", "out"}).find("--trace is drawn on the page"), std::string::npos);
   const std::string page = folder / "page.html";
-  EXPECT_NE(failure({"--html", page, "--against", "zb-v"})
-                .find("--against zb-v is not possible on this placement: "),
-            std::string::npos);
   EXPECT_NE(failure({"--html", page, "--against", "2f2b"})
                 .find("--against 2f2b: neither a plan's file nor a known schedule (gpipe, 1f1b, "),
             std::string::npos);
   EXPECT_NE(failure({"--html", page, "--placement", page}).find("needs --against"), std::string::npos);
+}
+
+TEST(ShowCommand, DrawsThePlanWhereItCannotDrawTheOther) {
+  const TemporaryFolder folder;
+  make_plan(folder, 4);
+  const std::string page = folder / "page.html";
+  const Result result = ostinato_run({"show", folder / "v.json", folder / "v.toml", "--html", page,
+                                      "--against", "zb-v", "--against", "gpipe"});
+  EXPECT_EQ(result.status, 0);
+  EXPECT_NE(result.err.find("not drawn: --against zb-v is not possible on this placement: "),
+            std::string::npos)
+      << result.err;
+  EXPECT_EQ(page_data(page)["plans"].size(), 2U);
+  EXPECT_EQ(page_data(page)["plans"][1]["title"], "gpipe");
 }
 
 TEST(ShowCommand, LaysAMeasuredStepOverItsPlan) {

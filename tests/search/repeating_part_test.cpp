@@ -64,7 +64,7 @@ TEST(RepeatingPart, NothingRepeatsForEverWhereMemoryPilesUp) {
     repeating_part(p, {});
     FAIL();
   } catch (const InfeasibleError& error) {
-    EXPECT_NE(std::string(error.what()).find("keeps 3 bytes"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("keeps 3 B"), std::string::npos) << error.what();
   }
   EXPECT_EQ(test::searched(p, 33).makespan, 33) << "some of them fit";
 }

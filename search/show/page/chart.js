@@ -77,38 +77,50 @@ function drawMark(pen, frame, step, y, height) {
   pen.box(x, y, Math.max(1.5, xOf(frame, step.end) - x), height, lookOf(step)[0]);
 }
 
-const chunkLetter = (step) => step.plan.chunks > 1 ? String.fromCharCode(97 + step.block.chunk % 26) : "";
+const chunkName = (chunk) => String.fromCharCode(97 + chunk % 26);
+const chunkLetter = (step) => step.plan.chunks > 1 ? chunkName(step.block.chunk) : "";
 const shortLabel = (step) => letters[step.block.kind] + step.microBatch + chunkLetter(step);
-/// The longest label that fits into the block; where none does, now and then one beyond it, behind a mark at the
-/// block's begin. Returns where the last label ends.
+const labelForms = [
+  (step) => `${step.block.name} ${step.microBatch} · ${time(step.end - step.start)}`,
+  (step) => `${step.block.name} ${step.microBatch}`,
+  shortLabel,
+  (step) => String(step.microBatch),
+];
+const labelSize = (height) => Math.min(12, Math.floor(height - 3));
+/// In one figure all blocks of a plan have the same kind of label: the longest for which most have room.
+function labelForm(frame, plan, height) {
+  const scale = (frame.right - frame.left) / (view.to - view.from), size = labelSize(height);
+  const [known, form] = plan.labels || [];
+  if (known === scale + "/" + size) return form;
+  const last = plan.micro_batches - 1, steps = plan.blocks.map((_, index) => stepOf(plan, index, last));
+  const hasRoom = (form) => (step) => widthOf(form(step), size) < step.block.time * scale - 3;
+  const found = labelForms.find((form) => steps.filter(hasRoom(form)).length >= 0.5 * steps.length) || labelForms.at(-1);
+  plan.labels = [scale + "/" + size, found];
+  return found;
+}
+
+/// A block's label, where there is room; where there is none, now and then one beyond it, behind a mark at the block's
+/// begin. Returns where the last label ends.
 function drawLabel(pen, frame, step, y, height, labelled) {
-  const size = Math.min(12, Math.floor(height - 3));
-  if (size < 7) return labelled;
+  const most = labelSize(height);
+  if (most < 7) return labelled;
   const [x, width] = boxOf(frame, step), strength = strengthOf(step), alpha = Math.max(0.45, strength);
-  const labels = labelsOf(step, width), fits = (text, size) => widthOf(text, size) < width - 3;
-  const found = labels.find((text) => fits(text, size)), small = Math.min(size, 9);
-  const label = found !== undefined ? found : fits(labels.at(-1), small) ? labels.at(-1) : undefined;
-  if (label !== undefined && x > labelled) {
-    const used = found !== undefined ? size : small;
-    pen.text(x + Math.min(4, (width - widthOf(label, used)) / 2), y + height / 2, label, colours.label, { size: used, alpha });
+  const text = labelForm(frame, step.plan, height)(step);
+  const size = [most, Math.min(most, 9)].find((size) => widthOf(text, size) < width - 3);
+  if (size !== undefined && x > labelled) {
+    pen.text(x + Math.min(4, (width - widthOf(text, size)) / 2), y + height / 2, text, colours.label, { size, alpha });
     return x + width;
   }
-  const text = shortLabel(step), room = widthOf(text, 9) + 4;
+  const room = widthOf(text, 9) + 4;
   const clear = x >= labelled + 30 && x + room <= frame.right && strength === 1;
-  if (label !== undefined || width > 24 || height < 14 || !clear) return labelled;
+  if (size !== undefined || width > 24 || room > 30 || height < 14 || !clear) return labelled;
   pen.box(x, y + 1, 1.5, height - 2, colours.label, 0.8);
   pen.box(x + 1.5, y + height - 13, room, 12, colours.paper, 0.8);
   pen.text(x + 3, y + height - 7, text, colours.ink, { size: 9 });
   return x + room;
 }
-function labelsOf(step, width) {
-  const short = shortLabel(step), labels = [short, letters[step.block.kind] + step.microBatch, String(step.microBatch)];
-  if (width < 60) return labels;
-  const named = `${step.block.name} ${step.microBatch}`;
-  return [`${named} · ${time(step.block.time)}`, named, ...labels];
-}
 
-// ---- what was measured
+// ---- what was measured: as the planned blocks are labelled, with the measured over the planned time where it fits
 function drawMeasured(pen, frame, lane) {
   const { computes, transfers } = measured[lane.device], y = yOf(frame, lane);
   const thin = Math.max(2, Math.round(0.22 * lane.height)), size = Math.min(11, Math.floor(lane.height - thin - 2));
@@ -120,8 +132,11 @@ function drawMeasured(pen, frame, lane) {
   each(computes, (step, x, width) => {
     const [colour, shade] = step.planned ? lookOf(step.planned) : [colours[step.kind], 1];
     pen.box(x, y, width, lane.height - thin - 1, colour, shade * strengthOf(step));
-    const text = step.action + step.microBatch;
-    if (size >= 7 && widthOf(text, size) < width - 2) {
+    const label = step.planned
+      ? labelForm(frame, step.plan, view.rowHeight)({ ...step.planned, start: step.start, end: step.end })
+      : step.action + step.microBatch;
+    const text = [`${label} ×${shareOf([step])}`, label].find((text) => widthOf(text, size) < width - 2);
+    if (size >= 7 && text !== undefined) {
       pen.text(x + 2, y + (lane.height - thin) / 2, text, colours.label, { size, alpha: Math.max(0.45, strengthOf(step)) });
     }
   });
@@ -132,11 +147,11 @@ function drawMeasured(pen, frame, lane) {
 }
 
 // ---- memory
-/// As high as the limit, or as the peak where that is higher.
+/// All rows of the page have one scale: up to the highest limit or peak.
 function drawMemory(pen, frame, lane) {
   const { plan, device } = lane, { times, bytes } = memoryCurve(plan, device), { memory: limit } = plan.devices[device];
   const top = yOf(frame, lane) + 1, height = lane.height - 2, base = top + height;
-  const own = Math.max(limit || 0, plan.devices[device].peak, 1), level = (value) => base - height * 0.94 * value / own;
+  const level = (value) => base - height * 0.94 * value / mostMemory;
   const last = Math.min(plan.makespan, view.to);
   const points = [[frame.left, base]];
   let i = Math.max(0, firstIndex(times.length, (k) => times[k] > view.from) - 1);
@@ -166,7 +181,7 @@ function drawName(pen, frame, lane) {
   const note = (text) => {
     if (small >= 7) pen.text(frame.left - 4, y, cut(text, small, room), colours.soft, { size: small, align: "right" });
   };
-  if (lane.what === "measured") note("measured");
+  if (lane.what === "measured") note("measured ×" + shareOf(measured[lane.device].computes));
   if (lane.what === "memory") note(memory(lane.plan.devices[lane.device].peak));
 }
 

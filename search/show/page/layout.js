@@ -6,9 +6,10 @@ const view = {
 };
 const axisHeight = 24, titleHeight = 24;
 const shownPlans = data.plans;
-const lanesOfAll = shownPlans.reduce((sum, plan) => sum + plan.devices.length, 0);
-view.rowHeight = Math.max(9, Math.min(30, Math.floor(620 / lanesOfAll)));
-view.memory = lanesOfAll <= 64;
+const devicesOfAll = shownPlans.flatMap((plan) => plan.devices);
+const mostMemory = Math.max(1, ...devicesOfAll.map((device) => Math.max(device.memory || 0, device.peak)));
+view.rowHeight = Math.max(9, Math.min(30, Math.floor(620 / devicesOfAll.length)));
+view.memory = devicesOfAll.length <= 64;
 
 /// The rows from the top, y from below the axis: { what: "title" | "steps" | "measured" | "memory", plan, device, y, height }.
 let lanes = [], lanesHeight = 0;
@@ -39,10 +40,12 @@ function layOut() {
 }
 
 /// How a picture lies on its paper: `left`: where `view.from` is; `top`: the lanes' y at the paper's `axisHeight`.
+/// Beside the rows long names may be cut, but not amounts of memory.
 function frameOf(width, top, height) {
-  const names = Math.max(...shownPlans.flatMap((plan) => plan.devices.map((device) => device.name.length)));
-  const wanted = Math.max(14 + 7 * Math.min(names, 24), view.memory || measured ? 64 : 0);
-  const left = Math.round(Math.min(wanted, Math.max(64, 0.24 * width)));
+  const names = Math.max(...devicesOfAll.map((device) => device.name.length));
+  const wanted = Math.min(14 + 7 * Math.min(names, 24), Math.max(64, 0.24 * width));
+  const peaks = view.memory ? Math.max(...devicesOfAll.map((device) => widthOf(memory(device.peak), 10))) : 0;
+  const left = Math.round(Math.max(wanted, measured ? 12 + widthOf("measured ×0.00", 10) : 0, peaks + 12));
   return { width, height, top, left, right: width - 2 };
 }
 const xOf = (frame, t) => frame.left + (t - view.from) / (view.to - view.from) * (frame.right - frame.left);
@@ -65,7 +68,7 @@ function readColours() {
   colours = Object.fromEntries(names.map((name) => [name, styleOf(name)]));
   colours.stage = [styleOf("saturation"), styleOf("lightness")];
 }
-const shades = [1, 0.74, 0.54, 0.38];  // of the chunks of a device, in turn
+const shades = [1, 0.6, 0.3];  // of the chunks of a device, in turn
 const stageColour = (plan, stage) =>
   `hsl(${Math.round(137.5 * plan.stages.indexOf(stage)) % 360} ${colours.stage[0]} ${colours.stage[1]})`;
 /// What workSums() tells apart.

@@ -17,6 +17,10 @@ function figure(name, value) {
 }
 function writeFigures() {
   byId("title").textContent = titleOf(first);
+  const [usual] = first.baselines;
+  if (usual && first.makespan > 0 && first.objective === "makespan") {
+    figure("as " + usual.name, `${(usual.makespan / first.makespan).toFixed(2)} times as fast`);
+  }
   const busy = first.devices.reduce((sum, device) => sum + device.busy, 0), all = first.makespan * first.devices.length;
   figure("this plan, makespan", time(first.makespan) + (first.optimal ? " (optimal, says the plan)" : ""));
   if (first.bound > 0) figure("lower bound, says the plan", time(first.bound));
@@ -41,11 +45,11 @@ function legendRows() {
     for (const kind of kinds) {
       const chunks = Math.max(-1, ...shownPlans.flatMap((plan) => plan.blocks.filter((b) => b.kind === kind).map((b) => b.chunk)));
       for (let chunk = 0; chunk <= Math.min(chunks, shades.length - 1); ++chunk) {
-        const more = chunk > 0 ? `chunk ${chunk}` : words(kind) + (chunks > 0 ? ", chunk 0" : "");
+        const more = chunk > 0 ? `chunk ${chunkName(chunk)}` : words(kind) + (chunks > 0 ? ", chunk a" : "");
         rows.push({ colour: colours[kind], alpha: shades[chunk], text: more });
       }
     }
-    if (first.chunks > shades.length) rows.push({ text: `shades repeat from chunk ${shades.length} on` });
+    if (first.chunks > shades.length) rows.push({ text: `shades repeat from chunk ${chunkName(shades.length)} on` });
   } else {
     const stages = [...new Set(shownPlans.flatMap((plan) => plan.stages))];
     for (const stage of stages.slice(0, 24)) {

@@ -47,7 +47,7 @@ function describe(step) {
 }
 function describePlanned(step) {
   const { plan, block: b } = step, lines = [`${b.name}, micro-batch ${step.microBatch}`];
-  lines.push(`${words(b.kind)} of stage ${b.stage}` + (plan.chunks > 1 ? `, chunk ${b.chunk}` : ""));
+  lines.push(`${words(b.kind)} of stage ${b.stage}` + (plan.chunks > 1 ? `, chunk ${chunkName(b.chunk)}` : ""));
   lines.push(`${time(step.start)} – ${time(step.end)}  (${time(b.time)})`);
   lines.push("on " + listed(b.devices.map((d) => plan.devices[d].name)));
   if (b.memory !== 0) lines.push((b.memory > 0 ? "takes " : "gives back ") + memory(Math.abs(b.memory)));
@@ -69,10 +69,15 @@ function describeMeasured(step) {
   if (planned) lines.push(`planned ${time(planned.start)} – ${time(planned.end)}  (${time(planned.block.time)})`);
   return lines.join("\n");
 }
+/// Of the planned time.
+function shareOf(steps) {
+  const known = steps.filter((ran) => ran.planned), sum = (of) => known.reduce((all, ran) => all + of(ran), 0);
+  const meant = sum((ran) => ran.planned.block.time);
+  return meant > 0 ? (sum((ran) => ran.end - ran.start) / meant).toFixed(2) : "–";
+}
 function beside(ran) {
-  const took = ran.end - ran.start, meant = ran.planned.end - ran.planned.start;
-  const late = ran.start - ran.planned.start, share = meant > 0 ? `, ${(took / meant).toFixed(2)} of the plan` : "";
-  return `${time(took)}${share}, starts ${time(Math.abs(late))} ${late < 0 ? "early" : "late"}`;
+  const late = ran.start - ran.planned.start;
+  return `${time(ran.end - ran.start)}, ${shareOf([ran])} of the plan, starts ${time(Math.abs(late))} ${late < 0 ? "early" : "late"}`;
 }
 const listed = (names) => names.length > 8 ? `${names.slice(0, 8).join(", ")} and ${names.length - 8} more` : names.join(", ");
 

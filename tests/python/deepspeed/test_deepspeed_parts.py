@@ -51,6 +51,75 @@ def test_all_wrong_keys_are_named():
     assert 'unknown key "xyz"' in said and "known keys: plan, placement" in said
 
 
+FAULTS = """{
+  "train_micro_batch_size_per_gpu": 4,
+  "search": {},
+  "ostinato": {
+    "auto": true,
+    "outptu": "x",
+    "search": {
+      "max_chunks": 0
+    },
+    "require": "no"
+  }
+}"""
+WAYS = """{"ostinato": {
+  "profile": "profile.json",
+  "size": 3,
+  "fallback": true,
+  "adapt": {}
+}}"""
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            FAULTS,
+            [
+                ':6: unknown key "outptu" in the "ostinato" section: did you mean "output"?',
+                ':8: "max_chunks" in the "search" section must be at least 1, not 0',
+                ':10: "require" in the "ostinato" section must be true or false, not "no"',
+            ],
+        ),
+        (
+            WAYS,
+            [
+                ':3: "size" in the "ostinato" section needs "sizes"',
+                ':4: "fallback" in the "ostinato" section needs "auto" or "check", which time DeepSpeed\'s own steps first',
+                ':5: "adapt" in the "ostinato" section needs "auto" or "profile", and "output", a folder for new plans',
+            ],
+        ),
+    ],
+)
+def test_every_fault_is_told_with_its_line(tmp_path, text, said):
+    file = tmp_path / "ds_config.json"
+    file.write_text(text)
+    with pytest.raises(OstinatoError) as error:
+        parse_section(json.loads(text)["ostinato"], str(file))
+    assert str(error.value).split("\n") == [f"{file}{line}" for line in said]
+
+
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        (True, 'the "ostinato" section must be an object: {"auto": true}'),
+        ({"auto": True, "adapt": True}, "must be an object, not true"),
+        ({"auto": True, "effort": 1.5}, "must be a whole number, not 1.5"),
+        ({"auto": True, "timeout_s": "10"}, 'must be a number, not "10"'),
+        ({"auto": True, "timeout_s": 0}, "must be above 0, not 0"),
+        ({"auto": True, "check": 2000}, "must be at most 1000, not 2000"),
+        ({"auto": True, "output": 1}, "must be a text, not 1"),
+        ({"auto": True, "output": ""}, "must have at least one character"),
+        ({"auto": True, "search": {"objective": "speed"}}, "must be 'makespan', 'span' or 'latency'"),
+    ],
+)
+def test_a_wrong_value_is_told_in_words_of_a_configuration(section, said):
+    with pytest.raises(OstinatoError) as error:
+        parse_section(section, "ds_config.json")
+    assert said in str(error.value) and "Input" not in str(error.value) and "valid" not in str(error.value)
+
+
 def test_files(tmp_path):
     (tmp_path / "plan.json").write_text("{}")
     (tmp_path / "placement.toml").write_text("")

@@ -222,7 +222,7 @@ def test_auto_goes_on_without_a_plan_where_it_may(world2, alone):
         ({"auto": True, "output": "o", "adapt": {"evry": 5}}, ['"evry" in the "adapt"', 'mean "every"?']),
         (
             {"auto": True, "output": "o", "adapt": {"every": 0}},
-            ['"every" in the "adapt" section must be greater than or equal to 2'],
+            ['"every" in the "adapt" section must be at least 2'],
         ),
     ],
 )

@@ -17,7 +17,7 @@ from ostinato.profile.views.table import (
     completeness_line,
     launch_lines,
     show,
-    size,
+    short_size,
     summary,
     unrest_lines,
 )
@@ -29,8 +29,8 @@ def profile():
 
 
 def test_sizes():
-    assert [size(n) for n in (0, 1023, 1024, 1536, 3 << 20, 5 << 30, 5 << 40)] == [
-        "0", "1023", "1.0K", "1.5K", "3.0M", "5.0G", "5120.0G"
+    assert [short_size(n) for n in (0, 1023, 1024, 1536, (1 << 20) - 1, 3 << 20, 5 << 30, 5 << 40)] == [
+        "0", "1023", "1.0Ki", "1.5Ki", "1.0Mi", "3.0Mi", "5.0Gi", "5.0Ti"
     ]  # fmt: skip
 
 

@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import nn
 
+from ostinato.errors import size
 from ostinato.profile import Job, profile_layers
 from ostinato.profile.views.page import html
 from ostinato.profile.views.perfetto import perfetto
-from ostinato.profile.views.table import size
 from ostinato.profile.views.timeline import ranks_of, runs_of
 from support.pages import evaluate, look
 
@@ -68,8 +68,11 @@ def test_the_page_has_axes_and_a_legend(profile):
     for left, milliseconds in marks:
         assert float(milliseconds) * 1e6 == pytest.approx(float(left) / 100 * total, abs=total / 1000)
     assert len({milliseconds for _, milliseconds in marks}) == len(marks)
-    peaks = [f"{size(rank.peak())}B" for rank in ranks_of(profile, 2)]
-    assert re.findall(r'<span style="bottom:100%">(.*?)</span>', text) == peaks
+    peaks = [size(rank.peak()) for rank in ranks_of(profile, 2)]
+    assert any(peak.endswith(" KiB") for peak in peaks) and not re.search(r"[\d.]+[KMG]B\b", text)
+    assert re.findall(r": at most (.*?);", text) == peaks
+    highest = size(max(rank.peak() for rank in ranks_of(profile, 2)))
+    assert re.findall(r'<span style="bottom:100%">(.*?)</span>', text) == [highest] * 2  # on one scale
     named = re.findall(r'<i style="background:.*?"></i>(.*?)</span>', text)
     kept = [row.name for row in profile.layers if row.kept]
     assert (
@@ -150,4 +153,4 @@ def test_every_rank_holds_what_its_own_layers_hold(profile):
 
 def test_a_model_that_keeps_nothing_has_a_page(profile):
     empty = profile_layers(Job(layers=[nn.Identity()], inputs=torch.randn(2), repeats=1, warm_up=0))
-    assert "at most 0B; always in use: nothing" in html(empty)
+    assert "at most 0 B; always in use: nothing" in html(empty)

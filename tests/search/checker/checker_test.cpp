@@ -129,19 +129,19 @@ TEST(CheckerTest, NamesDeviceInstantAndBytesOverMemory) {
   Placement p = two_devices();
   const Plan plan = valid_plan(p);
   p.devices[0].memory = 7;
-  EXPECT_EQ(failures(plan, p), Strings{"device 0 ('d0') exceeds its 7 bytes from 2 ns on, when block 'F' of "
-                                       "micro-batch 1 starts there; at its peak it exceeds them by 1 bytes"});
+  EXPECT_EQ(failures(plan, p), Strings{"device 0 ('d0') exceeds its 7 B from 2 ns on, when block 'F' of "
+                                       "micro-batch 1 starts there; at its peak it exceeds them by 1 B"});
   p.devices[0].memory = 10;
   p.devices[1].memory = 1;
-  EXPECT_EQ(failures(plan, p), Strings{"device 1 ('d1') exceeds its 1 bytes from 5 ns on, when block 'G' of "
-                                       "micro-batch 0 starts there; at its peak it exceeds them by 1 bytes"});
+  EXPECT_EQ(failures(plan, p), Strings{"device 1 ('d1') exceeds its 1 B from 5 ns on, when block 'G' of "
+                                       "micro-batch 0 starts there; at its peak it exceeds them by 1 B"});
 }
 
 TEST(CheckerTest, NamesStaticMemoryThatDoesNotFit) {
   Placement p = two_devices();
   p.devices[1].static_memory = 11;
   const Plan plan = valid_plan(p);
-  EXPECT_EQ(failures(plan, p), Strings{"device 1 ('d1') always holds 11 bytes, 1 more than its 10"});
+  EXPECT_EQ(failures(plan, p), Strings{"device 1 ('d1') always holds 11 B, 1 B more than its 10 B"});
 }
 
 TEST(CheckerTest, WhatEndsGivesBackBeforeWhatStartsTakes) {

@@ -123,7 +123,7 @@ TEST(Degrees, RefuseNumbersThatDoNotDivide) {
     return "";
   };
   EXPECT_THAT(message(options_for(4, 8, 3)),
-              HasSubstr("3 replicas do not divide 4 devices evenly: use 3 or 6"));
+              HasSubstr("3 replicas do not divide 4 devices evenly: use 3 or 6 devices"));
   JointOptions options = options_for(2, 8, 2);
   Cluster cluster = alike(2, kUnlimited);
   cluster.kinds.emplace_back();

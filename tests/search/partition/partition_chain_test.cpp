@@ -491,7 +491,7 @@ TEST(PartitionChain, ProvesWhatDoesNotFit) {
     partition_chain(profile, {.devices = 2, .device_memory = 99});
     FAIL();
   } catch (const InfeasibleError& error) {
-    EXPECT_THAT(error.what(), testing::HasSubstr("layer 2:L alone needs 100 bytes"));
+    EXPECT_THAT(error.what(), testing::HasSubstr("layer 2:L alone needs 100 B"));
   }
 }
 

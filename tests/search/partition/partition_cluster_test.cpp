@@ -8,6 +8,7 @@
 #include "search/partition/chain.h"
 #include "search/profile/cluster_toml.h"
 #include "tests/search/partition/partition_profiles.h"
+#include "tests/support/refusal.h"
 
 namespace ostinato {
 namespace {
@@ -168,6 +169,32 @@ TEST(Cluster, AnAmountOfMemoryMayHaveItsUnit) {
       "format = \"ostinato-devices/1\"\n[[kinds]]\nname = \"a\"\nmemory = \"40GiB\"\n"
       "[[nodes]]\nkind = \"a\"\ndevices = 1\n";
   EXPECT_EQ(parse_cluster(text, "d.toml").kinds[0].memory, Bytes{40} << 30);
+}
+
+TEST(Cluster, NamesAllThatIsWrong) {
+  const std::string text =
+      "format = \"ostinato-devices/1\"\ntime_units = \"us\"\nmemory_unit = \"GB\"\n[within]\nlatency = "
+      "\"3us\"\n"
+      "[[kinds]]\nname = \"a\"\nmemory = -40\nsped = 1\n[[nodes]]\nkind = \"b\"\ndevices = 0\n";
+  EXPECT_EQ(test::refusal_by([&] { parse_cluster(text, "d.toml"); }),
+            "d.toml:2: unknown key 'time_units' in a device file; did you mean 'time_unit'?\n"
+            "d.toml:3: 'memory_unit' is 'GB'; it should be one of B, KiB, MiB, GiB\n"
+            "d.toml:5: 'latency' must be a number, not a text\n"
+            "d.toml:8: 'memory' is -40, out of range: from 0\n"
+            "d.toml:9: unknown key 'sped' in [[kinds]]; did you mean 'speed'?\n"
+            "d.toml:11: unknown kind 'b'; did you mean 'a'?\n"
+            "d.toml:12: 'devices' is 0, out of range: from 1 to 65536");
+}
+
+/// What does not fit is told in the unit of the file.
+TEST(Cluster, SaysWhereAnAmountOfMemoryIsWritten) {
+  const auto written = [](const std::string& head, const std::string& memory) {
+    return memory_as_written(head + "[[kinds]]\nname = \"a\"\nmemory = " + memory + "\n", "d.toml");
+  };
+  EXPECT_THAT(written("", "\"40GB\""), testing::ElementsAre("d.toml:3: 40GB of memory on 'a'"));
+  EXPECT_THAT(written("memory_unit = \"GiB\"\n", "1.5"),
+              testing::ElementsAre("d.toml:4: 1.5 GiB of memory on 'a'"));
+  EXPECT_THAT(written("", "\"1B\"\n[[kinds]]\nname = \"b\""), testing::SizeIs(1));
 }
 
 TEST(Cluster, NeedsKindsAndNodes) {

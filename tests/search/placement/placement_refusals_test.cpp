@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <string>
+
 #include "tests/search/placement/placement_texts.h"
 
 namespace ostinato {
@@ -26,7 +29,8 @@ INSTANTIATE_TEST_SUITE_P(
     File, PlacementRefusalTest,
     testing::Values(
         Refusal{"no_format", "name = \"p\"\n",
-                "p.toml:1: no 'format'; 'ostinato-placement/1' is expected here: is this the right file?"},
+                "p.toml:1: this is not a placement: it has no 'format', where 'ostinato-placement/1' is "
+                "expected; is it the right file?"},
         Refusal{"version", "\nformat = \"ostinato-placement/2\"\nnew_key = 1\n",
                 "p.toml:2: 'format' is 'ostinato-placement/2'; this version of ostinato reads "
                 "'ostinato-placement/1'"},
@@ -63,6 +67,37 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"memory_unit", "format = \"ostinato-placement/1\"\nmemory_unit = \"MB\"\n",
                 "p.toml:2: 'memory_unit' is 'MB'; it should be one of B, KiB, MiB, GiB"}),
     [](const auto& test) { return test.param.what; });
+
+INSTANTIATE_TEST_SUITE_P(
+    Several, PlacementRefusalTest,
+    testing::Values(
+        Refusal{"keys_of_one_table", second("nmae = \"b\"\ndevices = [0]\ntime = -1\nmemory = \"2\"\n"),
+                "p.toml:8: [[blocks]] has no 'name'\n"
+                "p.toml:9: unknown key 'nmae' in [[blocks]]; did you mean 'name'?\n"
+                "p.toml:11: 'time' is -1, out of range: from 0\n"
+                "p.toml:12: 'memory' must be a number, not a text"},
+        Refusal{"rows",
+                "format = \"ostinato-placement/1\"\ntime_unit = \"sec\"\n[[devices]]\nmemory = -1\n" +
+                    kBlock + "kind = \"fwd\"\n[[blocks]]\nname = \"b\"\ndevices = [3]\ntime = 1\n",
+                "p.toml:2: 'time_unit' is 'sec'; it should be one of ns, us, ms, s\n"
+                "p.toml:4: 'memory' is -1, out of range: from 0\n"
+                "p.toml:9: unknown kind 'fwd' of block 'a.F'; the kinds are forward, backward, "
+                "backward_input, backward_weight, other\n"
+                "p.toml:12: a device of block 'b' is 3, out of range: from 0 to 0"},
+        Refusal{"inputs", second(kSecond + "after = [\"a.f\", \"b\"]\n"),
+                "p.toml:12: block 'b' comes after unknown block 'a.f'; did you mean 'a.F'?\n"
+                "p.toml:12: block 'b' comes after itself"}),
+    [](const auto& test) { return test.param.what; });
+
+/// Of a file that is wrong in every row the first are enough.
+TEST(PlacementRefusals, ListsTwentyAtMost) {
+  std::string text = kHead;
+  for (int i = 0; i < 1000; ++i) text += "[[blocks]]\nname = 1\ndevices = [0]\ntime = 1\n";
+  const std::string said = refusal(text);
+  EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 20) << said;
+  EXPECT_NE(said.find("p.toml:5: 'name'"), std::string::npos) << said;
+  EXPECT_NE(said.find("\nThese are the first 20."), std::string::npos) << said;
+}
 
 INSTANTIATE_TEST_SUITE_P(
     Numbers, PlacementRefusalTest,

@@ -192,7 +192,7 @@ TEST(PlacementFileTest, NamesTheFile) {
 
 TEST(PlacementFileTest, TextOverTheSizeIsRefused) {
   const std::string text(kMaxPlacementBytes + 1, '#');
-  EXPECT_EQ(refusal(text), "p.toml: is larger than 268435456 bytes");
+  EXPECT_EQ(refusal(text), "p.toml: is larger than 256 MiB");
 }
 
 }  // namespace

@@ -147,7 +147,8 @@ INSTANTIATE_TEST_SUITE_P(
                 "{\n\"format\": \"ostinato-plan/2\", \"schedule\": [{ \"other\": 1 }] }",
                 "2: 'format' is 'ostinato-plan/2'; this version of ostinato reads 'ostinato-plan/1'"},
         Refusal{"no_format", "{}",
-                "1: no 'format'; 'ostinato-plan/1' is expected here: is this the right file?"},
+                "1: this is not a plan: it has no 'format', where 'ostinato-plan/1' is expected; is it the "
+                "right file?"},
         Refusal{"list", "\n[]", "2: the file must hold a table, not a list"},
         Refusal{"empty", "",
                 "1: the file ends in the middle of its JSON: was it cut off, or is it still being written?"},

@@ -270,7 +270,7 @@ TEST(ShowSvg, HasAShapeABlockAndDevice) {
   const std::string image = show_svg(plan_of("gpipe", placement, 3), placement);
   for (const char* kind : {"forward", "backward"}) {  // on each device a part of the embedding, then a stage
     EXPECT_EQ(count(image, fmt::format("class=\"{}\"><title>", kind)), 3u * 4) << kind;
-    EXPECT_EQ(count(image, fmt::format("class=\"{} odd\"><title>", kind)), 3u * 4) << kind;
+    EXPECT_EQ(count(image, fmt::format("class=\"{} tone1\"><title>", kind)), 3u * 4) << kind;
   }
   EXPECT_EQ(count(image, "class=\"lane\"/>"), 4u + 1);  // the last one: the legend's bubble
 }
@@ -288,13 +288,27 @@ TEST(ShowSvg, DrawsEachBlockOverItsTime) {
   EXPECT_NE(image.find(">F0</text>"), std::string::npos);
 }
 
-TEST(ShowSvg, ShadesEverySecondChunk) {
+TEST(ShowSvg, TellsChunksApartInThreeTones) {
   const Placement placement = shape("looped", {.devices = 1, .chunks = 3});
   const std::string image = show_svg(plan_of("gpipe", placement, 1), placement);
-  EXPECT_EQ(count(image, "class=\"forward odd\""), 1u);
-  EXPECT_EQ(count(image, "class=\"forward\"><title>"), 2u);
-  EXPECT_NE(image.find("fainter: every second chunk"), std::string::npos);
+  for (const char* tone : {"", " tone1", " tone2"})
+    EXPECT_EQ(count(image, fmt::format("class=\"forward{}\"><title>", tone)), 1u) << tone;
+  EXPECT_NE(image.find("fainter: later chunks"), std::string::npos);
   EXPECT_EQ(show_svg(plan_of("1f1b", v(2), 2), v(2)).find("fainter"), std::string::npos);
+}
+
+/// A label names the kind in every block or in none.
+TEST(ShowSvg, WritesOneKindOfLabel) {
+  for (const int micro_batches : {2, 12, 20, 30}) {
+    const Placement placement = v(2);
+    const std::string image = show_svg(plan_of("gpipe", placement, micro_batches), placement);
+    const std::size_t forwards = count(image, "class=\"label\">F"),
+                      backwards = count(image, "class=\"label\">B");
+    const std::size_t labels = count(image, "class=\"label\">");
+    EXPECT_TRUE(forwards + backwards == labels || forwards + backwards == 0) << image;
+    EXPECT_EQ(forwards > 0, micro_batches < 20) << micro_batches;
+    EXPECT_GT(labels, 0u);
+  }
 }
 
 TEST(ShowSvg, StaysSmallWhereBlocksAreMany) {

@@ -31,6 +31,9 @@ Relative paths start at the folder of the configuration file, or at the working 
 given a dictionary.
 """
 
+import json
+import re
+from collections.abc import Iterator
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -158,103 +161,146 @@ class Paths(BaseModel):
     )
 
 
+Fault = tuple[tuple[str, ...], str]  # the key, in the section, and what is wrong with it
+
+
 def parse_section(section: object, where: str) -> Section:
-    """Checks a section. Raises an OstinatoError that starts with `where` and names every wrong key."""
+    """Checks a section. Raises an OstinatoError with a line for every fault, which starts with `where`; where
+    that is a file, also with the line of the key."""
     if not isinstance(section, dict):
-        raise OstinatoError(
-            f'{where}: the "ostinato" section must be an object: {{"auto": true}}, or {{"plan": "plan.json"}}'
-        )
+        advice = 'must be an object: {"auto": true}, or {"plan": "plan.json"}'
+        raise _wrong([((), _in_section(()) + advice)], where)
     try:
         made = Section.model_validate(section)
     except ValidationError as error:
-        raise OstinatoError("; ".join(f"{where}: {_in_words(e)}" for e in error.errors())) from None
-    _check_ways(made, where)
+        raise _wrong([(tuple(map(str, e["loc"])), _in_words(e)) for e in error.errors()], where) from None
+    if faults := [(keys, _in_section(keys) + what) for keys, what in _faults(made)]:
+        raise _wrong(faults, where)
     return made
 
 
-def _check_ways(section: Section, where: str) -> None:
+def _wrong(faults: list[Fault], where: str) -> OstinatoError:
+    """In the order of the file."""
+    try:
+        text = Path(where).read_text()
+    except (OSError, ValueError):  # the configuration is no file
+        text = ""
+    lines = sorted((_line_of(keys, text), what) for keys, what in faults)
+    return OstinatoError("\n".join(f"{where}{f':{line}' if line else ''}: {what}" for line, what in lines))
+
+
+def _line_of(keys: tuple[str, ...], text: str) -> int:
+    """Of a key of the section; 0 where it is not found. json.loads() does not say."""
+    at = 0
+    for key in ("ostinato", *keys):
+        found = re.compile(rf"{re.escape(json.dumps(key))}\s*:").search(text, at)
+        if found is not None:
+            at = found.start()
+        elif key != "ostinato":  # OSTINATO_PLAN may name a file that is the section alone
+            return 0
+    return text.count("\n", 0, at) + 1
+
+
+def _faults(section: Section) -> Iterator[Fault]:
     """Requires exactly one way to a plan, and no key that belongs to another."""
     ways = [key for key in ("plan", "profile", "auto") if getattr(section, key)]
-    _check_sizes(section, ways, where)
-    if not ways and section.sizes and section.placement:
-        return
+    yield from _faults_of_sizes(section)
     if not ways:
-        raise OstinatoError(f'{where}: the "ostinato" section needs "plan", "profile" or "auto": true')
+        if not (section.sizes and section.placement):
+            yield (), 'needs "plan", "profile" or "auto": true'
+        return
     if len(ways) > 1:
         given = " and ".join(f'"{way}"' for way in ways)
-        raise OstinatoError(f'{where}: the "ostinato" section has {given}, of which only one is allowed')
+        yield (), f"has {given}, of which only one is allowed"
+        return
     if section.placement and section.searches and (section.auto or not section.sizes):
-        raise OstinatoError(
-            f'{where}: "placement" in the "ostinato" section goes with "plan": a search makes its own placement'
-        )
+        yield ("placement",), 'goes with "plan": a search makes its own placement'
     if section.auto == "measure" and not section.output:
-        raise OstinatoError(
-            f'{where}: "auto": "measure" in the "ostinato" section needs "output", a folder for the plan'
-        )
+        yield ("auto",), 'is "measure", which needs "output", a folder for the plan'
     if section.auto and section.search is not None and section.search.inference:
-        raise OstinatoError(
-            f'{where}: "inference" in "search" needs "profile", because "auto" measures while training'
-        )
+        yield ("search", "inference"), 'needs "profile", because "auto" measures while training'
     if section.fallback and not section.auto and not section.checks:
-        raise OstinatoError(
-            f'{where}: "fallback" in the "ostinato" section needs "auto" or "check", which time DeepSpeed\'s own steps first'
-        )
+        yield ("fallback",), 'needs "auto" or "check", which time DeepSpeed\'s own steps first'
     if section.adapt is not None:
         if not section.searches or not section.output:
-            raise OstinatoError(
-                f'{where}: "adapt" in the "ostinato" section needs "auto" or "profile", and "output", a folder for new plans'
-            )
+            yield ("adapt",), 'needs "auto" or "profile", and "output", a folder for new plans'
         if section.sizes or (section.search is not None and section.search.inference):
-            raise OstinatoError(
-                f'{where}: "adapt" in the "ostinato" section needs a training that runs the same plan in every step'
-            )
+            yield ("adapt",), "needs a training that runs the same plan in every step"
     for key in ("search", "output"):
         if getattr(section, key) is not None and not section.searches:
-            raise OstinatoError(f'{where}: "{key}" in the "ostinato" section needs "profile" or "auto": true')
+            yield (key,), 'needs "profile" or "auto": true'
 
 
 OF_ORDERS = {"time_limit", "threads", "seed", "method", "objective"}  # options that do not choose a placement
 
 
-def _check_sizes(section: Section, ways: list[str], where: str) -> None:
+def _faults_of_sizes(section: Section) -> Iterator[Fault]:
     if section.sizes is None:
         for key in ("size", "keep_order", "effort"):
             if getattr(section, key):
-                raise OstinatoError(f'{where}: "{key}" in the "ostinato" section needs "sizes"')
-    elif section.auto and section.size:
-        raise OstinatoError(
-            f'{where}: "size" in the "ostinato" section does not go with "auto", which measures the size'
+                yield (key,), 'needs "sizes"'
+        return
+    if section.auto and section.size:
+        yield ("size",), 'does not go with "auto", which measures the size'
+    search = section.search or Search()
+    if (search.objective or "makespan") != "makespan":
+        yield (
+            ("search", "objective"),
+            'does not go with "sizes", which always minimises the makespan of each step',
         )
-    elif section.search is not None and (section.search.objective or "makespan") != "makespan":
-        raise OstinatoError(
-            f'{where}: "objective" in "search" does not go with "sizes", which always minimises the makespan of each step'
+    if search.robust:
+        yield (
+            ("search", "robust"),
+            'does not go with "sizes", which plans each step for the micro-batches that it has',
         )
-    elif section.search is not None and section.search.robust:
-        raise OstinatoError(
-            f'{where}: "robust" in "search" does not go with "sizes", which plans each step for the micro-batches that it has'
-        )
-    elif section.placement and section.plan is None:
-        for key in sorted((section.search or Search()).model_fields_set - OF_ORDERS):
-            raise OstinatoError(
-                f'{where}: "{key}" in "search" does not go with "placement", which says where the stages are'
-            )
+    if section.placement and section.plan is None:
+        for key in sorted(search.model_fields_set - OF_ORDERS):
+            yield ("search", key), 'does not go with "placement", which says where the stages are'
 
 
-def _in_words(error) -> str:
-    key = str(error["loc"][-1])
-    inside = str(error["loc"][0]) if len(error["loc"]) > 1 else "ostinato"
+def _in_section(keys: tuple[str, ...]) -> str:
+    """What a message begins with."""
+    if not keys:
+        return 'the "ostinato" section '
+    return f'"{keys[-1]}" in the "{("ostinato", *keys)[-2]}" section '
+
+
+WORDS = {
+    "bool_type": "must be true or false",
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "string_type": "must be a text",
+    "model_type": "must be an object",
+    "string_too_short": "must have at least one character",
+    "greater_than": "must be above {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than_equal": "must be at most {le}",
+    "literal_error": "must be {expected}",
+}
+
+
+def _in_words(error: Any) -> str:
+    keys = tuple(map(str, error["loc"]))
     if error["type"] == "extra_forbidden":
-        return f'unknown key "{key}" in the "{inside}" section: {_suggestion(key, inside)}'
-    wrong = (
-        error["msg"]
-        .removeprefix("Value error, ")
-        .replace("Input should be", "must be")
-        .replace("String should", "must")
-    )
-    return f'"{key}" in the "{inside}" section {wrong}, not {error["input"]!r}'
+        return f"unknown key {_in_section(keys).strip()}: {_suggestion(*('ostinato', *keys)[-2:])}"
+    words = WORDS.get(error["type"], error["msg"].removeprefix("Value error, "))
+    limits = {
+        name: int(limit) if isinstance(limit, float) else limit
+        for name, limit in error.get("ctx", {}).items()
+    }
+    return f"{_in_section(keys)}{words.format(**limits)}, not {_as_written(error['input'])}"
 
 
-def _suggestion(key: str, inside: str) -> str:
+def _as_written(value: object) -> str:
+    """In a configuration, which is JSON."""
+    try:
+        return json.dumps(value)
+    except (TypeError, ValueError):
+        return repr(value)
+
+
+def _suggestion(inside: str, key: str) -> str:
     """The key that was probably meant, in this section or another."""
     known = {"ostinato": Section.model_fields, "search": Search.model_fields, "adapt": Adapting.model_fields}
     near = get_close_matches(key, known[inside], 1)

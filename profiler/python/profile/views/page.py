@@ -9,9 +9,9 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from ostinato.errors import counted
+from ostinato.errors import counted, size
 from ostinato.profile.measure.owners import GRADIENTS, OPTIMIZER, PARAMETERS, RECEIVED, WORKSPACE, Recording
-from ostinato.profile.views.table import milliseconds, size
+from ostinato.profile.views.table import milliseconds
 from ostinato.profile.views.timeline import PHASES, LayerRun, RankTimeline, Slice, ranks_of, runs_of
 
 HERE = Path(__file__).parent
@@ -93,17 +93,16 @@ def owners_legend(ranks: Sequence[RankTimeline]) -> str:
     return legend(entries)
 
 
-def memory(rank: RankTimeline) -> Iterator[str]:
-    """Stacked: what is always in use at the bottom, then layers in model order, then what they received and
+def memory(rank: RankTimeline, highest: int) -> Iterator[str]:
+    """Up to `highest`, as for every rank. Stacked: what is always in use at the bottom, then layers in model order, then what they received and
     workspace."""
-    highest = max(1, rank.peak())
     colours = colours_of(rank.rows)
     for moment in (moment for moment in rank.moments() if moment.time):
         base, x, width = 100.0, 1000 * moment.start / rank.total, 1000 * moment.time / rank.total
         for owner, kept in moment.held:
             height = 100 * kept / highest
             base -= height
-            title = escape(f"{owner}: {size(kept)}B {moment.when}")
+            title = escape(f"{owner}: {size(kept)} {moment.when}")
             box = f'x="{x:.3f}" y="{base:.3f}" width="{width:.3f}" height="{height:.3f}"'
             yield f'<rect {box} fill="{colours.get(owner, OTHER)}"><title>{title}</title></rect>'
 
@@ -116,15 +115,14 @@ def source_of(rank: RankTimeline) -> str:
     return f"recorded from the allocator in {counted(len(rank.recording.changes), 'change')}{lost}; the optimizer's state is computed"
 
 
-def memory_of_rank(rank: RankTimeline) -> Iterator[str]:
+def memory_of_rank(rank: RankTimeline, highest: int) -> Iterator[str]:
     layers = f"layers {rank.rows[0].index} to {rank.rows[-1].index}"
-    owners = ", ".join(f"{owner} {size(held)}B" for owner, held in rank.static) or "nothing"
-    highest = rank.peak()
-    yield f"<p>Rank {rank.number}, {layers}: at most {size(highest)}B; always in use: {owners}; {source_of(rank)}</p>"
+    owners = ", ".join(f"{owner} {size(held)}" for owner, held in rank.static) or "nothing"
+    yield f"<p>Rank {rank.number}, {layers}: at most {size(rank.peak())}; always in use: {owners}; {source_of(rank)}</p>"
     yield '<div class="memory"><svg viewBox="0 0 1000 100" preserveAspectRatio="none">'
-    yield from memory(rank)
+    yield from memory(rank, highest)
     levels = "".join(
-        f'<span style="bottom:{share}%">{size(highest * share // 100)}B</span>' for share in (0, 50, 100)
+        f'<span style="bottom:{share}%">{size(highest * share // 100)}</span>' for share in (0, 50, 100)
     )
     yield f'</svg><div class="levels">{levels}</div></div>'
 
@@ -139,12 +137,7 @@ def layer_rows(profile: Any) -> Iterator[str]:
             row.parameters,
             row.output_bytes,
         )
-        cells = (
-            row.name,
-            milliseconds(row.forward),
-            milliseconds(row.backward),
-            *(f"{size(s)}B" for s in sizes),
-        )
+        cells = (row.name, milliseconds(row.forward), milliseconds(row.backward), *map(size, sizes))
         yield "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>"
 
 
@@ -159,6 +152,7 @@ def html(profile: Any, ranks: int = 1, recordings: Sequence[Recording | None] = 
     runs = list(runs_of(profile))
     total = max(1, sum(run.slice.time for run in runs))
     drawn = ranks_of(profile, ranks, recordings)
+    highest = max(1, *(rank.peak() for rank in drawn))
     state = profile.completeness
     complete = "complete" if state.complete else f"NOT complete: {state.reason}"
     about = f"{profile.device_name}, a micro-batch of {profile.micro_batch_size}, timer {profile.timer}, {complete}"
@@ -176,7 +170,7 @@ def html(profile: Any, ranks: int = 1, recordings: Sequence[Recording | None] = 
         f'<div id="plots" tabindex="0" data-total="{total}"><div id="wide">',
         '<div class="axis" id="axis">', *axis(total), "</div>",
         '<div class="flame">', *flame(runs, total), "</div>",
-        *(line for rank in drawn for line in memory_of_rank(rank)), "</div></div>",
+        *(line for rank in drawn for line in memory_of_rank(rank, highest)), "</div></div>",
         "<h2>Layers</h2>", '<div class="scroll"><table>', *layer_rows(profile), "</table></div>",
         f"<script>{(HERE / 'page.js').read_text()}</script>", "</html>", "",
     ])  # fmt: skip

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ostinato.errors import printable
+from ostinato.errors import printable, size
 from ostinato.profile.measure.by_size import worst_between
 from ostinato.profile.measure.check import StageCheck, launch_share
 
@@ -33,14 +33,9 @@ def unrest(row: Any) -> float:
     return max(50 * (s.high - s.low) / max(1, s.median) for s in (row.forward, row.backward))
 
 
-def size(count: int) -> str:
-    """In bytes, or in powers of 1024 of them: 912.4K."""
-    number, unit = float(count), ""
-    for larger in ("K", "M", "G"):
-        if number < 1024:
-            break
-        number, unit = number / 1024, larger
-    return f"{number:.1f}{unit}" if unit else str(count)
+def short_size(count: int) -> str:
+    """For columns of bytes: 912.4Ki."""
+    return size(count).removesuffix("B").replace(" ", "")
 
 
 def weight_of_layers(profile: Any) -> dict[int, int]:
@@ -84,7 +79,7 @@ def layer_table(profile: Any) -> Table:
             milliseconds(row.forward),
             milliseconds(row.backward),
             f"{unrest(row):.0f} %",
-            *map(size, (row.kept, workspace, row.parameters, row.output_bytes)),
+            *map(short_size, (row.kept, workspace, row.parameters, row.output_bytes)),
         )
     return table
 
