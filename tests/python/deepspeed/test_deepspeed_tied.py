@@ -2,6 +2,7 @@
 """Tied modules with parts that are not tied, as word and position embeddings: they go where their layers go,
 or it is said, or refused."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -94,6 +95,35 @@ def test_both_on_one_rank_train_alike(world2, stock, tmp_path, ranks):
         world2.run(trained, Options(**{**vars(BASE), "section": {"plan": str(plan)}})),
     )
     assert ours[0][0] == pytest.approx(theirs[0][0], rel=1e-5)
+
+
+def averages(engine) -> bytes:
+    """Adam's, of the positions: zeros on the last rank, which runs no forward() of the module."""
+    state = engine.optimizer.state[engine.module.tied_modules["embed"].positions.weight]
+    return bytes_of(state["exp_avg"])
+
+
+def save(options: Options, folder: str) -> bytes:
+    engine = make_engine(options)
+    data = data_of(engine)
+    for _ in range(2):
+        engine.train_batch(data)
+    engine.save_checkpoint(folder)
+    return averages(engine)
+
+
+def load(options: Options, folder: str) -> bytes:
+    engine = make_engine(options)
+    engine.load_checkpoint(folder)
+    return averages(engine)
+
+
+def test_a_plan_reads_the_optimizer_state_of_each_ranks_part_that_is_not_tied(world2, tmp_path):
+    alone = replace(BASE, optimizer="Adam")
+    saved = world2.run(save, alone, str(tmp_path / "saved"))
+    assert saved[0] != saved[1]
+    plan = make_plan(tmp_path, Layout(*LOOPED), LAYERS, MICRO_BATCHES)
+    assert world2.run(load, replace(alone, section={"plan": str(plan)}), str(tmp_path / "saved")) == saved
 
 
 def test_of_whom_a_rank_takes_its_module():

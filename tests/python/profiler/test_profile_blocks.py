@@ -9,8 +9,8 @@ import pytest
 
 from ostinato.deepspeed.block_time import costs
 from ostinato.profile import ProfileError
-from ostinato.profile.machine import block_time
-from ostinato.profile.machine.device import Cpu
+from ostinato.profile.machine import block_time, device
+from ostinato.profile.machine.device import Cpu, UndisturbedCpu
 from ostinato.profile.measure.samples import Sample, Samples, average
 from ostinato.profile.script.engine import READS, time_to_read
 
@@ -26,6 +26,22 @@ def test_a_block_costs_until_what_it_made_is_sent():
     records = [(i, 10 * i, 10 * i + 5) for i in range(len(actions))]
     found = [(block.action, cost) for block, cost in costs(actions, records, {"F": [3, 4], "B": [7]})]
     assert found == [("F", 17), ("B", 13)]  # the F that sends nothing does not count
+
+
+def test_a_thread_that_waits_just_after_it_has_read_the_clock_gets_no_negative_time(monkeypatch):
+    """The second of three readings: what the system says of the wait holds 500 ns that the clock has not."""
+    times, waits = iter([1000, 1100, 1600]), [0]
+
+    def read() -> int:
+        time = next(times)
+        waits[0] = 500 * (time > 1000)
+        return time
+
+    monkeypatch.setattr(device, "_profiler", SimpleNamespace(now=read))
+    monkeypatch.setattr(device, "waited_for_a_core", lambda: waits[0])
+    cpu = UndisturbedCpu()
+    start = cpu.now()
+    assert cpu.now() - start == 100
 
 
 @NEEDS_CORES

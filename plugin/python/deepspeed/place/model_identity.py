@@ -11,6 +11,7 @@ from ostinato.profile.model.model_digest import digest_of_layers, layer_digest, 
 
 from ..errors import OstinatoError
 from ..randomness.random_state import random_state_kept
+from ..save.layer_files import layers_here
 from ..upstream import Model, Topology
 
 
@@ -22,12 +23,9 @@ def names_of(model: Model) -> list[str]:
 def local_digests(model: Model) -> dict[int, str]:
     """Digests of the layers that this rank has built and holds whole, by index."""
     digests = {}
-    held = vars(model).get("_local_layers") or range(
-        model._local_start, model._local_start + len(model.forward_funcs)
-    )
     parts = vars(model).get("_shards", {})
     for index, function in (
-        (i, f) for i, f in zip(held, model.forward_funcs, strict=False) if i not in parts
+        (i, f) for i, f in zip(layers_here(model), model.forward_funcs, strict=False) if i not in parts
     ):
         spec = model._layer_specs[index]
         module = model.tied_modules[spec.key] if hasattr(spec, "tied_weight_attr") else function

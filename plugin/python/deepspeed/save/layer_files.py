@@ -2,6 +2,7 @@
 """Checkpoint files of a model with several stages per rank: the same files as in DeepSpeed's own partition."""
 
 import zipfile
+from collections.abc import Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,13 @@ from ostinato.groups import everyones
 
 from ..errors import OstinatoError
 from ..upstream import Model
+
+
+def layers_here(model: Model) -> Sequence[int]:
+    """Layers of this rank, under a plan or in DeepSpeed's own partition."""
+    return vars(model).get("_local_layers") or range(
+        model._local_start, model._local_start + len(model.forward_funcs)
+    )
 
 
 class LayerFiles(Model):

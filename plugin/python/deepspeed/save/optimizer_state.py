@@ -30,6 +30,7 @@ from ostinato.groups import everyones
 from ..errors import OstinatoError
 from ..upstream import Engine
 from .checkpoint import Names, Saved
+from .layer_files import layers_here
 from .optimizer_files import (
     APART,
     FLAT,
@@ -217,17 +218,17 @@ class _Reader(Files):
         ]
 
     def _holder(self, name: str) -> int:
-        """The first pipeline rank that held the parameter's layer: for tied layers, the layer whose file has
-        the weights."""
+        """The first pipeline rank that held the parameter's layer: for tied layers, the first of this rank,
+        because what is not tied in their module is separate on every rank."""
         unit, _, rest = name.partition(".")
         layers = [int(unit)] if unit.isdecimal() else []
         if unit == "tied_modules":
-            tied = [
-                (i, spec)
-                for i, spec in enumerate(self.engine.module._layer_specs)
-                if rest.startswith(f"{getattr(spec, 'key', None)}.")
+            model = self.engine.module
+            layers = [
+                i
+                for i in layers_here(model)
+                if rest.startswith(f"{getattr(model._layer_specs[i], 'key', None)}.")
             ]
-            layers = [i for i, spec in tied if spec.forward_fn is None] or [i for i, _ in tied]
         for rank, held in enumerate(self.saved.held["layers"]):
             if layers and layers[0] in held:
                 return rank

@@ -218,7 +218,11 @@ class UndisturbedCpu(Cpu):
     for ranks that share cores, where a plan counts the waiting. Linux tells how long; elsewhere it is Cpu."""
 
     def now(self) -> int:
-        return _profiler.now() - waited_for_a_core()
+        """The clock is read while the thread does not wait: else a time might come out negative."""
+        before, clock = -1, 0
+        while (waited := waited_for_a_core()) != before:
+            before, clock = waited, _profiler.now()
+        return clock - waited
 
     def worked(self) -> int:
         return thread_time_ns()
