@@ -8,10 +8,13 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from ostinato import cli
+
+PROFILE = Path(__file__).parents[3] / "examples" / "notebooks" / "gpt.profile.json"
 
 
 def ostinato(*args, **kwargs):
@@ -49,6 +52,19 @@ def test_every_python_command_is_listed_and_importable():
         result = ostinato(command, "--help")
         assert result.returncode == 0, result.stderr
         assert "usage" in result.stdout.lower()
+
+
+def test_what_does_not_fit_is_told_in_the_units_of_the_device_file(tmp_path):
+    devices = tmp_path / "devices.toml"
+    devices.write_text(
+        'format = "ostinato-devices/1"\n[[kinds]]\nname = "A"\nmemory = "10MB"\n[[nodes]]\nkind = "A"\ndevices = 4\n'
+    )
+    outputs = ("--output", tmp_path / "plan.json", "--placement-output", tmp_path / "placement.toml")
+    result = ostinato("plan", PROFILE, "--devices", devices, "--micro-batches", 8, *outputs)
+    assert result.returncode == 4
+    assert (
+        result.stderr.endswith(f"\n  {devices}:4: 10MB of memory on 'A'\n") and " bytes" not in result.stderr
+    )
 
 
 def test_version():
