@@ -101,6 +101,7 @@ if TYPE_CHECKING:
         _config: Config
         _global_grad_norm: float | None
         _running_engine_backward: bool
+        basic_optimizer: Any  # without DeepSpeed's around it
         batch_fn: Callable[[Any], Any] | None
         checkpoint_engine: Any
         client_optimizer: Any

@@ -16,9 +16,10 @@ import torch
 import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ostinato.deepspeed.equal import checked, prints
+from ostinato.deepspeed.equal import checked, compared, prints
 from ostinato.deepspeed.equal.checked import Recorder
 from ostinato.deepspeed.equal.prints import BLOCK, Difference, Records, compare, print_of
+from ostinato.deepspeed.errors import OstinatoError
 from ostinato.deepspeed.start import first_pass
 from support import training, vocabulary_model
 from support.models import BATCH, LAYERS
@@ -241,6 +242,37 @@ def test_gradients_that_cannot_be_had_are_said_to_be_unseen(job, world2, stock):
     assert comparison.sentence() == (
         "step 1: loss, weights and buffers of 7 layers equal DeepSpeed's 1F1B bit for bit (gradients not compared: DeepSpeedZeroOptimizer does not show them)"
     )
+
+
+def rounded_at_random(options: Options) -> str:
+    """recorded(), with an optimizer that rounds up or down by chance."""
+    step = torch.optim.AdamW.step
+
+    def rounding(self, *args, **kwargs):
+        step(self, *args, **kwargs)
+        with torch.no_grad():
+            for parameter in (p for group in self.param_groups for p in group["params"]):
+                parameter.add_(0.01 * torch.rand_like(parameter))
+
+    with mock.patch.object(torch.optim.AdamW, "step", rounding):
+        return recorded(options)
+
+
+def test_an_optimizer_that_draws_random_numbers_is_named(world2, stock, tmp_path):
+    options = replace(ADAM, own_optimizer=True)
+    plan = str(make_plan(tmp_path, LOOPED, LAYERS, MICRO_BATCHES))
+    theirs, ours = (
+        Records.from_text(text)
+        for text in (
+            stock(world2, options, rounded_at_random)[0],
+            world2.run(rounded_at_random, replace(options, section={"plan": plan}))[0],
+        )
+    )
+    with pytest.raises(
+        OstinatoError, match=r"step 1 differs .* \(possible causes: AdamW\.step\(\), which draws"
+    ):
+        compared._tell(theirs, ours, True, [])
+    assert not Records.from_text(stock(world2, options, recorded)[0]).drew
 
 
 def repeated(options: Options) -> str:

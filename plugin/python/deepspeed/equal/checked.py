@@ -10,7 +10,8 @@
 
 Per step it records the loss, the gradients that the optimizer gets (which DeepSpeed has reduced by then),
 their norm, and the weights and buffers after the step. Tensors have their names in the model, which are the
-same under every placement.
+same under every placement. It also notes an optimizer that draws random numbers: each rank draws for the
+parameters that it holds, so they differ where layers move.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -22,6 +23,7 @@ from deepspeed.runtime.pipe.schedule import OptimizerStep
 from ostinato.profile.model.tensors import map_tensors
 from ostinato.groups import everyones
 
+from ..randomness import random_state
 from ..randomness.random_state import random_state_kept
 from ..stages.buffers import Buffers
 from ..stages.idle import NAME as IDLE
@@ -37,7 +39,7 @@ class Recorder:
         self._steps: list[Step] = []
         self._layers: dict[str, int] = {}
         self._left_out: set[str] = set()
-        self._unseen = ""
+        self._unseen = self._drew = ""
         self._itself: list[Difference] = []  # repeat()
         self._now: Step = {}  # of the current step
         instructions, train = engine._INSTRUCTION_MAP, engine.train_batch
@@ -58,7 +60,9 @@ class Recorder:
         return _merged(everyones((f"{replica}, slice {which}" if which else str(replica), mine)))
 
     def _records(self, steps: list[Step], itself: list[Difference]) -> Records:
-        return Records(steps, self._layers, sorted(self._left_out), self._unseen, self._eps(), itself)
+        return Records(
+            steps, self._layers, sorted(self._left_out), self._unseen, self._eps(), itself, self._drew
+        )
 
     def _eps(self) -> float:
         return max((torch.finfo(dtype).eps for dtype in self._dtypes()), default=0.0)
@@ -127,7 +131,10 @@ class Recorder:
             return step(engine, **given)
         gradients = self._gradients()
         before = {} if self._steps else {BEFORE: self._weights()}
+        drawn = random_state.states()
         step(engine, **given)
+        if not all(map(random_state.same, drawn, random_state.states())):
+            self._drew = type(engine.basic_optimizer).__name__
         norm = engine._global_grad_norm  # not get_global_grad_norm(), which prints a note under a plan
         self._now = before | {
             "gradients": gradients,
@@ -248,4 +255,5 @@ def _merged(everyone: list[tuple[str, Records]]) -> Records:
         max(mine.unseen for _, mine in everyone),
         max(mine.eps for _, mine in everyone),
         itself,
+        max(mine.drew for _, mine in everyone),
     )

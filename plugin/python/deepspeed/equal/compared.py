@@ -11,7 +11,7 @@ from .prints import Records, compare
 from ..upstream import Engine
 
 WHY = (
-    "possible causes: a layer that keeps state outside its buffers, an optimizer that looks at several parameters together, data that differ by "
+    "a layer that keeps state outside its buffers, an optimizer that looks at several parameters together, data that differ by "
     "rank, or random numbers that the script draws without a seed or for the layers of its rank"
 )
 
@@ -41,7 +41,10 @@ def _tell(theirs: Records, ours: Records, require: bool, unsaid: list[str]) -> N
     for why in unsaid if not told.equal else []:
         say(why)
     if require and not told.within_rounding:
+        drew = f"{theirs.drew}.step(), which draws random numbers for its rank's parameters, " * bool(
+            theirs.drew
+        )
         raise OstinatoError(
-            f'{told.sentence()} ({WHY}); "require": false in the "ostinato" section lets the run go on anyway'
+            f'{told.sentence()} (possible causes: {drew}{WHY}); "require": false in the "ostinato" section lets the run go on anyway'
         )
     say(f"measured: {told.sentence()}")

@@ -91,16 +91,17 @@ class Records(NamedTuple):
     unseen: str  # the optimizer that does not show its gradients
     eps: float  # of the coarsest dtype
     itself: Sequence[Difference] = ()  # between two runs of the same step
+    drew: str = ""  # the optimizer that draws random numbers
 
     def to_text(self) -> str:
         return json.dumps(self)
 
     @staticmethod
     def from_text(text: str) -> "Records":
-        steps, layers, left_out, unseen, eps, itself = json.loads(text)
+        steps, layers, left_out, unseen, eps, itself, drew = json.loads(text)
         made = [{k: {n: p and Print(*p) for n, p in of.items()} for k, of in step.items()} for step in steps]
         return Records(
-            made, layers, left_out, unseen, eps, [Difference(*difference) for difference in itself]
+            made, layers, left_out, unseen, eps, [Difference(*difference) for difference in itself], drew
         )
 
 
