@@ -7,11 +7,11 @@ import argparse
 import importlib.metadata
 import importlib.util
 import json
-import os
 import shutil
 import sys
 from dataclasses import asdict, dataclass
 
+from ostinato.autoload import switched_off
 from ostinato.errors import Status, fail
 
 
@@ -67,7 +67,7 @@ def check_deepspeed() -> Finding:
 
 
 def check_activation() -> Finding:
-    if os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD", "1") == "0":
+    if switched_off():
         detail = "TORCH_DEVICE_BACKEND_AUTOLOAD=0 turns the ostinato section off: unset it, or use python -m ostinato.run"
         return Finding("activation", "missing", detail)
     if not any(entry.name == "ostinato" for entry in importlib.metadata.entry_points(group="torch.backends")):

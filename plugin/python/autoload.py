@@ -17,7 +17,6 @@ ENGINE = "deepspeed.runtime.pipe.engine"
 HOOK = "ostinato.deepspeed.hook"  # by name only, as the entry point names this module
 ARRIVALS = "ostinato.ranks.arrivals"
 
-_registered = False
 _names_absent = False
 
 
@@ -26,15 +25,8 @@ def switched_off() -> bool:
     return os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD", "1") == "0"
 
 
-def registered() -> bool:
-    """True once register() has run in this process."""
-    return _registered
-
-
 def register() -> None:
     """Makes DeepSpeed's pipeline engine obey the "ostinato" section. Idempotent; never raises."""
-    global _registered
-    _registered = True
     try:
         engine = sys.modules.get(ENGINE)
         if hasattr(engine, "PipelineEngine"):

@@ -10,8 +10,6 @@ ostinato.run`, does the same:
     ostinato.deepspeed.enable(profile="profile.json", search={"time_limit": 30})
 """
 
-import os
-import sys
 from contextlib import ExitStack
 
 from ostinato import autoload
@@ -50,10 +48,4 @@ def enable(plan=None, **options) -> ExitStack:
     return ends
 
 
-if autoload.switched_off() and not autoload.registered() and os.environ.get("RANK", "0") == "0":
-    print(
-        "ostinato: TORCH_DEVICE_BACKEND_AUTOLOAD=0: scripts must import ostinato.deepspeed or start with "
-        '"python -m ostinato.run", else their "ostinato" section is ignored',
-        file=sys.stderr,
-    )
 autoload.register()

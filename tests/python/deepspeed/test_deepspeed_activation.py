@@ -101,7 +101,7 @@ def test_importing_the_package_is_enough(small_deepspeed, first):
         "-c", STATE.format(first=first), path=[small_deepspeed], TORCH_DEVICE_BACKEND_AUTOLOAD="0"
     )
     assert json.loads(out.splitlines()[-1])["wrapped"]
-    assert "TORCH_DEVICE_BACKEND_AUTOLOAD=0" in err
+    assert "TORCH_DEVICE_BACKEND_AUTOLOAD" not in err
 
 
 def test_run_module(tmp_path, small_deepspeed):
