@@ -178,7 +178,7 @@ std::string gain_text(const Baselines& base, const Candidate& best) {
   if (!base.yours && base.even && !best.options.inference)
     text +=
         "The time of your current run is not known: the profile does not say how DeepSpeed divides the "
-        "layers over this many devices.\n";
+        "layers over this many devices (ostinato profile --world-size N makes the model as N ranks do).\n";
   return text;
 }
 
@@ -342,9 +342,9 @@ std::string limit_text(const JointChoice& choice, const Baselines& base, const P
   const Nanoseconds divided = count * *std::max_element(times.begin(), times.end());
   if (divided >= least) return "";
   const Nanoseconds usual = value_of(beside.front());
-  const std::string how = layer.shardable
-                              ? "allow shards, which change the rounding (no --exact-losses)"
-                              : "make it a separate LayerSpec(nn.Linear), or give its class sharded(shard)";
+  const std::string how =
+      layer.shardable ? "allow shards, which change the rounding (no --exact-losses)"
+                      : "make a large nn.Linear in it a separate LayerSpec, or give its class sharded(shard)";
   return fmt::format(
       "{} is {:.0f} % of the work and runs on one of {} devices: no plan is more than {} times as fast as "
       "{}. If it is sharded over the devices, up to {}: {}.",

@@ -424,7 +424,7 @@ class Chooser {
     keep_starts(order);
     for (const std::size_t i : order) {
       if (stopped() || nothing_left()) return;
-      if (std::optional<Candidate> moved = climb(list()[i])) add_moved(std::move(*moved));
+      if (std::optional<Candidate> moved = climb(list()[i])) add_moved(std::move(*moved), list()[i]);
     }
     for (const bool split : joint::splits(profile_, options_)) {
       move_coarsest(split);
@@ -483,7 +483,7 @@ class Chooser {
     if (!start.plan) return;
     start.no_shorter = false;
     std::optional<Candidate> moved = climb(start);
-    if (moved && moved->value() <= judged_.found()) add_moved(std::move(*moved));
+    if (moved && moved->value() <= judged_.found()) add_moved(std::move(*moved), start);
   }
 
   /// The first few, and of each kind the first: what may be chosen beside it must not take its place.
@@ -510,14 +510,14 @@ class Chooser {
     return std::clamp(kMovedSteps / steps, kFewestMoved, kMostMoved);
   }
 
-  void add_moved(Candidate moved) {
+  void add_moved(Candidate moved, const Candidate& from) {
     for (const Candidate& other : list()) {
       if (other.moved && other.idle == moved.idle && other.cuts->stages == moved.cuts->stages &&
           other.value() <= moved.value())
         return;
     }
     moved.moved = true;
-    moved.name += ", moved";
+    moved.name = joint::moved_name(from, moved);
     judged_.add_planned(std::move(moved));
   }
 

@@ -8,6 +8,7 @@
 #include <functional>
 #include <iterator>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <set>
 
@@ -179,6 +180,22 @@ Candidate recomputing(const Candidate& candidate, Recompute how) {
   again.graph = candidate.graph;
   again.idle = candidate.idle;
   return again;
+}
+
+std::string moved_name(const Candidate& from, const Candidate& moved) {
+  std::vector<std::vector<int>> before, after;
+  std::map<int, int> on_device;
+  for (const Stage& stage : from.cuts->stages) before.push_back(stage.devices);
+  for (const Stage& stage : moved.cuts->stages) {
+    after.push_back(stage.devices);
+    for (const int d : stage.devices) ++on_device[d];
+  }
+  const std::string_view arranged = " per device";
+  const std::size_t at = from.name.find(arranged);
+  if (before == after || at == std::string::npos) return from.name + ", moved";
+  const auto most = std::ranges::max_element(on_device, {}, [](const auto& one) { return one.second; });
+  return fmt::format("{}, at most {} per device{}, moved", counted(after.size(), "chunk"), most->second,
+                     from.name.substr(at + arranged.size()));
 }
 
 PartitionOptions in_part_of_memory(PartitionOptions options, int percent) {

@@ -22,6 +22,10 @@ std::vector<Candidate> list_candidates(const Profile& profile, const JointOption
 /// The same shape with recomputation where it is needed; `how`: needed or partly.
 Candidate recomputing(const Candidate& candidate, Recompute how);
 
+/// Of the candidate that `moved` was made from by moving layers: its own, or where stages are on other
+/// devices than before, how many there are.
+std::string moved_name(const Candidate& from, const Candidate& moved);
+
 /// The same with so many percent of the memory of every device.
 PartitionOptions in_part_of_memory(PartitionOptions options, int percent);
 

@@ -10,7 +10,7 @@ import torch
 from deepspeed.runtime.pipe import schedule
 
 from ostinato.deepspeed import hook
-from ostinato.deepspeed.tell.announce import expected, line
+from ostinato.deepspeed.tell.announce import expected, line, places
 from ostinato.deepspeed.data.batches import Batches
 from ostinato.deepspeed.save.checkpoint import layers_of_ranks
 from ostinato.deepspeed.section.config import parse_section, resolve
@@ -18,6 +18,17 @@ from ostinato.deepspeed.errors import OstinatoError
 from ostinato.deepspeed.section.plans import Stage
 from ostinato.deepspeed.tell.trace import Trace
 from ostinato.trace import read_traces
+
+
+def test_layers_of_each_rank():
+    stages = [
+        Stage(i, ranks, layers)
+        for i, (ranks, layers) in enumerate([((0,), [0]), ((1,), [1, 2]), ((0,), [3, 4])])
+    ]
+    assert places(stages, [0, 2, 5]) == (
+        "layers of each rank: 0, 3-4 | 1-2 (DeepSpeed prints its own partition: 0-1 | 2-4)"
+    )
+    assert places([Stage(0, (0,), [0, 1]), Stage(1, (1,), [2, 3, 4])], [0, 2, 5]) == ""
 
 
 def test_defaults_of_the_section():

@@ -11,6 +11,7 @@
 
 #include "search/bounds/bounds.h"
 #include "search/partition/joint.h"
+#include "search/partition/joint_candidates.h"
 #include "search/partition/joint_moves.h"
 #include "search/partition/stages.h"
 #include "tests/search/checked.h"
@@ -191,6 +192,16 @@ Profile with_halves(const std::vector<Nanoseconds>& times) {
     layer.backward_weight = {layer.backward.median / 2, 0, 0, 3};
   }
   return profile;
+}
+
+TEST(Moves, ANameSaysWhatTheStagesAre) {
+  Candidate from, moved;
+  from.name = "1 chunk per device, split";
+  from.cuts = StageCuts{.stages = {on(0, {0, 1}), on(1, {2, 3})}};
+  moved.cuts = StageCuts{.stages = {on(0, {0}), on(1, {1, 2, 3})}};
+  EXPECT_EQ(joint::moved_name(from, moved), "1 chunk per device, split, moved");
+  moved.cuts->stages = {on(1, {0}), on(0, {1, 2}), on(1, {3})};
+  EXPECT_EQ(joint::moved_name(from, moved), "3 chunks, at most 2 per device, split, moved");
 }
 
 TEST(Moves, SplitBackwardsAreTakenWhereTheyPayAndMayBeLeftOut) {

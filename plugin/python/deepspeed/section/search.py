@@ -218,17 +218,14 @@ def _search(search: Search, profile: Path, size: Size) -> Plan:
     memory = options.pop("device_memory", None) or _device_memory()
     try:
         on = Devices(size.devices, memory, size.hosts)
-        found = plan(
-            Profile.from_file(profile).restricted(size.restrictions),
-            devices=on,
-            micro_batches=size.micro_batches,
-            all_devices=True,
-            **options,
-        )
+        times = Profile.from_file(profile).restricted(size.restrictions)
+        found = plan(times, devices=on, micro_batches=size.micro_batches, all_devices=True, **options)
     except Error as error:
         why = f"infeasible: {error}" if isinstance(error, InfeasibleError) else str(error)
         raise OstinatoError(f'the search that the "ostinato" section asks for found no plan: {why}') from None
     print(f"ostinato: searched for {found.report['seconds']:.1f} s: {found.report['chosen']}", flush=True)
+    if times.noise:
+        print(f"ostinato: {printable(times.noise)}", flush=True)
     for line in found.report["not_tried"]:
         print(f"ostinato: not tried: {printable(line)}", flush=True)
     if limit := found.report.get("limit"):

@@ -23,7 +23,7 @@ from . import first_pass, second_start
 from ..place import model_identity
 from ..save import universal
 from ..section import plans
-from ..tell.announce import ends, expected, line, say
+from ..tell.announce import ends, expected, line, places, say
 from ..tell.gained import Gained
 from ..section.config import Search as SearchOptions, Section, check_outputs, parse_section, resolve
 from ..engine.adapt import Adapt
@@ -220,8 +220,9 @@ def _install(
     say(line(program, run.plans_steps))
     if plans.trains(program):
         say(run.said)
-    if said := ends(stages, model._grid.pp_group):
-        say(said)
+    for said in (places(stages, stock), ends(stages, model._grid.pp_group)):
+        if said:
+            say(said)
 
 
 def _gained(prepared: Prepared, model: Model) -> Gained | None:

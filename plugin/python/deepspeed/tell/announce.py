@@ -79,6 +79,27 @@ def ends(stages: list[Stage], ranks: list[int]) -> str:
     )
 
 
+def places(stages: list[Stage], parts: list[int]) -> str:
+    """What rank 0 says before step 1 of which layers each rank has; "" where DeepSpeed's partition, which
+    DeepSpeed prints, has the same."""
+    ranks = range(len(parts) - 1)
+    ours = [sorted({layer for s in stages if rank in s.ranks for layer in s.layers}) for rank in ranks]
+    own = [list(range(parts[rank], parts[rank + 1])) for rank in ranks]
+    if ours == own:
+        return ""
+    return (
+        f"layers of each rank: {' | '.join(map(_ranges, ours))} (DeepSpeed prints its own partition: "
+        f"{' | '.join(map(_ranges, own))})"
+    )
+
+
+def _ranges(layers: list[int]) -> str:
+    """[0, 2, 3, 4] -> "0, 2-4"."""
+    first = [layer for layer in layers if layer - 1 not in layers]
+    last = [layer for layer in layers if layer + 1 not in layers]
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in zip(first, last, strict=True))
+
+
 NORM = "get_global_grad_norm() sums rank by rank, and layers have moved: it equals 1F1B's norm up to rounding"
 
 

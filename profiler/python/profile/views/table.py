@@ -106,12 +106,18 @@ def operator_table(profile: Any) -> Table:
     return table
 
 
+def rate(bytes_per_second: float) -> str:
+    """12.34 GB/s, or 3.45 MB/s where that is more than it."""
+    giga = bytes_per_second / 1e9
+    return f"{giga:.2f} GB/s" if giga >= 0.1 else f"{1e3 * giga:.2f} MB/s"
+
+
 def transfer_lines(profile: Any) -> list[str]:
     if not profile.transfers:
         return ["transfers: not measured (placements made from this profile will have free transfers)"]
     lines = [
         f"transfer {row.source} -> {row.target}{f' over {row.backend}' if row.backend else ''}: {row.latency / 1e3:.0f} us + bytes / "
-        f"{row.bytes_per_second / 1e9:.2f} GB/s, off by at most {row.residual * 100:.0f} %"
+        f"{rate(row.bytes_per_second)}, off by at most {row.residual * 100:.0f} %"
         for row in profile.transfers
     ]
     if len(profile.transfers) == 2:
