@@ -69,7 +69,8 @@ Row candidate_row(const Candidate& candidate, const Profile& profile, bool wins,
   const std::string name = candidate.forbidden ? fmt::format("{} (not allowed: {})", candidate.name,
                                                              to_string(*candidate.forbidden))
                                                : (wins ? "this plan: " : "") + candidate.name;
-  Row row{wins ? "*" : "", name, candidate.bound > 0 ? format_time(candidate.bound) : "", {}, {}, {}};
+  const Nanoseconds bound = std::max(candidate.bound, candidate.plan ? bound_of(*candidate.plan) : 0);
+  Row row{wins ? "*" : "", name, bound > 0 ? format_time(bound) : "", {}, {}, {}};
   if (!candidate.plan) {
     if (notes || !(candidate.no_shorter || candidate.forbidden)) row.note = candidate.why_not;
     return row;
@@ -342,9 +343,9 @@ std::string limit_text(const JointChoice& choice, const Baselines& base, const P
   const Nanoseconds divided = count * *std::max_element(times.begin(), times.end());
   if (divided >= least) return "";
   const Nanoseconds usual = value_of(beside.front());
-  const std::string how =
-      layer.shardable ? "allow shards, which change the rounding (no --exact-losses)"
-                      : "make a large nn.Linear in it a separate LayerSpec, or give its class sharded(shard)";
+  const std::string how = layer.shardable ? "allow shards, which change the rounding (no --exact-losses)"
+                                          : "make it several LayerSpecs, of which one is its large "
+                                            "nn.Linear, or give its class sharded(shard)";
   return fmt::format(
       "{} is {:.0f} % of the work and runs on one of {} devices: no plan is more than {} times as fast as "
       "{}. If it is sharded over the devices, up to {}: {}.",

@@ -192,7 +192,7 @@ def show(report: dict, console: Console) -> None:
     console.print(
         f"Step: this plan predicted {times['predicted'] / 1e6:.1f} ms; pipeline part of the last step "
         f"{times['measured_pipeline'] / 1e6:.1f} ms ({ratio(times['measured_pipeline'], times['predicted'])}x); "
-        f"{whole(times)}, median of {times['steps']}: {times['measured_step'] / 1e6:.1f} ms"
+        f"{whole(times)}"
     )
     if "steps" in report:
         return show_steps(report["steps"], console)
@@ -204,10 +204,11 @@ def show(report: dict, console: Console) -> None:
 
 
 def whole(times: dict) -> str:
+    took = f"{times['measured_step'] / 1e6:.1f} ms (median of {times['steps']})"
     if not times["predicted_step"]:
-        return "whole step, optimizer included"
+        return f"whole step, optimizer included: {took}"
     longer = ratio(times["measured_step"], times["predicted_step"])
-    return f"whole step with the optimizer: predicted {times['predicted_step'] / 1e6:.1f} ms, measured ({longer}x)"
+    return f"whole step with the optimizer: predicted {times['predicted_step'] / 1e6:.1f} ms, measured {took}, {longer}x"
 
 
 MOST_STEPS = 12  # steps with their own plans to show

@@ -83,7 +83,7 @@ class Measured:
         """What the run shows about the plan, one line each. Nanoseconds of the pipeline's part of a step:
         predicted, and measured."""
         if abs(self.overall - 1) > CHANGED:
-            yield f"Blocks took {self.overall:.2f} times as long as planned: profile again, or plan with the measured times (--measured)."
+            yield f"Over the last steps, blocks took {self.overall:.2f} times as long as planned (median): profile again, or plan with the measured times (--measured)."
         for device, by in sorted(self.devices.items()):
             if by > 1 + CHANGED:
                 yield (

@@ -291,7 +291,7 @@ def test_the_step_with_the_optimizer(tmp_path, capsys):
     assert report.main([str(write(tmp_path, trace(0, makespan=3_000_000, whole_step=1_000_000_000)))]) == 0
     told = " ".join(capsys.readouterr().out.split())
     assert (
-        "whole step with the optimizer: predicted 1000.0 ms, measured (1.50x), median of 3: 1500.0 ms" in told
+        "whole step with the optimizer: predicted 1000.0 ms, measured 1500.0 ms (median of 3), 1.50x" in told
     )
 
 

@@ -179,7 +179,7 @@ def test_both_uses_of_a_tied_layer_on_one_rank_round(config, world2, stock, tmp_
 def test_parts_are_left_out(world2, stock, tmp_path):
     comparison = told(world2, stock, SHARDED, replace(ADAM, model="vocabulary"), tmp_path)
     assert comparison.within_rounding and comparison.left_out, comparison.sentence()
-    assert comparison.sentence().endswith("tensors that are split over ranks)")
+    assert comparison.sentence().endswith(" split over ranks)")
 
 
 def test_state_that_backwards_share_is_named_by_its_layer(world2, stock, tmp_path):

@@ -35,6 +35,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import torch
+from ostinato.errors import counted
 
 SUMS = 37  # of a sketch; a prime, so that a column of a matrix is spread over all of them
 BLOCK = 1771 * SUMS  # elements that are summed at once
@@ -168,7 +169,7 @@ class Comparison:
 
     def sentence(self) -> str:
         notes = [f"gradients not compared: {self.unseen} does not show them"] * bool(self.unseen)
-        notes += [f"not compared: {self.left_out} tensors that are split over ranks"] * bool(self.left_out)
+        notes += [f"not compared: {counted(self.left_out, 'tensor')} split over ranks"] * bool(self.left_out)
         itself = f"; {STOCK} does not repeat itself here: {_listed(self.itself)}" if self.itself else ""
         return " (".join([self._told() + itself, *["; ".join(notes) + ")"] * bool(notes)])
 
@@ -228,11 +229,11 @@ def compare(first: Records, second: Records) -> Comparison:
         for name in names
         if not same(a[kind].get(name), b[kind].get(name))
     ]
-    counted = len({layers[name] for name in names[1:]})
+    layers_compared = len({layers[name] for name in names[1:]})
     itself = sorted(
         first.itself, key=lambda d: (d.rounding and d.by > bound(eps), -d.by)
     )  # gradients that are only rounding come last
-    return Comparison(len(steps), counted, kinds, found, len(left_out), unseen, itself)
+    return Comparison(len(steps), layers_compared, kinds, found, len(left_out), unseen, itself)
 
 
 def _of_later_module(name: str) -> bool:

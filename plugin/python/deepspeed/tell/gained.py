@@ -53,7 +53,9 @@ class Gained:
         times = f"{_ms(statistics.median(before))} -> {_ms(statistics.median(now))} ms a step ({spread(before)}; now {spread(now)})"
         if not slower:
             gained = statistics.median(before) / statistics.median(now)
-            say(f"this plan is {gained:.2f} times as fast as your run {then}: {times}")
+            sure = _quartiles(now)[1] < _quartiles(before)[0]
+            noise = "" if sure else ", which is within the noise of these steps"
+            say(f"this plan is {gained:.2f} times as fast as your run {then}{noise}: {times}")
             return
         why = f"this plan is slower than your run {then}: {times}"
         stays = "" if self._fall_back is None else self._stays or self._fall_back(why)
@@ -61,7 +63,9 @@ class Gained:
 
 
 def spread(seconds: Sequence[float]) -> str:
-    """ "quartiles 1000.0 to 1030.0, 5 steps"."""
+    """ "quartiles 1000.0 to 1030.0, 5 steps"; "1 step"."""
+    if len(seconds) == 1:
+        return "1 step"
     low, high = _quartiles(seconds)
     return f"quartiles {_ms(low)} to {_ms(high)}, {counted(len(seconds), 'step')}"
 
