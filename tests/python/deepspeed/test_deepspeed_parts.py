@@ -174,6 +174,13 @@ def test_the_line():
     )
 
 
+@pytest.mark.parametrize("measured, said", [(45_000_000, "1.25"), (18_000_000, "0.50")])
+def test_the_line_where_layers_say_little_of_the_step(measured, said):
+    assert f" ms with the optimizer, {said} times what its layers add up to, so expect another gain)" in line(
+        program(beside=[("your run now", 36_000_000, measured)])
+    )
+
+
 def test_the_line_without_1f1b():
     assert line(program(beside=[])).endswith("8 micro-batches: expected to take 27.0 ms a step")
 
