@@ -126,6 +126,11 @@ def test_refusals(ran, capsys):
     folder = ran()
     assert report.main([str(folder), "--measured", str(folder / "new")]) == 2
     assert "--measured needs --profile" in capsys.readouterr().err
+    alone = folder / "alone" / "profile.json"
+    alone.parent.mkdir()
+    alone.write_text((folder / "profile.json").read_text())
+    assert report.main([str(folder), "--profile", str(alone), "--measured", str(folder / "new")]) == 2
+    assert "placement.toml: no such file; --placement names what ran" in capsys.readouterr().err
     ran(placement_sha256="0" * 64)
     assert (
         report.main(

@@ -73,7 +73,7 @@ def begin(prepared: Prepared, records: str = "", seconds: Sequence[float] = ()) 
         )
     say(
         "all ranks start again, once, to build their layers where the plan places them"
-        + (f"; the plan is in {where}" if paths.output else "")
+        + (f"; the plan is in {where}" if paths.output else '; without "output", the next run measures again')
     )
     again.begin_again(files, asked.timeout_s)
 
