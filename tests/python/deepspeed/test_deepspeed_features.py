@@ -258,7 +258,7 @@ def traced(options: Options) -> str:
 def test_trace_and_announcement(world2, plans, tmp_path):
     section = {"plan": plans["wave"], "trace": str(tmp_path / "trace")}
     first, second = world2.run(traced, Options(section=section))
-    line, losses, where = [line for line in first.splitlines() if line.startswith("ostinato")]
+    line, losses, layers, where = [line for line in first.splitlines() if line.startswith("ostinato")]
     assert where.startswith(
         "ostinato: rank 0 reads inputs, and rank 0 computes the loss (under 1F1B: ranks 0 and 1)"
     )
@@ -266,6 +266,10 @@ def test_trace_and_announcement(world2, plans, tmp_path):
         r'plan [0-9a-f]{12} on placement "wave", 4 micro-batches: expected to take [\d.]+ ms a step', line
     )
     assert losses == "ostinato: expected: the same losses as 1F1B, bit for bit"
+    assert re.fullmatch(
+        r"ostinato: layers of each rank: [\d, -]+ \| [\d, -]+ \(DeepSpeed prints its own partition: [\d|, -]+\)",
+        layers,
+    )
     assert "ostinato" not in second
     traces = read_traces(tmp_path / "trace")
     assert [(t.rank, t.device, t.step, len(t.step_seconds)) for t in traces] == [(0, 0, 8, 8), (1, 1, 8, 8)]

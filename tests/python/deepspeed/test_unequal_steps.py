@@ -269,8 +269,9 @@ def test_a_step_that_fits_no_memory_names_its_sizes(world2, tmp_path):
         ({"sizes": "math:pi"}, "a float, not a function"),
         ({"placement": "nowhere.toml"}, "no such file"),
         ({"size": 0}, '"size" in the "ostinato" section'),
-        ({"search": {"objective": "span"}}, '"objective" in "search" does not go with "sizes"'),
-        ({"search": {"max_chunks": 2}}, '"max_chunks" in "search" does not go with "placement"'),
+        ({"search": {"objective": "span"}}, '"objective" in the "search" section does not go with "sizes"'),
+        ({"search": {"robust": 0.3}}, '"robust" in the "search" section does not go with "sizes"'),
+        ({"search": {"max_chunks": 2}}, '"max_chunks" in the "search" section does not go with "placement"'),
     ],
 )
 def test_sections_that_are_wrong(world2, plans, keys, words):
