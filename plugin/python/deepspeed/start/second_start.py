@@ -71,10 +71,9 @@ def begin(prepared: Prepared, records: str = "", seconds: Sequence[float] = ()) 
             else f"ranks must start again with the plan, but cannot replace themselves ({why})",
             files,
         )
-    say(
-        "all ranks start again, once, to build their layers where the plan places them"
-        + (f"; the plan is in {where}" if paths.output else '; without "output", the next run measures again')
-    )
+    kept = f"; the plan is in {where}" if paths.output else ""
+    lost = '; without "output", the next run measures again' if asked.auto and not paths.output else ""
+    say(f"all ranks start again, once, to build their layers where the plan places them{kept}{lost}")
     again.begin_again(files, asked.timeout_s)
 
 
