@@ -337,8 +337,6 @@ def main(argv: list[str]) -> int:
                 "report", argv, "--measured needs --profile, the profile that the plan was made from"
             )
         args.placement = args.placement or args.profile.parent / "placement.toml"
-        if not args.placement.is_file():
-            return fail_usage("report", argv, f"{args.placement}: no such file; --placement names what ran")
         outputs |= {f"--measured {name}": args.measured / name for name in MEASURED}
     read = [
         *trace_files(args.trace),
@@ -347,6 +345,8 @@ def main(argv: list[str]) -> int:
     ]
     if wrong := why_not_apart(outputs, read):
         return fail_usage("report", argv, wrong)
+    if args.measured and not args.placement.is_file():
+        return fail_usage("report", argv, f"{args.placement}: no such file; --placement names what ran")
     try:
         if wrong := why_not_all(outputs):
             raise TraceError(wrong)
