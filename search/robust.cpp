@@ -41,6 +41,9 @@ using Row = std::array<Nanoseconds, kScenarios>;
 
 class Climb {
  public:
+  /// The longest eighth, and all: less is better.
+  using Score = std::pair<Nanoseconds, Nanoseconds>;
+
   Climb(const Placement& placement, const SearchOptions& options, Nanoseconds limit)
       : placement_(placement),
         options_(options),
@@ -76,7 +79,7 @@ class Climb {
     }
   }
 
-  std::pair<Nanoseconds, Nanoseconds> score() const { return best_; }
+  Score best() const { return best_; }
 
   std::vector<ScheduledBlock> schedule() const {
     std::vector<ScheduledBlock> schedule;
@@ -87,8 +90,6 @@ class Climb {
 
  private:
   using Clock = std::chrono::steady_clock;
-  /// The longest eighth, and all: less is better.
-  using Score = std::pair<Nanoseconds, Nanoseconds>;
 
   int steps() const { return static_cast<int>(list_.size()); }
   const Block& block(int step) const { return placement_.blocks[step % blocks_]; }
@@ -262,7 +263,7 @@ Plan in_variation(const Placement& placement, const SearchOptions& options, std:
   for (const Plan& plan : plans) {
     Climb climb(placement, options, shortest);
     climb.run(plan.schedule, work);
-    if (best && climb.score() >= best->score()) continue;
+    if (best && climb.best() >= best->best()) continue;
     best.emplace(std::move(climb));
     from = &plan;
   }

@@ -15,6 +15,17 @@ namespace {
 
 constexpr std::string_view kFormat = "ostinato-devices/1";
 
+/// `faults`: where unknown keys are noted; null: they throw.
+Fields fields_of_file(const Value& root, const std::string& file, Faults* faults = nullptr) {
+  return Fields(root, file, "a device file",
+                {"format", "name", "time_unit", "memory_unit", "within", "between", "kinds", "nodes"},
+                faults);
+}
+
+Fields fields_of_kind(const Value& row, const std::string& file, Faults* faults = nullptr) {
+  return Fields(row, file, "[[kinds]]", {"name", "memory", "speed", "profile"}, faults);
+}
+
 class ClusterReader {
  public:
   explicit ClusterReader(const std::string& file) : file_(file) {}
@@ -40,9 +51,7 @@ class ClusterReader {
 
 Cluster ClusterReader::read(const Value& root) {
   check_format(root, file_, kFormat);
-  const Fields fields(root, file_, "a device file",
-                      {"format", "name", "time_unit", "memory_unit", "within", "between", "kinds", "nodes"},
-                      &faults_);
+  const Fields fields = fields_of_file(root, file_, &faults_);
   cluster_.name = fields.text_or("name", "");
   faults_.in([&] { time_factor_ = unit_field(fields, "time_unit", kTimeUnits, "us"); });
   faults_.in([&] { set_memory_unit(fields); });
@@ -96,7 +105,7 @@ Bytes ClusterReader::memory(const Fields& fields) const {
 }
 
 void ClusterReader::kind(const Value& value) {
-  const Fields fields(value, file_, "[[kinds]]", {"name", "memory", "speed", "profile"}, &faults_);
+  const Fields fields = fields_of_kind(value, file_, &faults_);
   DeviceKind& kind = cluster_.kinds.emplace_back();  // nodes may name it, even where a field is wrong
   kind.name = fields.text("name");
   kind.speed = fields.scaled("speed", kUsualSpeed, 0, kUsualSpeed);
@@ -159,10 +168,9 @@ std::string as_written(const Value& memory, const std::string& unit) {
 std::vector<std::string> memory_as_written(std::string_view text, const std::string& name) {
   std::vector<std::string> lines;
   const auto read = [&](const Value& root) {
-    const Fields file(root, name, "a device file",
-                      {"format", "name", "time_unit", "memory_unit", "within", "between", "kinds", "nodes"});
+    const Fields file = fields_of_file(root, name);
     for (const Value& row : file.need("kinds", ValueKind::array).items) {
-      const Fields kind(row, name, "[[kinds]]", {"name", "memory", "speed", "profile"});
+      const Fields kind = fields_of_kind(row, name);
       if (const Value* memory = kind.find("memory"))
         lines.push_back(fmt::format("{}:{}: {} of memory on {}", name, memory->line,
                                     as_written(*memory, file.text_or("memory_unit", "")),

@@ -28,8 +28,8 @@ EFFORT = 15  # percent of the usual work of a search: about 2 ms of one core
 
 @dataclass(frozen=True)
 class Planned:
-    """What one step was planned to take, in nanoseconds; `one_f_one_b`: 1F1B in the order given, 0 where it is not known; `planning`:
-    wall clock of this rank, from having its data to having the program.
+    """What one step was planned to take, in nanoseconds; `one_f_one_b`: 1F1B in the order given, 0 where it is
+    not known; `planning`: wall clock of this rank, from having its data to having the program.
     """
 
     plan_sha256: str

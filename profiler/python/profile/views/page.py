@@ -94,8 +94,8 @@ def owners_legend(ranks: Sequence[RankTimeline]) -> str:
 
 
 def memory(rank: RankTimeline, highest: int) -> Iterator[str]:
-    """Up to `highest`, as for every rank. Stacked: what is always in use at the bottom, then layers in model order, then what they received and
-    workspace."""
+    """Up to `highest`, as for every rank. Stacked: what is always in use at the bottom, then layers in model
+    order, then what they received and workspace."""
     colours = colours_of(rank.rows)
     for moment in (moment for moment in rank.moments() if moment.time):
         base, x, width = 100.0, 1000 * moment.start / rank.total, 1000 * moment.time / rank.total
