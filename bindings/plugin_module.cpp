@@ -80,6 +80,8 @@ void bind_program(py::module_& m) {
           "where the placement has no [[stages]].")
       .def_readonly("recomputes", &ProgramStage::recompute,
                     "Its forward keeps its inputs only, and its backward runs it again.")
+      .def_readonly("lane", &ProgramStage::lane,
+                    "It runs on this lane of its ranks, beside what they compute; empty: it computes.")
       .def_readonly("has_backward", &ProgramStage::has_backward)
       .def_readonly("inputs", &ProgramStage::inputs)
       .def_readonly("outputs", &ProgramStage::outputs);

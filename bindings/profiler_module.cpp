@@ -69,6 +69,7 @@ void bind_costs(py::module_& m) {
       .def_readwrite("released", &LayerCost::released)
       .def_readwrite("after", &LayerCost::after)
       .def_readwrite("shardable", &LayerCost::shardable)
+      .def_readwrite("lane", &LayerCost::lane)
       .def_readwrite("digest", &LayerCost::digest)
       .def_readwrite("step_together", &LayerCost::step_together)
       .def_readwrite("step_alone", &LayerCost::step_alone)

@@ -102,6 +102,11 @@ class PythonExecutor {
                    .setup_timeout = nanoseconds(setup_timeout_s)}),
         changes_(programs_change) {}
 
+  ~PythonExecutor() {
+    const py::gil_scoped_release no_gil;  // a stage on a lane may need it to end
+    executor_.close();
+  }
+
   void set_stage(int stage, py::object forward, py::object before, py::object after, bool may_split,
                  bool one_by_one) {
     const auto& stages = executor_.program().stages;

@@ -20,7 +20,9 @@ namespace {
 std::optional<UsualOrder> in_usual_order(const Profile& profile, const PartitionOptions& options,
                                          const std::vector<Stage>& stages, Objective objective,
                                          const std::string& suffix) {
-  const Placement placement = place_stages(profile, options, stages);
+  PartitionOptions usual = options;
+  usual.lanes = false;
+  const Placement placement = place_stages(profile, usual, stages);
   const int count = options.micro_batches;
   const std::string name = options.inference ? "gpipe" : "1f1b";
   const std::optional<Orders> orders = named_schedule(name, placement, count).orders;

@@ -10,6 +10,7 @@
 #include "search/files/printable.h"
 #include "search/files/wrapped.h"
 #include "search/placement/capacity.h"
+#include "search/placement/lanes.h"
 #include "search/placement/quantity.h"
 #include "search/plan/modes.h"
 #include "search/plan/one_batch.h"
@@ -82,7 +83,8 @@ std::string end_of_step_line(const Plan& plan, const Placement& placement, const
 
 /// "40 MiB on each device", or one figure a device.
 std::string memory_line(const Plan& plan, const Placement& placement, const std::vector<Bytes>& step_memory) {
-  const std::vector<Bytes> peaks = peaks_with_step(plan.peak_memory, placement, step_memory);
+  std::vector<Bytes> peaks = peaks_with_step(plan.peak_memory, placement, step_memory);
+  peaks.resize(count_without_lanes(placement));
   const auto text = [&](std::size_t d) {
     const Bytes capacity = placement.devices[d].memory;
     return format_memory(peaks[d]) + (capacity == kUnlimited ? "" : " of " + format_memory(capacity));
@@ -204,7 +206,7 @@ std::string summary(const Plan& plan, const Placement& placement, double seconds
   const Nanoseconds value = value_of(plan, placement);
   std::string text = fmt::format(
       "{}: {}{} on {}\n", printable(placement.name), counted(plan.micro_batches, "micro-batch"),
-      plan.sizes.empty() ? "" : " of different sizes", counted(placement.devices.size(), "device"));
+      plan.sizes.empty() ? "" : " of different sizes", counted(count_without_lanes(placement), "device"));
   if (plan.objective != Objective::makespan) {
     text +=
         line(to_string(plan.objective), fmt::format("{}, {}", format_time(value),

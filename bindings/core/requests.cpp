@@ -80,14 +80,16 @@ std::string why_nothing(const std::string& feature, const Profile& profile, cons
       std::any_of(layers.begin(), layers.end(), [](const LayerCost& l) { return l.halves(); });
   if (feature == "shards" && wanted.shardable.empty()) return "no layer of the profile can be sharded";
   if (feature == "branches" && !graph) return "the model of the profile is a chain";
+  if (feature == "lanes" && std::ranges::all_of(profile.layers, &std::string::empty, &LayerCost::lane))
+    return "the profile has no layer on a lane";
   if (feature == "split" && !halves) return "the profile has no split backwards";
   return "";
 }
 
 /// What `plan` tries beside one chunk of whole backwards per device.
 const std::vector<std::string>& features() {
-  static const std::vector<std::string> names = {"chunks",   "split", "shards",       "recompute",
-                                                 "branches", "moves", "fewer-devices"};
+  static const std::vector<std::string> names = {"chunks",   "split", "shards", "recompute",
+                                                 "branches", "moves", "lanes",  "fewer-devices"};
   return names;
 }
 
@@ -110,6 +112,7 @@ void leave_out(const std::string& feature, const std::string& reason, JointOptio
   if (feature == "shards") wanted.restrictions.push_back({Rule::no_shards, reason});
   if (feature == "recompute") wanted.recompute = false;
   if (feature == "branches") wanted.graph = false;
+  if (feature == "lanes") wanted.partition.lanes = false;
   if (feature == "moves") wanted.moves = false;
   if (feature == "fewer-devices") wanted.fewer_devices = FewerDevices::none;
 }
@@ -278,6 +281,8 @@ JointOptions joint_options(const Options& options, PartitionOptions on, int micr
   wanted.restrictions = profile.restrictions;
   leave_out(options, wanted);
   refuse_forbidden(options, wanted.restrictions);
+  const Restriction* chunks = find_rule(wanted.restrictions, Rule::most_chunks);
+  if (chunks != nullptr && chunks->chunks == 1) wanted.partition.lanes = false;  // which make several stages
   if (find_rule(wanted.restrictions, Rule::no_shards) == nullptr)
     wanted.shardable = may_be_sharded(profile, options.text("shard"));
   refuse_nothing(options, profile, wanted);

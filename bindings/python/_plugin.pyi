@@ -25,6 +25,7 @@ class Stage:
     ranks: list[int]
     layers: range | tuple[int, ...]
     recomputes: bool
+    lane: str
     has_backward: bool
     inputs: list[int]
     outputs: list[int]

@@ -43,6 +43,7 @@ class LayerCost:
     released: list[LayerInput]
     after: list[LayerInput] | None
     shardable: bool
+    lane: str
     digest: str
     step_together: int
     step_alone: int

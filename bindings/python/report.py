@@ -48,7 +48,7 @@ def rank_rows(ranks: list[RankTrace]) -> list[dict]:
     length = max(i.end for trace in ranks for i in trace.instructions)
     rows = []
     for trace in ranks:
-        compute = [i for i in trace.instructions if i.is_compute]
+        compute = [i for i in trace.instructions if i.is_compute and not i.lane]
         planned, measured = sum(i.planned for i in compute), sum(i.measured for i in compute)
         rows.append(
             {

@@ -4,7 +4,8 @@
 // 2. Posts receives as far ahead as the itinerary allows. A receive is then only posted: its consumer waits
 //    for it.
 // 3. A send issues its tensors. A compute takes its inputs, from this rank or from a peer, runs its stage,
-//    and keeps the outputs until all that take them have.
+//    and keeps the outputs until all that take them have. On a lane it is only begun; who takes its outputs
+//    waits for them.
 // The trace compares each with the plan as it ends. At the end of the step all sends must be over. After an
 // error run() refuses to go on, since the ranks' transfers no longer match.
 #include "plugin/executor/executor.h"
@@ -65,15 +66,13 @@ Executor::Executor(Program program, int rank, Channel& channel, ExecutorOptions 
       rank_(rank),
       ranges_(range_names(program_, rank)),
       traffic_(
-          program_, rank, channel, options.timeout, meter_,
-          [this](int index) {
-            waits_since_ = Clock::now().time_since_epoch().count();
-            waits_for_ = index;
-          },
+          program_, rank, channel, options.timeout, meter_, [this](int index) { waiting(index); },
           options.dynamic_shapes),
       trace_(program_.ranks[rank], rank, channel.device().type()),
       timeout_(options.timeout),
       programs_change_(options.programs_change) {
+  for (const ProgramStage& stage : program_.stages)
+    if (stage.on(rank_) && !stage.lane.empty()) lanes_.try_emplace(stage.lane, channel.device());
   channel.open(traffic_.messages(programs_change_), options.setup_timeout);
 }
 
@@ -131,6 +130,7 @@ void Executor::step() {
     at_ = index;
     execute(index);
   }
+  for (auto& [name, beside] : lanes_) end_until(-1, beside);
   traffic_.finish();
   // On an accelerator the step has only been issued so far, and a transfer whose peer never comes hangs
   // there.
@@ -156,80 +156,122 @@ void Executor::execute(int index) {
   traffic_.post_before(traffic_.itinerary().post_until[index]);
   if (is_receive(action)) return traffic_.post(index);
   const NvtxRange range(ranges_[index].c_str());
-  if (is_send(action)) return send(index);
-  if (action == Action::forward) return forward(index);
-  return action == Action::backward_weight ? backward_weight(index) : backward(index);
+  return is_send(action) ? send(index) : compute(index);
 }
 
-std::vector<Message> Executor::take(int index, const std::vector<int>& others) {
+void Executor::compute(int index) {
+  auto compute = std::make_unique<Compute>(Compute{.index = index});
+  compute->messages = take(index);
   const Instruction& i = program_.ranks[rank_][index];
-  HandOver& here = i.action == Action::forward ? activations_ : gradients_;
+  trace_.begun(index, i.action, i.stage, i.micro_batch);
+  if (const std::string& lane = program_.stages[i.stage].lane; !lane.empty())
+    return run_beside(std::move(compute), lane);
+  run_stage(*compute);
+  end(*compute);
+}
+
+/// On a lane: by its thread.
+void Executor::run_stage(Compute& compute) {
+  const Instruction& i = program_.ranks[rank_][compute.index];
+  StageRun& run = *stages_.at(i.stage);
+  compute.start = trace_.now();
+  if (i.action == Action::forward) {
+    compute.made = {run.forward(i.micro_batch, std::move(compute.messages))};
+  } else if (i.action == Action::backward) {
+    compute.made = run.backward(i.micro_batch, std::move(compute.messages));
+  } else if (i.action == Action::backward_input) {
+    compute.made = run.backward_input(i.micro_batch, std::move(compute.messages));
+  } else {
+    run.backward_weight(i.micro_batch);
+  }
+  compute.end = trace_.now();
+}
+
+void Executor::run_beside(std::unique_ptr<Compute> compute, const std::string& lane) {
+  hand_on(*compute, true);
+  std::vector<at::Tensor> inputs;
+  for (const Message& message : compute->messages)
+    inputs.insert(inputs.end(), message.tensors.begin(), message.tensors.end());
+  Beside& beside = lanes_.at(lane);
+  compute->ended = beside.queue.run([this, here = compute.get()] { run_stage(*here); }, inputs);
+  beside.computes.push_back(std::move(compute));
+}
+
+/// To whom it is due, once for each that takes it; `pending`: when it will be there.
+void Executor::hand_on(const Compute& compute, bool pending) {
+  const Instruction& i = program_.ranks[rank_][compute.index];
+  if (i.action == Action::backward_weight) return;
+  const ProgramStage& stage = program_.stages[i.stage];
+  const bool is_forward = i.action == Action::forward;
+  const std::vector<int>& others = is_forward ? stage.outputs : stage.inputs;
+  const std::vector<int>& takers = traffic_.itinerary().takers[compute.index];
+  for (std::size_t k = 0; k < others.size(); ++k) {
+    Kept kept{.takers = takers[k], .made = compute.end, .pending = pending ? compute.index : -1};
+    if (!pending) kept.tensors = compute.made[is_forward ? 0 : k];
+    if (!pending && is_forward) traffic_.learn(i.stage, others[k], i.micro_batch, kept.tensors);
+    keep(is_forward ? activations_ : gradients_, {i.stage, others[k], i.micro_batch}, kept);
+  }
+}
+
+void Executor::end(const Compute& compute) {
+  trace_.ended(compute.index, compute.start, compute.end);
+  hand_on(compute, false);
+}
+
+/// Waits for what a lane has begun up to instruction `last`; -1: for all of it.
+void Executor::end_until(int last, Beside& beside) {
+  while (!beside.computes.empty() && (last < 0 || beside.computes.front()->index <= last)) {
+    const Compute& first = *beside.computes.front();
+    waiting(first.index);
+    const auto outputs = [&] {
+      std::vector<at::Tensor> all;
+      for (const auto& tensors : first.made) all.insert(all.end(), tensors.begin(), tensors.end());
+      return all;
+    };
+    beside.queue.wait(first.ended, outputs, trace_.event(first.end));
+    waiting(-1);
+    end(first);
+    beside.computes.pop_front();
+  }
+}
+
+std::vector<Message> Executor::take(int index) {
+  const Instruction& i = program_.ranks[rank_][index];
+  const ProgramStage& stage = program_.stages[i.stage];
+  if (i.action == Action::backward_weight) return {};
+  const bool is_forward = i.action == Action::forward;
+  const std::vector<int>& others = is_forward ? stage.inputs : stage.outputs;
+  HandOver& here = is_forward ? activations_ : gradients_;
   const std::vector<int>& needs = traffic_.itinerary().needs[index];
   std::vector<Message> messages;
   for (std::size_t k = 0; k < others.size(); ++k) {
     if (needs[k] < 0) {
       messages.push_back(Message::from_here(hand_over(here, {others[k], i.stage, i.micro_batch}).tensors));
-      if (i.action == Action::forward)
-        traffic_.learn(others[k], i.stage, i.micro_batch, messages.back().tensors);
+      if (is_forward) traffic_.learn(others[k], i.stage, i.micro_batch, messages.back().tensors);
       continue;
     }
     const NvtxRange range(ranges_[needs[k]].c_str());
     const Moment start = trace_.now();
     messages.push_back(Message::from_peer(traffic_.wait(needs[k])));
-    const Action receive = i.action == Action::forward ? Action::receive_forward : Action::receive_backward;
+    const Action receive = is_forward ? Action::receive_forward : Action::receive_backward;
     trace_.ran(needs[k], receive, i.stage, i.micro_batch, start, trace_.now());
+    if (!stage.lane.empty()) messages.back() = messages.back().copied();
   }
   return messages;
 }
-
-void Executor::keep(HandOver& here, const Handed& key, Kept kept) {
-  if (kept.takers > 0) here[key] = std::move(kept);
+void Executor::keep(HandOver& here, const Handed& key, const Kept& kept) {
+  if (kept.takers > 0) here[key] = kept;
 }
 
 Executor::Kept Executor::hand_over(HandOver& here, const Handed& key) {
   const auto found = here.find(key);
   assert(found != here.end());
+  if (const int pending = found->second.pending; pending >= 0)  // ending it fills in the tensors
+    end_until(pending, lanes_.at(program_.stages[std::get<0>(key)].lane));
   if (--found->second.takers > 0) return found->second;
   Kept kept = std::move(found->second);
   here.erase(found);
   return kept;
-}
-
-void Executor::forward(int index) {
-  const Instruction& i = program_.ranks[rank_][index];
-  const ProgramStage& stage = program_.stages[i.stage];
-  std::vector<Message> inputs = take(index, stage.inputs);
-  const Moment start = trace_.now();
-  const std::vector<at::Tensor> outputs = stages_.at(i.stage)->forward(i.micro_batch, std::move(inputs));
-  const Moment end = trace_.now();
-  trace_.ran(index, Action::forward, i.stage, i.micro_batch, start, end);
-  const std::vector<int>& takers = traffic_.itinerary().takers[index];
-  for (std::size_t k = 0; k < stage.outputs.size(); ++k) {
-    traffic_.learn(i.stage, stage.outputs[k], i.micro_batch, outputs);
-    keep(activations_, {i.stage, stage.outputs[k], i.micro_batch}, {outputs, takers[k], end});
-  }
-}
-
-void Executor::backward(int index) {
-  const Instruction& i = program_.ranks[rank_][index];
-  const ProgramStage& stage = program_.stages[i.stage];
-  std::vector<Message> received = take(index, stage.outputs);
-  const Moment start = trace_.now();
-  StageRun& run = *stages_.at(i.stage);
-  auto gradients = i.action == Action::backward ? run.backward(i.micro_batch, std::move(received))
-                                                : run.backward_input(i.micro_batch, std::move(received));
-  const Moment end = trace_.now();
-  trace_.ran(index, i.action, i.stage, i.micro_batch, start, end);
-  const std::vector<int>& takers = traffic_.itinerary().takers[index];
-  for (std::size_t k = 0; k < stage.inputs.size(); ++k)
-    keep(gradients_, {i.stage, stage.inputs[k], i.micro_batch}, {gradients[k], takers[k], end});
-}
-
-void Executor::backward_weight(int index) {
-  const Instruction& i = program_.ranks[rank_][index];
-  const Moment start = trace_.now();
-  stages_.at(i.stage)->backward_weight(i.micro_batch);
-  trace_.ran(index, i.action, i.stage, i.micro_batch, start, trace_.now());
 }
 
 void Executor::send(int index) {
@@ -239,6 +281,11 @@ void Executor::send(int index) {
   const Moment start = trace_.now();
   traffic_.send(index, kept.tensors, trace_.event(kept.made));
   trace_.ran(index, i.action, i.stage, i.micro_batch, start, trace_.now());
+}
+
+void Executor::waiting(int index) {
+  waits_since_ = Clock::now().time_since_epoch().count();
+  waits_for_ = index;
 }
 
 std::vector<int> Executor::unsplit_stages() const {
@@ -268,8 +315,10 @@ std::string Executor::position() const {
   const int waits_for = waits_for_;
   if (waits_for < 0) return text;
   const auto since = Clock::now().time_since_epoch().count() - waits_since_;
-  return text + ", waiting " + std::to_string(since / 1'000'000) + " ms for " + to_string(list[waits_for]) +
-         " (" + traffic_.partner(waits_for) + ")";
+  text += ", waiting " + std::to_string(since / 1'000'000) + " ms for " + to_string(list[waits_for]);
+  if (is_compute(list[waits_for].action))
+    return text + " on lane " + program_.stages[list[waits_for].stage].lane;
+  return text + " (" + traffic_.partner(waits_for) + ")";
 }
 
 }  // namespace ostinato

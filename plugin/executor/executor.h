@@ -12,21 +12,25 @@
 // compute is issued only when the last but one before it has ended: the memory of what was sent comes back
 // to the allocator when the host has seen the send's end (NCCL's recordStream), so a host that runs ahead
 // would need more of it, and would see a time-out late. A stage that is sharded over several ranks meets
-// inside its modules (collectives); the proof has shown that all its ranks come to it in one order. Order of
-// what follows from that: the list passed prove_deadlock_free() in a model where everything blocks, and
-// posting earlier or waiting later only lets more happen.
+// inside its modules (collectives). A stage on a lane of its device begins at its place in the list, and runs
+// beside what follows (lane_queue.h) until that takes what it makes; it waits for messages before it begins.
+// The proof has shown that all its ranks come to it in one order. Order of what follows from that: the list
+// passed prove_deadlock_free() in a model where everything blocks, and posting earlier or waiting later only
+// lets more happen.
 //
 // run() must be called on one thread, the caller's: its grad mode, autocast and streams hold. Without the
 // GIL.
 
 #include <atomic>
 #include <chrono>
+#include <deque>
 #include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "plugin/executor/channel.h"
+#include "plugin/executor/lane_queue.h"
 #include "plugin/executor/stage_module.h"
 #include "plugin/executor/stage_run.h"
 #include "plugin/executor/trace.h"
@@ -67,6 +71,9 @@ class Executor {
   /// first reason.
   void run();
 
+  /// Waits for what still runs on lanes, where a step has failed.
+  void close() { lanes_.clear(); }
+
   /// From another thread: a peer has failed, and the step cannot end. run() throws ExecutionError with `why`
   /// where it waits for a message that is not here.
   void abandon(const std::string& why) { traffic_.abandon(why); }
@@ -90,23 +97,38 @@ class Executor {
   void step();
   void execute(int index);
   void expect_ended(int late);
-  void forward(int index);
-  void backward(int index);
-  void backward_weight(int index);
+  void compute(int index);
   void send(int index);
-  std::vector<Message> take(int index, const std::vector<int>& others);
+  void waiting(int index);
+  std::vector<Message> take(int index);
   std::string with_whom(const Instruction& i) const;
+
+  /// A compute, from its begin to when what it has made is taken.
+  struct Compute {
+    int index = 0;
+    std::vector<Message> messages = {};  ///< until it takes them
+    Moment start{}, end{};
+    std::vector<std::vector<at::Tensor>> made = {};  ///< of a backward: for each stage that takes of it
+    LaneQueue::Ended ended = {};                     ///< of one on a lane
+  };
+  struct Beside;
+  void run_stage(Compute& compute);
+  void run_beside(std::unique_ptr<Compute> compute, const std::string& lane);
+  void hand_on(const Compute& compute, bool pending);
+  void end(const Compute& compute);
+  void end_until(int last, Beside& beside);
 
   /// Tensors between the compute that made them and the sends and computes on this rank that take them.
   struct Kept {
-    std::vector<at::Tensor> tensors;
-    int takers = 0;  ///< that have not come yet; more than one where several ranks are served
-    Moment made{};   ///< the end of the compute
+    std::vector<at::Tensor> tensors = {};
+    int takers = 0;    ///< that have not come yet; more than one where several ranks are served
+    Moment made{};     ///< the end of the compute
+    int pending = -1;  ///< the compute, where it is still beside the list
   };
   using Handed = std::tuple<int, int, int>;  ///< from stage, to stage, micro-batch
   using HandOver = std::map<Handed, Kept>;
-  static void keep(HandOver& here, const Handed& key, Kept kept);
-  static Kept hand_over(HandOver& here, const Handed& key);
+  static void keep(HandOver& here, const Handed& key, const Kept& kept);
+  Kept hand_over(HandOver& here, const Handed& key);
 
   Program program_;
   int rank_;
@@ -117,6 +139,12 @@ class Executor {
   std::chrono::nanoseconds timeout_;
   bool programs_change_;
   std::map<int, std::unique_ptr<StageRun>> stages_;
+  struct Beside {
+    explicit Beside(at::Device device) : queue(device) {}
+    std::deque<std::unique_ptr<Compute>> computes;  ///< begun and not ended, in turn
+    LaneQueue queue;                                ///< last: at work with these
+  };
+  std::map<std::string, Beside> lanes_;  ///< by name
   HandOver activations_;
   HandOver gradients_;
   std::string failed_;  ///< why the executor cannot be used any more

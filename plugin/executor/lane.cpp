@@ -24,6 +24,17 @@ void Lane::after_current() {
   event_->block(*stream_);
 }
 
+void Lane::before_current(const c10::Event* event) const {
+  if (!stream_ || !event) return;
+  event->block(c10::impl::VirtualGuardImpl(stream_->device_type()).getStream(stream_->device()));
+}
+
+void Lane::takes(const at::Tensor& tensor) const {
+  if (!stream_ || !tensor.defined()) return;
+  c10::impl::VirtualGuardImpl(stream_->device_type())
+      .recordDataPtrOnStream(tensor.storage().data_ptr(), *stream_);
+}
+
 void Lane::let_go_by_current(const at::Tensor& tensor) const {
   if (!stream_) return;
   const c10::impl::VirtualGuardImpl of_type(stream_->device_type());

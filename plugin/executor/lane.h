@@ -46,6 +46,13 @@ class Lane {
   /// Makes the lane current until the result is destroyed.
   c10::OptionalStreamGuard enter() const { return c10::OptionalStreamGuard(stream_); }
 
+  /// The reverse of after(): what is issued on the thread's current stream from now on runs after the event.
+  void before_current(const c10::Event* event) const;
+
+  /// The memory of a tensor that another stream has made is read here: the allocator must not give it away
+  /// before what is issued here by the time it is let go has ended.
+  void takes(const at::Tensor& tensor) const;
+
   /// The memory of a tensor that was made here is let go by the thread's current stream: the allocator must
   /// not give it away before what is on that one by then has ended.
   void let_go_by_current(const at::Tensor& tensor) const;

@@ -33,6 +33,14 @@ Message Message::from_here(std::vector<at::Tensor> tensors) {
   return message;
 }
 
+Message Message::copied() const {
+  Message message;
+  for (const at::Tensor& tensor : tensors)
+    message.tensors.push_back(tensor.defined() ? tensor.clone() : tensor);
+  message.wants_gradient = wants_gradient;
+  return message;
+}
+
 StageRun::StageRun(const ProgramStage& stage, int micro_batches, StageModule& module)
     : stage_(stage), module_(module), kept_(micro_batches) {}
 

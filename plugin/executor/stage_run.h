@@ -34,6 +34,9 @@ struct Message {
 
   static Message from_peer(std::vector<Buffer> buffers);
   static Message from_here(std::vector<at::Tensor> tensors);
+
+  /// Without the buffers, which only the thread may give back that took them.
+  Message copied() const;
 };
 
 class StageRun {

@@ -20,6 +20,11 @@ void Trace::begin() {
 
 void Trace::ran(int index, Action action, int stage, int micro_batch, const Moment& start,
                 const Moment& end) {
+  begun(index, action, stage, micro_batch);
+  ended(index, start, end);
+}
+
+void Trace::begun(int index, Action action, int stage, int micro_batch) {
   const Instruction& planned = planned_[index];
   const bool in_turn = is_receive(action) || index > last_in_turn_;
   if (planned.action != action || planned.stage != stage || planned.micro_batch != micro_batch ||
@@ -33,9 +38,12 @@ void Trace::ran(int index, Action action, int stage, int micro_batch, const Mome
   }
   done_[index] = 1;
   if (!is_receive(action)) last_in_turn_ = index;
+}
+
+void Trace::ended(int index, const Moment& start, const Moment& end) {
   records_.push_back({index, start.host_ns, end.host_ns});
   spans_.emplace_back(start, end);
-  if (is_compute(action)) computed_.push_back(end);
+  if (is_compute(planned_[index].action)) computed_.push_back(end);
 }
 
 int Trace::hold_back(std::chrono::nanoseconds timeout) {

@@ -39,6 +39,10 @@ class Trace {
   /// already, or is a compute or send out of turn.
   void ran(int index, Action action, int stage, int micro_batch, const Moment& start, const Moment& end);
 
+  /// The same in two parts, of what runs beside the list: when it is its turn, and when it is over.
+  void begun(int index, Action action, int stage, int micro_batch);
+  void ended(int index, const Moment& start, const Moment& end);
+
   /// Before a compute: waits until the device has ended all computes but the last one, so that the host is
   /// never more than two ahead of it. -1, or as unfinished() says.
   int hold_back(std::chrono::nanoseconds timeout);

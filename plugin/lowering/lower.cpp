@@ -18,6 +18,7 @@
 #include "plugin/lowering/deadlock.h"
 #include "plugin/lowering/stage_graph.h"
 #include "search/files/error.h"
+#include "search/placement/lanes.h"
 #include "search/plan/modes.h"
 
 namespace ostinato {
@@ -28,10 +29,11 @@ struct Event {
   Nanoseconds time = 0;  ///< when it can happen: start of a compute, end of a transfer's producer
   Nanoseconds next = 0;  ///< end of a compute, start of a transfer's consumer
   bool compute = true;
-  Instruction source;      ///< the compute, or the sending side
-  Instruction target;      ///< the receiving side; unused for a compute
-  std::vector<int> ranks;  ///< of a compute: all that run it; of a transfer: sender, receiver
-  int waiting = 0;         ///< events before it that are not placed yet
+  Instruction source;        ///< the compute, or the sending side
+  Instruction target;        ///< the receiving side; unused for a compute
+  std::vector<int> ranks;    ///< of a compute: all that run it; of a transfer: sender, receiver
+  std::vector<int> devices;  ///< of a compute: those of its block, lanes among them
+  int waiting = 0;           ///< events before it that are not placed yet
   std::vector<int> followers;
 
   /// Earlier first; transfers before computes that start at the same instant; then whatever makes it total.
@@ -129,7 +131,8 @@ class Lowering {
                       .micro_batch = s.micro_batch,
                       .start = event.time,
                       .end = event.next};
-      event.ranks = placement_.blocks[s.block].devices;
+      event.ranks = ranks_of(placement_, placement_.blocks[s.block]);
+      event.devices = placement_.blocks[s.block].devices;
       computes_[s.block * plan_.micro_batches + s.micro_batch] = static_cast<int>(events_.size());
       events_.push_back(std::move(event));
     }
@@ -152,7 +155,7 @@ class Lowering {
     for (std::size_t b = 0; b < placement_.blocks.size(); ++b) {
       for (int m = 0; m < plan_.micro_batches; ++m) {
         const int e = event_of(static_cast<int>(b), m);
-        for (const int device : events_[e].ranks)
+        for (const int device : events_[e].devices)
           order[device].emplace_back(events_[e].time, events_[e].next, rank_in_graph[b], m, e);
       }
     }
@@ -173,8 +176,8 @@ class Lowering {
   /// Of one input of a block, for all micro-batches, to each of its devices that does not hold it.
   void add_transfers(int block, std::size_t input) {
     const int producer = placement_.blocks[block].after[input].block;
-    const auto& holders = placement_.blocks[producer].devices;
-    for (const int to : placement_.blocks[block].devices) {
+    const std::vector<int> holders = ranks_of(placement_, placement_.blocks[producer]);
+    for (const int to : ranks_of(placement_, placement_.blocks[block])) {
       if (std::binary_search(holders.begin(), holders.end(), to)) continue;
       for (int m = 0; m < plan_.micro_batches; ++m) {
         const auto [time, from] = quickest(holders, to, bytes_of(block, input, m));
@@ -252,10 +255,11 @@ class Lowering {
     program.placement_sha256 = plan_.placement_sha256;
     program.micro_batches = plan_.micro_batches;
     program.stages = graph_.stages;
-    program.ranks.resize(placement_.devices.size());
+    program.ranks.resize(count_without_lanes(placement_));
     program.makespan = program.predicted = plan_.makespan;
     program.lower_bound = plan_.lower_bound.makespan;
     program.planned_peak = plan_.peak_memory;
+    program.planned_peak.resize(program.ranks.size());  // lanes have no memory
     program.counts_hosts = !placement_.hosts.empty();
     program.chooses_modes = plan_.modes.has_value();
     return program;

@@ -5,6 +5,9 @@
 //   Program program = lower(plan, placement);          // lower.h
 //   for (const Instruction& i : program.ranks[rank]) ...
 //
+// A stage on a lane of its device stands in the list of that rank, too, where it begins: from there on it
+// runs beside what follows, up to the instruction that takes what it makes.
+//
 // Two stages on one rank hand tensors over locally, without an instruction. A transfer stands on both of its
 // ranks, and the lists are projections of one global order, so that running them in order never deadlocks,
 // even when every send and every receive blocks until its partner arrives (deadlock.h shows it for each
@@ -67,6 +70,7 @@ std::string to_string(const Instruction& instruction);
 /// it, ascending; its layers empty where the placement has no [[stages]]; it recomputes by [[stages]] or by a
 /// mode of the plan.
 struct ProgramStage : Stage {
+  std::string lane = {};  ///< of each of its devices (lanes.h), beside what these compute; empty: computes
   bool has_backward = false;      ///< false: it only runs forward (inference, or a frozen front)
   std::vector<int> inputs = {};   ///< stages whose outputs it takes, in order
   std::vector<int> outputs = {};  ///< stages that take its outputs, ascending
@@ -80,7 +84,7 @@ struct Program {
   std::string placement_name;
   int micro_batches = 0;
   std::vector<ProgramStage> stages;             ///< in model order
-  std::vector<std::vector<Instruction>> ranks;  ///< one list per device of the placement
+  std::vector<std::vector<Instruction>> ranks;  ///< one list per device of the placement, its lanes' in it
   Nanoseconds makespan = 0;
   Nanoseconds lower_bound = 0;  ///< proven bound of the makespan, as the plan has it; 0: none
   /// What a step is predicted to take: the makespan, or its replay where devices share processors.

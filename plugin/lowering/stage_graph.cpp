@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "search/files/error.h"
+#include "search/placement/lanes.h"
 
 namespace ostinato {
 namespace {
@@ -54,6 +55,17 @@ std::vector<ProgramStage> listed_stages(const Placement& placement) {
   return stages;
 }
 
+/// The lane that a block is on; empty: it computes.
+std::string lane_of(const Placement& placement, const Block& block) {
+  const std::string lane = placement.devices[block.devices[0]].lane;
+  for (const int d : block.devices)
+    if (placement.devices[d].lane != lane)
+      refuse(placement,
+             "block " + quoted(block.name) +
+                 " holds several lanes of a device; at run time a block computes, or is on one lane");
+  return lane;
+}
+
 void place_blocks(const Placement& placement, StageGraph& graph) {
   std::unordered_map<std::string, int> index;
   graph.stages = listed_stages(placement);
@@ -74,12 +86,17 @@ void place_blocks(const Placement& placement, StageGraph& graph) {
       refuse(placement, "blocks " + quoted(placement.blocks[place].name) + " and " + quoted(block.name) +
                             " are both the " + to_string(block.kind) + " of stage " + quoted(block.stage));
     }
-    if (!stage.devices.empty() && stage.devices != block.devices) {
+    const std::vector<int> ranks = ranks_of(placement, block);
+    if (!stage.devices.empty() && stage.devices != ranks) {
       refuse(placement, "stage " + quoted(block.stage) + " runs on " + named(stage.devices) + " and on " +
-                            named(block.devices) + "; all its blocks must be where its weights are");
+                            named(ranks) + "; all its blocks must be where its weights are");
     }
+    const std::string lane = lane_of(placement, block);
+    if (!stage.devices.empty() && stage.lane != lane)
+      refuse(placement, "blocks of stage " + quoted(block.stage) + " are on different lanes");
     place = static_cast<int>(b);
-    stage.devices = block.devices;
+    stage.devices = ranks;
+    stage.lane = lane;
     graph.stage_of[b] = found->second;
   }
 }
@@ -148,16 +165,14 @@ void check_dependencies(const Placement& placement, const StageGraph& graph) {
     for (const Dependency& input : block.after) {
       const Block& source = placement.blocks[input.block];
       const int from = graph.stage_of[input.block];
-      if (std::includes(source.devices.begin(), source.devices.end(), block.devices.begin(),
-                        block.devices.end())) {
-        continue;
-      }
+      if (std::ranges::includes(graph.stages[from].devices, graph.stages[to].devices)) continue;
       const bool activation = source.kind == Kind::forward && block.kind == Kind::forward;
       const bool gradient = static_cast<int>(b) == graph.blocks[to].backward &&
                             input.block == graph.blocks[from].backward && joined(to, from);
       if (!activation && !gradient) {
-        refuse(placement, "block " + quoted(block.name) + " on " + named(block.devices) + " waits for " +
-                              quoted(source.name) + " on " + named(source.devices) +
+        refuse(placement, "block " + quoted(block.name) + " on " + named(graph.stages[to].devices) +
+                              " waits for " + quoted(source.name) + " on " +
+                              named(graph.stages[from].devices) +
                               ", which sends it neither activations nor a gradient");
       }
     }
@@ -165,6 +180,15 @@ void check_dependencies(const Placement& placement, const StageGraph& graph) {
 }
 
 }  // namespace
+
+std::vector<int> ranks_of(const Placement& placement, const Block& block) {
+  std::vector<int> ranks;
+  for (const int d : block.devices) ranks.push_back(device_of(placement, d));
+  std::ranges::sort(ranks);
+  const auto [end, last] = std::ranges::unique(ranks);
+  ranks.erase(end, last);
+  return ranks;
+}
 
 StageGraph stage_graph(const Placement& placement) {
   StageGraph graph;

@@ -8,7 +8,7 @@
 //
 // A stage is the set of blocks that share Block::stage: one forward and, in training, one whole backward or
 // one backward_input with one backward_weight, all on the same devices: where its weights are, or, on several
-// devices, the shards of its weights. An edge a -> b stands where
+// devices, the shards of its weights. On a lane all of them are on the same one. An edge a -> b stands where
 // b's forward comes after a's forward; the gradient flows back along it, so a's backward must come after b's.
 
 #include <vector>
@@ -23,6 +23,9 @@ struct StageGraph {
   std::vector<StageBlocks> blocks;   ///< one per stage
   std::vector<int> stage_of;         ///< per block
 };
+
+/// Devices of a block, its lanes' among them; ascending.
+std::vector<int> ranks_of(const Placement& placement, const Block& block);
 
 /// Throws InputError, with the block's name, for what cannot be enforced: a kind "other", a stage whose
 /// blocks are on different devices or that has no forward, two blocks of a kind, a backward that does not

@@ -47,6 +47,7 @@ class TracedInstruction(BaseModel):
     planned_end: Nanoseconds
     start: Nanoseconds
     end: Nanoseconds
+    lane: str = ""  # on which it ran, beside what the rank computed
 
     @model_validator(mode="after")
     def _ends_after_it_starts(self):
@@ -188,15 +189,16 @@ def perfetto(ranks: list[RankTrace]) -> dict:
     events = TraceEvents()
     transfers: list[Transfer] = []
     for trace, replica in zip(ranks, replicas(ranks), strict=True):
-        own = on_tracks([i for i in trace.instructions if not i.is_compute])
+        own = on_tracks([i for i in trace.instructions if i.lane or not i.is_compute])
         more = ["measured transfers"] * (max((track for track, _ in own), default=1) - PLANNED)
         events.process(trace.rank, f"rank {trace.rank}", ("measured", "measured transfers", "planned", *more))
-        for i in (i for i in trace.instructions if i.is_compute):
+        for i in (i for i in trace.instructions if i.is_compute and not i.lane):
             add(events, trace.rank, MEASURED, i, i.start, i.measured, KINDS[i.action])
             add(events, trace.rank, PLANNED, i, i.planned_start, i.planned, KINDS[i.action])
         for track, i in own:
-            add(events, trace.rank, track, i, i.start, i.measured, "transfer")
-            transfers.append(Transfer(trace.rank, trace.device, replica, track, i))
+            add(events, trace.rank, track, i, i.start, i.measured, KINDS.get(i.action, "transfer"))
+            if not i.is_compute:
+                transfers.append(Transfer(trace.rank, trace.device, replica, track, i))
     for number, (sent, received) in enumerate(pairs(transfers)):
         events.arrow(number, sent.name, sent.middle, received.middle)
     return events.to_dict()

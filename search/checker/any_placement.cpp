@@ -38,7 +38,8 @@ class Proof {
       : plan_(plan), profile_(profile), cluster_(cluster), layers_(profile.layers.size()) {
     trains_ = std::any_of(placement.blocks.begin(), placement.blocks.end(),
                           [](const Block& block) { return block.kind != Kind::forward; });
-    for (const DeviceKind& kind : cluster.kinds) on_kind_.push_back(layers_on(kind, profile));
+    for (const DeviceKind& kind : cluster.kinds)
+      leave_to_lanes(on_kind_.emplace_back(layers_on(kind, profile)));
     for (const int l : plan.any_placement->sharded) layers_.at(l).whole = false;
     for (std::size_t l = 0; l < layers_.size(); ++l) weigh(l);
     for (std::size_t l = layers_.size(); l-- > 0;) hold(l);

@@ -299,7 +299,9 @@ class AnyPlacementBound {
 }  // namespace
 
 AnyPlacement bound_any_placement(const Profile& profile, const JointOptions& options, Nanoseconds reached) {
-  return AnyPlacementBound(profile, options).below(reached);
+  JointOptions with_lanes = options;  // which no placement is slower for
+  with_lanes.partition.lanes = true;
+  return AnyPlacementBound(profile, with_lanes).below(reached);
 }
 
 }  // namespace ostinato

@@ -32,6 +32,7 @@ struct PartitionOptions {
   bool split_backward = false;    ///< needs backward_input and backward_weight in the profile
   bool inference = false;         ///< forwards alone: nothing is kept, split or recomputed (inference.h)
   bool transfers = true;          ///< count transfer costs
+  bool lanes = true;              ///< layers that say a lane run there (stages.h); else they compute
   bool allow_incomplete = false;  ///< accept a profile that lost events
   std::vector<int> sharded = {};  ///< layers that are sharded over all devices (stage_cost.h); rising
   Recompute recompute = Recompute::never;

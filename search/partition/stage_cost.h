@@ -75,6 +75,9 @@ Number share(Number whole, int parts) {
 /// Of `bytes` over a ring of these devices, at least two.
 Nanoseconds all_reduce(const LinkTable& links, const std::vector<int>& devices, Bytes bytes);
 
+/// That of a model whose layers all compute, lanes or not.
+Model all_computing(const Profile& profile, PartitionOptions options);
+
 /// The cost of these layers alone on one device of this kind, without blocks. O(layers + edges).
 StageCost cost_of_run(const Model& model, int kind, const Layers& layers);
 

@@ -11,6 +11,7 @@
 #include "search/files/digest.h"
 #include "search/partition/stage_cost.h"
 #include "search/partition/transit.h"
+#include "search/placement/lanes.h"
 
 namespace ostinato {
 namespace {
@@ -18,20 +19,59 @@ namespace {
 using chain::Model;
 using chain::StageCost;
 
+/// A stage without the layers behind it that run on a lane of its device.
+struct Part {
+  Stage stage;
+  Layers beside = {};
+};
+
+/// A stage ends where layers on a lane end, so that those of the next are computed when they are needed.
+/// Those that a stage begins with are computed: what they hold would stand before any block that counts it.
+/// So are those of a stage that is sharded or recomputes, and the model's last layer, with the loss.
+std::vector<Part> parts_of(const Profile& profile, const PartitionOptions& options,
+                           const std::vector<Stage>& stages) {
+  std::vector<Part> parts;
+  for (const Stage& stage : stages) {
+    Part* last = nullptr;
+    const auto add = [&] {
+      Part& part = parts.emplace_back(Part{stage});
+      part.stage.layers = {};
+      return &part;
+    };
+    for (const int l : stage.layers) {
+      const std::string& lane = profile.layers[l].lane;
+      const bool last_of_all = l + 1 == static_cast<int>(profile.layers.size());
+      const bool beside = options.lanes && !lane.empty() && !last_of_all && last != nullptr &&
+                          !stage.sharded() && !stage.recompute &&
+                          (last->beside.empty() || profile.layers[last->beside.front()].lane == lane);
+      if (beside) {
+        last->beside.push_back(l);
+        continue;
+      }
+      if (last == nullptr || !last->beside.empty()) last = add();
+      last->stage.layers.push_back(l);
+    }
+  }
+  return parts;
+}
+
 /// Adds blocks stage by stage: all forwards first, then, in training, all backwards from the last stage to
 /// the first.
 class Builder {
  public:
   Builder(const Profile& profile, const PartitionOptions& options, const std::vector<Stage>& stages)
-      : model_(profile, options),
-        stages_(stages),
-        inputs_(stages.size()),
-        readers_(stages.size()),
-        gradient_(stages.size(), -1) {
+      : model_(chain::all_computing(profile, options)),
+        parts_(parts_of(profile, options, stages)),
+        inputs_(parts_.size()),
+        readers_(parts_.size()),
+        output_(parts_.size(), -1),
+        gradient_(parts_.size(), -1) {
+    for (const Part& part : parts_) stages_.push_back(part.stage);
     placement_.name = profile.model;
     connect();
     add_devices();
     model_.links.write(placement_);
+    add_lanes();
     add_layers();
     for (int s = 0; s < count(); ++s) add_forward(s);
     for (int s = count() - 1; s >= 0 && !options.inference; --s) add_backward(s);
@@ -51,13 +91,43 @@ class Builder {
       placement_.devices.push_back(
           {fmt::format("d{}", d), kind.empty() ? model_.profile.device.kind : kind, model_.memory_of(d), 0});
     }
-    for (const Stage& stage : stages_) {
-      costs_.push_back(cost_of_stage(model_, stage));
-      for (const int d : stage.devices) placement_.devices[d].static_memory += costs_.back().fixed;
+    for (const Part& part : parts_) {
+      costs_.push_back(cost_of(part));
+      for (const int d : part.stage.devices) placement_.devices[d].static_memory += costs_.back().fixed;
     }
     for (int d = 0; d < model_.devices(); ++d)
       placement_.devices[d].static_memory += model_.rank.held + messages_on(d);
     placement_.hosts = model_.cluster.hosts(model_.rank.computing);
+  }
+
+  /// The times of the stage, and the memory of all its layers, because a lane counts none: what a layer there
+  /// takes while it runs is held as long as what it keeps.
+  StageCost cost_of(const Part& part) const {
+    const StageCost alone = cost_of_stage(model_, part.stage);
+    if (part.beside.empty()) return alone;
+    Stage all = part.stage;
+    all.layers.add(part.beside);
+    StageCost cost = cost_of_stage(model_, all);
+    cost.forward = alone.forward;
+    cost.backward = alone.backward;
+    cost.backward_input = alone.backward_input;
+    cost.backward_weight = alone.backward_weight;
+    cost.halves = alone.halves;
+    const StageCost beside = cost_of_run(model_, model_.kind_of(part.stage.devices.front()), part.beside);
+    cost.sent += beside.workspace();
+    return cost;
+  }
+
+  void add_lanes() {
+    lane_of_.assign(parts_.size(), -1);
+    for (int s = 0; s < count(); ++s) {
+      if (parts_[s].beside.empty()) continue;
+      const std::string& lane = model_.profile.layers[parts_[s].beside.front()].lane;
+      const int device = parts_[s].stage.devices.front();
+      const int found = find_lane(placement_, device, lane);
+      lane_of_[s] = found < 0 ? add_lane(placement_, device, lane) : found;
+    }
+    link_lanes(placement_);
   }
 
   bool is_on(int stage, int device) const {
@@ -98,6 +168,7 @@ class Builder {
     std::vector<int> stage_of(model_.profile.layers.size());
     for (int s = 0; s < count(); ++s) {
       for (const int l : stages_[s].layers) stage_of[l] = s;
+      for (const int l : parts_[s].beside) stage_of[l] = s;
     }
     for (int s = 0; s < count(); ++s) {
       std::map<int, Bytes> read;
@@ -119,6 +190,9 @@ class Builder {
       stage.name = name(s);
       std::sort(stage.devices.begin(), stage.devices.end());
       runs = runs && stage.layers.runs().size() == 1;
+      if (lane_of_[s] >= 0)
+        placement_.stages.push_back(
+            {.name = lane_name(s), .layers = parts_[s].beside, .devices = {lane_of_[s]}});
     }
     if (!runs) return;
     std::sort(placement_.stages.begin(), placement_.stages.end(),
@@ -126,6 +200,26 @@ class Builder {
   }
 
   static std::string name(int s) { return fmt::format("s{}", s); }
+  std::string lane_name(int s) const { return name(s) + ":" + placement_.devices[lane_of_[s]].lane; }
+
+  /// What the layers on the lane of a stage do, behind `before`; its index.
+  int add_beside(int s, Kind kind, int before) {
+    const int device = stages_[s].devices.front();
+    Nanoseconds time = 0;
+    for (const int l : parts_[s].beside) {
+      const LayerCost& layer = model_.on_kind[model_.kind_of(device)][l];
+      time += kind == Kind::forward ? layer.forward.median : layer.backward.median;
+    }
+    Block block;
+    block.stage = lane_name(s);
+    block.name = block.stage + (kind == Kind::forward ? ".F" : ".B");
+    block.kind = kind;
+    block.devices = {lane_of_[s]};
+    block.time = time;
+    if (before >= 0) block.after.push_back({before, 0});
+    placement_.blocks.push_back(std::move(block));
+    return static_cast<int>(placement_.blocks.size()) - 1;
+  }
 
   Block& add(int s, Kind kind, const char* suffix, Nanoseconds time, Bytes workspace) {
     Block block;
@@ -148,7 +242,15 @@ class Builder {
     const Bytes beside = inputs_[s].empty() ? data_of(s) : handed_on(inputs_[s], stages_[s].devices.front());
     Block& block = add(s, Kind::forward, ".F", cost.forward, cost.forward_workspace + beside);
     block.memory = cost.in_flight(stages_[s].recompute);
-    for (const auto& [input, bytes] : inputs_[s]) block.after.push_back({input, bytes});
+    for (const auto& [input, bytes] : inputs_[s]) block.after.push_back({output_[input], bytes});
+    forward_.push_back(output_[s] = static_cast<int>(placement_.blocks.size()) - 1);
+    if (lane_of_[s] >= 0) output_[s] = add_beside(s, Kind::forward, forward_[s]);
+  }
+
+  /// The gradients that come back to a stage.
+  void wait_for_gradients(int s, Block& block) const {
+    for (auto reader = readers_[s].rbegin(); reader != readers_[s].rend(); ++reader)
+      block.after.push_back({gradient_[reader->first], reader->second});
   }
 
   void add_backward(int s) {
@@ -158,13 +260,21 @@ class Builder {
                                   ? cost.backward_input + cost.backward_weight
                                   : cost.backward;
     const Bytes workspace = cost.backward_workspace + handed_on(readers_[s], stages_[s].devices.front());
+    int beside = -1;
+    if (lane_of_[s] >= 0) {
+      beside = add_beside(s, Kind::backward, output_[s]);
+      wait_for_gradients(s, placement_.blocks[beside]);
+    }
     Block& block = split ? add(s, Kind::backward_input, ".I", cost.backward_input, workspace)
                          : add(s, Kind::backward, ".B", whole, workspace);
-    block.after.push_back({s, 0});
-    for (auto reader = readers_[s].rbegin(); reader != readers_[s].rend(); ++reader)
-      block.after.push_back({gradient_[reader->first], reader->second});
+    block.after.push_back({forward_[s], 0});
+    if (beside >= 0) {
+      block.after.push_back({beside, 0});
+    } else {
+      wait_for_gradients(s, block);
+    }
     gradient_[s] = static_cast<int>(placement_.blocks.size()) - 1;
-    const Bytes taken = placement_.blocks[s].memory;
+    const Bytes taken = placement_.blocks[forward_[s]].memory;
     if (!split) {
       block.memory = -taken;
       return;
@@ -180,10 +290,14 @@ class Builder {
   }
 
   const Model model_;
-  const std::vector<Stage>& stages_;
+  const std::vector<Part> parts_;
+  std::vector<Stage> stages_;  ///< of the parts
   std::vector<StageCost> costs_;
   std::vector<Neighbours> inputs_, readers_;  ///< by stage
-  std::vector<int> gradient_;                 ///< block that hands on the gradient of the stage's input
+  std::vector<int> lane_of_;   ///< by stage: where the layers beside it run; -1: there are none
+  std::vector<int> forward_;   ///< blocks, by stage
+  std::vector<int> output_;    ///< block that hands on the stage's output ...
+  std::vector<int> gradient_;  ///< ... and the gradient of its input
   Placement placement_;
 };
 

@@ -3,9 +3,9 @@
 // A placement: what one micro-batch runs, and on which devices (docs/formats.md: ostinato-placement/1).
 //
 // Every (block, micro-batch) runs exactly once, without preemption, and holds all devices of its block for
-// its whole time. A device runs one block at a time. Time is int64 nanoseconds, memory int64 bytes; no
-// floating point decides a schedule. Source: Tessel (arXiv 2311.15269), section 3, extended by links,
-// workspace and static memory.
+// its whole time. A device runs one block at a time, and so does each of its lanes beside it. Time is int64
+// nanoseconds, memory int64 bytes; no floating point decides a schedule. Source: Tessel (arXiv 2311.15269),
+// section 3, extended by links, workspace and static memory.
 //
 //   Placement p = read_placement("v-shape-4.toml").placement; // placement_toml.h
 //   Nanoseconds t = p.transfer(p.blocks[b].after[0], b);      // earliest start of b after that input ends
@@ -46,6 +46,8 @@ struct Device {
   std::string kind;           ///< which profile rows apply; may be empty
   Bytes memory = kUnlimited;  ///< capacity
   Bytes static_memory = 0;    ///< always in use: parameters, gradients, optimizer state
+  int lane_of = -1;           ///< the device that this is a lane of (lanes.h); -1: a device itself
+  std::string lane = {};      ///< its name among the lanes of that device
 };
 
 /// Optional `[[hosts]]` of a placement: devices that share processors, as ranks on a CPU with fewer cores, or
@@ -100,8 +102,8 @@ struct Placement {
   std::string name;
   Link link;                                  ///< default between any two devices
   std::map<std::pair<int, int>, Link> links;  ///< overrides for directed pairs (from, to)
-  std::vector<Device> devices;
-  std::vector<Host> hosts;  ///< devices of none have a processor of their own
+  std::vector<Device> devices;                ///< lanes behind all devices
+  std::vector<Host> hosts;                    ///< devices of none have a processor of their own
   std::vector<Block> blocks;
   /// Optional `[[stages]]`, which the plugin needs and the search not: empty, or every stage of `blocks` in
   /// model order, each on all devices of its blocks.

@@ -27,6 +27,7 @@ class Checker {
     check_cycle();
     check_time();
     check_memory();
+    check_lanes();
     if (!placement_.stages.empty()) {
       check_stage_names();
       check_layers();
@@ -64,6 +65,27 @@ class Checker {
     if (cycle.size() > shown) names += " after ... (" + std::to_string(cycle.size()) + " blocks)";
     fail(lines_.blocks, cycle[0],
          "blocks wait for each other: " + names + " after " + in_quotes(block(cycle[0]).name));
+  }
+
+  /// A lane has no memory (lanes.h).
+  void check_lanes() const {
+    for (int b = 0; b < blocks(); ++b)
+      if (block(b).memory != 0 || block(b).workspace != 0) check_lanes(b);
+    for (const Choice& choice : placement_.choices)
+      for (const Mode& mode : choice.modes)
+        for (const BlockChange& change : mode.changes)
+          if (change.memory.value_or(0) != 0 || change.workspace.value_or(0) != 0) check_lanes(change.block);
+  }
+
+  void check_lanes(int b) const {
+    for (const int d : block(b).devices) {
+      const Device& device = placement_.devices[d];
+      if (device.lane_of < 0) continue;
+      fail(lines_.blocks, b,
+           "block " + in_quotes(block(b).name) + " is on lane " + in_quotes(device.lane) +
+               ", which has no memory: count what it holds in a block of its device before it, which takes "
+               "it, and in one behind it, which gives it back");
+    }
   }
 
   /// Blocks each of which comes after the next, and the last after the first; empty where there is no cycle.

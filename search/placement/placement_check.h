@@ -21,6 +21,7 @@ struct PlacementLines {
 ///  - the time of one micro-batch run on a single device with all its transfers, or all memory together, is
 ///  beyond
 ///    int64, all modes counted: below that, no sum over one micro-batch overflows,
+///  - a block on a lane takes or gives memory,
 ///  - `stages` is neither empty nor exactly the stages of the blocks, or its layer ranges overlap in part or
 ///  leave a
 ///    gap (two stages may run the same layers: two directions of a bidirectional pipeline).

@@ -4,10 +4,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cassert>
 #include <iterator>
+#include <set>
+#include <string>
+#include <vector>
 
 #include "search/files/toml_values.h"
 #include "search/files/units.h"
+#include "search/placement/lanes.h"
 #include "search/placement/modes_toml.h"
 #include "search/placement/placement_toml.h"
 
@@ -96,10 +101,12 @@ class Writer {
       link(placement_.link);
     }
     for (const auto& [pair, override] : placement_.links) {
+      if (placement_.devices[pair.first].lane_of >= 0 || placement_.devices[pair.second].lane_of >= 0)
+        continue;  // as their devices'
       line("\n[[links]]\nfrom = {}\nto = {}", pair.first, pair.second);
       link(override);
     }
-    for (const Device& d : placement_.devices) device(d);
+    for (int d = 0; d < count_without_lanes(placement_); ++d) device(d);
     for (const Host& host : placement_.hosts)
       line("\n[[hosts]]\ndevices = [{}]\ncores = {}", fmt::join(host.devices, ", "), host.cores);
     for (const Stage& s : placement_.stages) stage(s);
@@ -129,18 +136,38 @@ class Writer {
     line("bandwidth = {}", gigabytes(link.bytes_per_second));
   }
 
-  void device(const Device& device) {
+  void device(int d) {
+    const Device& device = placement_.devices[d];
     line("\n[[devices]]\nname = {}", toml_string(device.name));
     if (!device.kind.empty()) line("kind = {}", toml_string(device.kind));
     if (device.memory != kUnlimited) line("memory = {}", device.memory / memory_.factor);
     if (device.static_memory != 0) line("static = {}", device.static_memory / memory_.factor);
+    std::vector<std::string> lanes;
+    for (const Device& lane : placement_.devices)
+      if (lane.lane_of == d) lanes.push_back(toml_string(lane.lane));
+    if (!lanes.empty()) line("lanes = [{}]", fmt::join(lanes, ", "));
+  }
+
+  /// Its devices, and on which lanes of these where it is not on the devices themselves.
+  void where(const Block& block) {
+    std::set<int> devices;
+    std::set<std::string> lanes;
+    for (const int d : block.devices) {
+      const Device& device = placement_.devices[d];
+      devices.insert(device.lane_of < 0 ? d : device.lane_of);
+      lanes.insert(toml_string(device.lane_of < 0 ? kComputing : device.lane));
+    }
+    assert(devices.size() * lanes.size() == block.devices.size());
+    line("devices = [{}]", fmt::join(devices, ", "));
+    if (lanes.size() > 1) line("lane = [{}]", fmt::join(lanes, ", "));
+    if (lanes.size() == 1 && *lanes.begin() != toml_string(kComputing)) line("lane = {}", *lanes.begin());
   }
 
   void block(const Block& block) {
     line("\n[[blocks]]\nname = {}", toml_string(block.name));
     line("stage = {}", toml_string(block.stage));
     line("kind = \"{}\"", to_string(block.kind));
-    line("devices = [{}]", fmt::join(block.devices, ", "));
+    where(block);
     line("time = {}", block.time / time_.factor);
     if (block.memory != 0) line("memory = {}", block.memory / memory_.factor);
     if (block.workspace != 0) line("workspace = {}", block.workspace / memory_.factor);

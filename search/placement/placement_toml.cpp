@@ -16,6 +16,7 @@
 #include "search/files/toml_values.h"
 #include "search/files/unit_field.h"
 #include "search/files/units.h"
+#include "search/placement/lanes.h"
 #include "search/placement/modes_toml.h"
 #include "search/placement/placement_check.h"
 #include "search/placement/quantity.h"
@@ -56,8 +57,7 @@ class PlacementReader {
 
  private:
   int device_index(const Value& value, const std::string& what) const {
-    return static_cast<int>(
-        integer_in(value, file_, what, 0, static_cast<std::int64_t>(placement_.devices.size()) - 1));
+    return static_cast<int>(integer_in(value, file_, what, 0, count_without_lanes(placement_) - 1));
   }
 
   /// Reads the rows of an optional list, behind one that is wrong, too.
@@ -75,6 +75,8 @@ class PlacementReader {
   LayerRun run_of_layers(const Fields& fields, const Value& run, const std::string& stage) const;
   void place_stages();
   Link link(const Fields& fields) const;
+  void add(const Value& lane, int device);
+  std::vector<int> on_lanes(const Fields& fields, const std::vector<int>& devices) const;
   std::vector<int> devices_of(const Value& list, const std::string& what) const;
   void inputs(const Value& list, int block);
   void resolve_inputs();
@@ -125,9 +127,11 @@ Link PlacementReader::link(const Fields& fields) const {
 
 void PlacementReader::devices(const Value* list) {
   std::unordered_map<std::string, int> seen;
+  std::vector<const Value*> lanes;
   each(list, "devices", [&](const Value& value) {
-    const Fields fields(value, file_, "[[devices]]", {"name", "kind", "memory", "static"}, &faults_);
+    const Fields fields(value, file_, "[[devices]]", {"name", "kind", "memory", "static", "lanes"}, &faults_);
     Device& device = placement_.devices.emplace_back();  // blocks may be on it, even where a field is wrong
+    lanes.push_back(fields.find("lanes"));
     device.name = fields.text_or("name", "device" + std::to_string(placement_.devices.size() - 1));
     device.kind = fields.text_or("kind", "");
     device.memory = fields.scaled("memory", memory_factor_, 0, kUnlimited);
@@ -138,6 +142,19 @@ void PlacementReader::devices(const Value* list) {
                                std::to_string(first->second));
     }
   });
+  for (std::size_t d = 0; d < lanes.size(); ++d)
+    each(lanes[d], "lanes", [&](const Value& lane) { add(lane, static_cast<int>(d)); });
+}
+
+void PlacementReader::add(const Value& lane, int device) {
+  const std::string name = in_quotes(placement_.devices[device].name);
+  if (lane.kind != ValueKind::text || lane.text.empty())
+    throw InputError(file_, lane.line, "'lanes' of device " + name + " must hold names, such as \"network\"");
+  if (lane.text == kComputing)
+    throw InputError(file_, lane.line, "\"compute\" is device " + name + " itself, and no lane of it");
+  if (find_lane(placement_, device, lane.text) >= 0)
+    throw InputError(file_, lane.line, "device " + name + " has lane " + in_quotes(lane.text) + " twice");
+  add_lane(placement_, device, lane.text);
 }
 
 void PlacementReader::links(const Value* list) {
@@ -205,9 +222,11 @@ void PlacementReader::model(const Value& value) {
   check_step_memory(fields);
   for (const Value& time : elements(fields.find("step_time"), file_, "step_time"))
     model_.step_time.push_back(integer_in(time, file_, "'step_time' of a device", 0, kLongestStep));
-  if (const Value* list = fields.find("step_time");
-      list && model_.step_time.size() != placement_.devices.size())
+  const auto devices = static_cast<std::size_t>(count_without_lanes(placement_));
+  if (const Value* list = fields.find("step_time"); list && model_.step_time.size() != devices)
     fields.fail(list, "'step_time' needs one number of nanoseconds per device");
+  for (auto* of_devices : {&model_.step_memory, &model_.step_time})  // a lane takes none
+    if (!of_devices->empty()) of_devices->resize(placement_.devices.size(), 0);
   for (const Value& layer : elements(fields.find("layers"), file_, "layers")) {
     if (layer.kind != ValueKind::text)
       fields.fail(&layer,
@@ -219,9 +238,10 @@ void PlacementReader::model(const Value& value) {
 void PlacementReader::check_step_memory(const Fields& fields) const {
   const Value* list = fields.find("step_memory");
   if (list == nullptr) return;
-  if (model_.step_memory.size() != placement_.devices.size())
+  const auto devices = static_cast<std::size_t>(count_without_lanes(placement_));
+  if (model_.step_memory.size() != devices)
     fields.fail(list, "'step_memory' needs one number of bytes per device");
-  for (std::size_t d = 0; d < placement_.devices.size(); ++d) {
+  for (std::size_t d = 0; d < devices; ++d) {
     const Device& device = placement_.devices[d];
     if (device.memory == kUnlimited || model_.step_memory[d] <= device.memory - device.static_memory)
       continue;
@@ -244,7 +264,8 @@ LayerRun PlacementReader::run_of_layers(const Fields& fields, const Value& run,
 
 void PlacementReader::block(const Value& value) {
   const Fields fields(value, file_, "[[blocks]]",
-                      {"name", "stage", "kind", "devices", "time", "memory", "workspace", "after"}, &faults_);
+                      {"name", "stage", "kind", "devices", "lane", "time", "memory", "workspace", "after"},
+                      &faults_);
   const int index = static_cast<int>(placement_.blocks.size());
   Block block;
   block.name = fields.text("name");
@@ -253,7 +274,8 @@ void PlacementReader::block(const Value& value) {
   block.memory = fields.scaled("memory", memory_factor_, -Fields::kLargest, 0);
   block.workspace = fields.scaled("workspace", memory_factor_, 0, 0);
   faults_.in([&] { block.kind = parse_kind(fields, fields.text_or("kind", "other"), block.name); });
-  block.devices = devices_of(fields.need("devices", ValueKind::array), "block " + in_quotes(block.name));
+  block.devices = on_lanes(
+      fields, devices_of(fields.need("devices", ValueKind::array), "block " + in_quotes(block.name)));
   const auto [first, is_new] = index_.emplace(block.name, index);
   if (!is_new && fields.sound()) {
     fields.fail(nullptr, "duplicate block name " + in_quotes(block.name) + ", first on line " +
@@ -262,6 +284,27 @@ void PlacementReader::block(const Value& value) {
   placement_.blocks.push_back(std::move(block));
   lines_.blocks.push_back(value.line);
   if (fields.find("after") != nullptr) inputs(fields.need("after", ValueKind::array), index);
+}
+
+std::vector<int> PlacementReader::on_lanes(const Fields& fields, const std::vector<int>& devices) const {
+  const Value* lane = fields.find("lane");
+  if (lane == nullptr) return devices;
+  std::vector<int> all;
+  for (const Value& name : lane->kind == ValueKind::array ? lane->items : std::vector{*lane}) {
+    if (name.kind != ValueKind::text)
+      fields.fail(&name, "'lane' must be the name of a lane, or a list of names");
+    for (const int device : devices) {
+      const int found = find_lane(placement_, device, name.text);
+      if (found < 0)
+        fields.fail(&name, "device " + in_quotes(placement_.devices[device].name) + " has no lane " +
+                               in_quotes(name.text) + "; [[devices]] names a device's 'lanes'");
+      all.push_back(found);
+    }
+  }
+  std::sort(all.begin(), all.end());
+  if (all.empty() || std::adjacent_find(all.begin(), all.end()) != all.end())
+    fields.fail(lane, "'lane' must name at least one lane, and none twice");
+  return all;
 }
 
 std::vector<int> PlacementReader::devices_of(const Value& list, const std::string& what) const {
@@ -330,6 +373,7 @@ void PlacementReader::place_stages() {
 
 Placement PlacementReader::finish() {
   faults_.raise();
+  link_lanes(placement_);
   resolve_inputs();
   place_stages();
   if (choices_) placement_.choices = read_choices(*choices_, {file_, time_factor_, memory_factor_, index_});

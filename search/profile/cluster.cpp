@@ -178,12 +178,22 @@ void add_reading(std::vector<LayerCost>& layers, Nanoseconds time) {
 
 }  // namespace
 
+void leave_to_lanes(std::vector<LayerCost>& layers) {
+  for (LayerCost& layer : layers) {
+    if (layer.lane.empty()) continue;
+    for (Spread* time : {&layer.forward, &layer.backward, &layer.backward_input, &layer.backward_weight})
+      time->median = time->low = time->high = 0;
+    layer.recompute = 0;
+  }
+}
+
 std::vector<LayerCost> layers_on(const DeviceKind& kind, const Profile& profile) {
   if (kind.profile) check_same_model(kind, profile);
   std::vector<LayerCost> layers = kind.profile ? kind.profile->layers : profile.layers;
   for (std::size_t l = 0; l < layers.size(); ++l) {  // what travels is the model's, whoever measured it
     layers[l].input_bytes = profile.layers[l].input_bytes;
     layers[l].output_bytes = profile.layers[l].output_bytes;
+    layers[l].lane = profile.layers[l].lane;
   }
   take_averages(layers, kind.profile ? kind.profile->rank.average : profile.rank.average);
   for (LayerCost& layer : layers)

@@ -83,4 +83,7 @@ class LinkTable {
 /// Throws InputError where its profile is of another model.
 std::vector<LayerCost> layers_on(const DeviceKind& kind, const Profile& profile);
 
+/// Where lanes run layers: those take no time of the unit that computes.
+void leave_to_lanes(std::vector<LayerCost>& layers);
+
 }  // namespace ostinato

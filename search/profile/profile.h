@@ -61,6 +61,8 @@ struct LayerCost {
       0;  ///< what a transfer into this layer carries (floating point inputs come back as gradients)
   Bytes output_bytes = 0;
   std::optional<std::vector<LayerInput>> after;  ///< absent: the layer before it, whose output it reads
+  std::string lane =
+      {};              ///< of its device, on which it runs beside what computes (lanes.h); empty: it computes
   std::string digest;  ///< of its name and the names and shapes of its parameters; empty: not known
   bool shardable =
       false;  ///< a part of it may lie on each of several devices (search/partition/stage_cost.h)

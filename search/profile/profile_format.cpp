@@ -49,6 +49,7 @@ Json json(const LayerCost& layer) {
                                     {"sent", layer.sent}})
     if (amount > 0) row[key] = amount;
   if (layer.shardable) row["shardable"] = true;
+  if (!layer.lane.empty()) row["lane"] = layer.lane;
   if (!layer.digest.empty()) row["digest"] = layer.digest;
   return row;
 }

@@ -10,6 +10,7 @@
 #include "search/files/digest.h"
 #include "search/files/file.h"
 #include "search/files/json_values.h"
+#include "search/placement/lanes.h"
 #include "search/placement/quantity.h"
 
 namespace ostinato {
@@ -217,6 +218,7 @@ void ProfileReader::layer(const Value& value) {
                        "released",
                        "after",
                        "shardable",
+                       "lane",
                        "digest",
                        "step_together",
                        "step_alone",
@@ -258,6 +260,11 @@ void ProfileReader::layer(const Value& value) {
   layer.weight_workspace = optional("weight_workspace");
   layer.labels = optional("labels");
   layer.sent = optional("sent");
+  layer.lane = fields.text_or("lane", "");
+  if (layer.lane == kComputing || (!layer.lane.empty() && layer.parameters > 0))
+    fields.fail(fields.find("lane"), layer.lane == kComputing
+                                         ? "'lane' is \"compute\", which is where a layer without it runs"
+                                         : "a layer with parameters cannot be on a lane");
   if (fields.find("after") != nullptr)
     layer.after = inputs(fields.need("after", ValueKind::array), position - 1);
   if (fields.find("digest") != nullptr) layer.digest = sha256_field(fields, "digest");

@@ -372,7 +372,7 @@ def plan(
     `report` all of them as data, `placement` the one chosen.
 
     `without` and `only` restrict what is tried beside whole backwards on one stage per device: "chunks",
-    "split", "shards", "recompute", "branches", "moves", "fewer-devices". `exact_losses` leaves out what
+    "split", "shards", "recompute", "branches", "moves", "lanes", "fewer-devices". `exact_losses` leaves out what
     changes losses by rounding: split backwards, shards. `fixed_ends`: inputs on the first device, the loss on
     the last one, as in 1F1B, which leaves out waves. What the profile's "restrictions" forbid is not tried
     either; `report["not_tried"]` says what was left out, and why. `replicas`: so many pipelines beside each

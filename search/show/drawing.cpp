@@ -8,14 +8,15 @@
 #include "search/files/counted.h"
 #include "search/files/printable.h"
 #include "search/files/units.h"
+#include "search/placement/lanes.h"
 #include "search/placement/quantity.h"
 
 namespace ostinato {
 
 std::string headline(const Plan& plan, const Placement& placement) {
-  std::string text = fmt::format("{}: {} on {}, makespan {}", printable(placement.name),
-                                 counted(plan.micro_batches, "micro-batch"),
-                                 counted(placement.devices.size(), "device"), format_time(plan.makespan));
+  std::string text = fmt::format(
+      "{}: {} on {}, makespan {}", printable(placement.name), counted(plan.micro_batches, "micro-batch"),
+      counted(count_without_lanes(placement), "device"), format_time(plan.makespan));
   if (plan.optimal.makespan) {
     text += " (optimal according to the plan)";
   } else if (plan.lower_bound.makespan > 0) {

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "search/files/json.h"
+#include "search/placement/lanes.h"
 #include "search/show/drawing.h"
 #include "search/show/page.h"
 #include "search/show/repetend_spans.h"
@@ -17,6 +19,7 @@ namespace {
 Json devices_of(const Plan& plan, const Placement& placement) {
   const std::vector<Nanoseconds> busy = busy_times(plan, placement);
   const std::vector<RepetendSpan> spans = repetend_spans(plan, placement);
+  const std::vector<int> rows = with_lanes_beside(placement);
   Json list = Json::array();
   for (std::size_t d = 0; d < placement.devices.size(); ++d) {
     const Device& device = placement.devices[d];
@@ -28,6 +31,8 @@ Json devices_of(const Plan& plan, const Placement& placement) {
                     {"static", device.static_memory},
                     {"peak", d < plan.peak_memory.size() ? plan.peak_memory[d] : 0},
                     {"busy", busy[d]},
+                    {"lane", device.lane_of >= 0},
+                    {"row", std::ranges::find(rows, static_cast<int>(d)) - rows.begin()},
                     {"repetend", std::move(repetend)}});
   }
   return list;

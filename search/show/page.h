@@ -17,7 +17,7 @@ inline constexpr std::string_view kShowPageScript = "@SCRIPT@";
 /// in bytes,
 ///   { plans: [{ title, name, micro_batches, makespan, bound, period, unroll, optimal, method, objective,
 ///       baselines: [{ name, makespan, measured, fits }],
-///       devices: [{ name, memory, static, peak, busy, repetend }],     memory: null where unlimited;
+///       devices: [{ name, memory, static, peak, busy, lane, row, repetend }],  memory: null where unlimited;
 ///                                          repetend: null, or [begin, end, count] (repetend_spans.h)
 ///       blocks: [{ name, stage, kind, chunk, devices, time, memory, workspace,
 ///                  after: [[block, bytes, [[from, to, time], ...]], ...] }],      between devices (routes.h)

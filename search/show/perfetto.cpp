@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "search/files/json.h"
+#include "search/placement/lanes.h"
 #include "search/show/routes.h"
 #include "search/show/show.h"
 
@@ -134,11 +135,13 @@ void add_memory(const Plan& plan, const Placement& placement, Json& events) {
 
 std::string show_perfetto(const Plan& plan, const Placement& placement) {
   Json events = Json::array();
-  for (std::size_t d = 0; d < placement.devices.size(); ++d) {
+  const std::vector<int> rows = with_lanes_beside(placement);
+  for (std::size_t row = 0; row < rows.size(); ++row) {
+    const int d = rows[row];
     events.push_back(
         {{"ph", "M"}, {"pid", d}, {"name", "process_name"}, {"args", {{"name", placement.devices[d].name}}}});
     events.push_back(
-        {{"ph", "M"}, {"pid", d}, {"name", "process_sort_index"}, {"args", {{"sort_index", d}}}});
+        {{"ph", "M"}, {"pid", d}, {"name", "process_sort_index"}, {"args", {{"sort_index", row}}}});
     events.push_back(
         {{"ph", "M"}, {"pid", d}, {"tid", 0}, {"name", "thread_name"}, {"args", {{"name", "planned"}}}});
   }

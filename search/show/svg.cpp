@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "search/files/printable.h"
+#include "search/placement/lanes.h"
 #include "search/placement/quantity.h"
 #include "search/show/drawing.h"
 #include "search/show/show.h"
@@ -33,12 +34,12 @@ constexpr std::string_view kStyle = R"(<style>
 text { font: 12px system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; fill: #1d2126; }
 .head { font-weight: 600; font-size: 13px; } .soft { fill: #5b6572; }
 .label { font-size: 10px; text-anchor: middle; fill: #10151b; }
-.paper { fill: #fdfdfc; } .lane { fill: #eceef1; } .line { fill: #cfd4db; }
+.paper { fill: #fdfdfc; } .row { fill: #eceef1; } .line { fill: #cfd4db; }
 .forward { fill: #7db0ec; } .backward { fill: #7cc88b; } .input { fill: #5cc4c4; }
 .weight { fill: #e6b854; } .other { fill: #b7a4d6; } .tone1 { fill-opacity: 0.64; } .tone2 { fill-opacity: 0.34; }
 @media (prefers-color-scheme: dark) {
 text { fill: #e4e7eb; } .soft { fill: #a2acb9; } .label { fill: #ffffff; }
-.paper { fill: #14171b; } .lane { fill: #20262d; } .line { fill: #3a424c; }
+.paper { fill: #14171b; } .row { fill: #20262d; } .line { fill: #3a424c; }
 .forward { fill: #2f69b3; } .backward { fill: #2f7d43; } .input { fill: #217f7f; }
 .weight { fill: #96691a; } .other { fill: #6f5a97; }
 }
@@ -95,6 +96,9 @@ class Picture {
     left_ = 20 + kLetter * static_cast<int>(std::min(longest, kLongestName));
     bottom_ = kTop + kRow * static_cast<int>(placement.devices.size());
     chunks_ = chunks_of_blocks(placement);
+    const std::vector<int> beside = with_lanes_beside(placement);
+    rows_.resize(beside.size());
+    for (std::size_t row = 0; row < beside.size(); ++row) rows_[beside[row]] = static_cast<int>(row);
     has_letters_ = letters_fit();
   }
 
@@ -106,7 +110,7 @@ class Picture {
         kWidth, height, escaped(headline(plan_, placement_)), kStyle);
     text_ += fmt::format("<rect width=\"{}\" height=\"{}\" rx=\"6\" class=\"paper\"/>\n", kWidth, height);
     text_ += text_at(12, 26, "head", headline(plan_, placement_));
-    add_lanes();
+    add_rows();
     add_axis();
     add_blocks();
     add_legend();
@@ -138,13 +142,13 @@ class Picture {
   /// With a gap between neighbours, where there is room.
   static int width_of(int begin, int end) { return end - begin - (end - begin > 30 ? 7 : 0); }
 
-  static int lane(std::size_t device) { return kTop + kRow * static_cast<int>(device); }
+  int row(std::size_t device) const { return kTop + kRow * rows_[device]; }
 
-  void add_lanes() {
+  void add_rows() {
     for (std::size_t d = 0; d < placement_.devices.size(); ++d) {
-      text_ += text_at(12, lane(d) + kBar / 2 + 4, "name", shortened(placement_.devices[d].name));
-      text_ += fmt::format("<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" class=\"lane\"/>\n", left_,
-                           lane(d), kWidth - left_ - kRight, kBar);
+      text_ += text_at(12, row(d) + kBar / 2 + 4, "name", shortened(placement_.devices[d].name));
+      text_ += fmt::format("<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" class=\"row\"/>\n", left_,
+                           row(d), kWidth - left_ - kRight, kBar);
     }
   }
 
@@ -165,7 +169,7 @@ class Picture {
       const Block& block = placement_.blocks[step.block];
       const int begin = tenths(step.start), end = tenths(step.start + block.time);
       if (begin == end) continue;
-      for (const int d : block.devices) add_block(step, begin, end, lane(d));
+      for (const int d : block.devices) add_block(step, begin, end, row(d));
     }
   }
 
@@ -199,7 +203,7 @@ class Picture {
       x += 34 + kLetter * static_cast<int>(name.size());
     };
     for (const Kind kind : kinds) add(look(kind).style, look(kind).name);
-    add("lane", "bubble");
+    add("row", "bubble");
     const bool several = std::any_of(chunks_.begin(), chunks_.end(), [](int chunk) { return chunk > 0; });
     text_ +=
         text_at(x, y, "soft",
@@ -208,6 +212,7 @@ class Picture {
 
   const Plan& plan_;
   const Placement& placement_;
+  std::vector<int> rows_;    ///< by device
   std::vector<int> chunks_;  ///< by block
   bool has_letters_ = true;  ///< before the numbers of micro-batches
   int left_ = 0;             ///< where time 0 is

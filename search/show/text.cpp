@@ -10,6 +10,7 @@
 
 #include "search/files/printable.h"
 #include "search/files/wrapped.h"
+#include "search/placement/lanes.h"
 #include "search/placement/quantity.h"
 #include "search/show/drawing.h"
 #include "search/show/show.h"
@@ -207,8 +208,7 @@ std::string share(Nanoseconds part, Nanoseconds whole) {
 
 std::string show_text(const Plan& plan, const Placement& placement, const ShowOptions& options) {
   std::vector<int> devices = options.devices;
-  for (int d = 0; options.devices.empty() && d < static_cast<int>(placement.devices.size()); ++d)
-    devices.push_back(d);
+  if (devices.empty()) devices = with_lanes_beside(placement);
   std::size_t names = 0;
   for (const int d : devices) names = std::max(names, printable(placement.devices[d].name).size());
   const int margin = static_cast<int>(names) + 6;

@@ -116,7 +116,10 @@ Nanoseconds whole_step(const Placement& placement, int micro_batches,
   Nanoseconds last = step;
   for (const ScheduledBlock& s : schedule) {
     const Block& block = placement.blocks[s.block];
-    for (const int d : block.devices) last = std::max(last, s.start + block.time + times[d]);
+    for (const int d : block.devices) {  // a lane has no parameters
+      const Nanoseconds more = d < static_cast<int>(times.size()) ? times[d] : 0;
+      last = std::max(last, s.start + block.time + more);
+    }
   }
   return last;
 }

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import torch
+from ostinato.nn import on_lane
 from torch import nn
 from torch.nn import functional
 
@@ -80,6 +81,18 @@ class Scale(nn.Module):
     def forward(self, x):
         weight = Sleep.apply(self.weight, 0.0, self.seconds if x.requires_grad else 2 * self.seconds)
         return Sleep.apply(x, self.seconds, self.seconds) * weight
+
+
+@on_lane
+class Exchange(nn.Module):
+    """An all-to-all of experts: `seconds` in either direction, in which a rank can compute."""
+
+    def __init__(self, seconds: float):
+        super().__init__()
+        self.seconds = seconds
+
+    def forward(self, x):
+        return Sleep.apply(x, self.seconds, self.seconds)
 
 
 def loss(logits, targets):

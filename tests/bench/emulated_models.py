@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from emulated_layers import LENGTH, VOCABULARY, WIDTH, Block, Scale, Slow, SlowInParts, Sum, loss
+from emulated_layers import LENGTH, VOCABULARY, WIDTH, Block, Exchange, Scale, Slow, SlowInParts, Sum, loss
 from torch import nn
 from torch.nn import functional
 
@@ -142,6 +142,22 @@ def chain(costs: tuple[int, ...], rows: int = ROWS) -> Model:
     return Model(costs, layers, batches, square_loss)
 
 
+# ---- experts: attention, dispatch, experts, combine, eight times
+
+
+def experts(share: float) -> Model:
+    """Exchanges take `share` of the time of what computes, in either direction as long."""
+
+    def layers(unit: float) -> list:
+        from deepspeed.pipe import LayerSpec
+
+        exchange = LayerSpec(Exchange, 1.5 * share * unit)
+        block = [LayerSpec(Scale, COLUMNS, unit), exchange, LayerSpec(Scale, COLUMNS, unit), exchange]
+        return [*block * 8, LayerSpec(Scale, COLUMNS, 0.0)]
+
+    return Model((1,) * 33, layers, chain(()).batches, square_loss)
+
+
 # ---- a GPT that computes: nothing sleeps
 
 HEADS, HIDDEN = 4, 256
@@ -189,6 +205,7 @@ MODELS = {
     "uneven": chain(UNEVEN),
     "even-large": chain(EVEN, LARGE_ROWS),
     "uneven-large": chain(UNEVEN, LARGE_ROWS),
+    **{f"experts-{share}": experts(share) for share in (0.3, 0.6, 0.9)},
     "gpt-computed": computed(8, 256),
     "vocabulary-computed": computed(6, 8192),
     "small-computed": computed(8, 256, 64),

@@ -4,8 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "search/files/error.h"
+#include "search/placement/lanes.h"
 #include "search/search.h"
 #include "tests/search/all_orders.h"
 #include "tests/search/checked.h"
@@ -47,6 +50,37 @@ TEST(BruteForce, EveryTinyPlacementWithMemoryIsSolvedToTheOptimum) {
     Placement p = any_small(random, most_blocks[micro_batches] - random.below(2));
     add_memory(random, p);
     compare(p, micro_batches);
+  }
+}
+
+/// One or two devices with a lane each, and blocks of which each waits for some before it. What computes
+/// takes and gives memory.
+Placement with_lanes(test::Dice& random, int blocks) {
+  Placement p = test::on_devices(1 + random.below(2));
+  const int devices = static_cast<int>(p.devices.size());
+  if (random.chance(50)) p.link = {.latency = random.below(3)};
+  for (int d = 0; d < devices; ++d) add_lane(p, d, "network");
+  link_lanes(p);
+  for (int b = 0; b < blocks; ++b) {
+    std::vector<int> after;
+    for (int a = 0; a < b; ++a)
+      if (random.chance(a == b - 1 ? 60 : 20)) after.push_back(a);
+    test::add(p, "b" + std::to_string(b), {random.below(2 * devices)}, 1 + random.below(4), {.after = after});
+  }
+  if (random.chance(50)) return p;
+  add_memory(random, p);
+  for (Block& block : p.blocks)
+    if (block.devices[0] >= devices) block.memory = 0;
+  for (int lane = devices; lane < 2 * devices; ++lane) p.devices[lane].memory = kUnlimited;
+  return p;
+}
+
+TEST(BruteForce, EveryTinyPlacementWithLanesIsSolvedToTheOptimum) {
+  test::Dice random(13);
+  for (int i = 0; i < 1000; ++i) {
+    SCOPED_TRACE(i);
+    const int micro_batches = 1 + random.below(3);
+    compare(with_lanes(random, most_blocks[micro_batches] - random.below(2)), micro_batches);
   }
 }
 

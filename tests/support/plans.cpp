@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "search/placement/lanes.h"
 #include "search/plan/orders.h"
 
 namespace ostinato::testing {
@@ -110,6 +111,18 @@ Placement chain(std::vector<int> device_of, bool split) {
   for (int s = 0; s + 1 < static_cast<int>(options.device_of.size()); ++s)
     options.edges.emplace_back(s, s + 1);
   return graph(options);
+}
+
+Placement on_lanes(Placement placement, const std::vector<int>& stages) {
+  const int devices = static_cast<int>(placement.devices.size());
+  for (int d = 0; d < devices; ++d) add_lane(placement, d, "network");
+  link_lanes(placement);
+  for (Block& block : placement.blocks) {
+    if (std::ranges::find(stages, std::stoi(block.stage)) == stages.end()) continue;
+    for (int& d : block.devices) d = find_lane(placement, d, "network");
+    block.memory = block.workspace = 0;
+  }
+  return placement;
 }
 
 Plan list_schedule(const Placement& placement, int micro_batches, const Priority& priority,

@@ -28,6 +28,9 @@ Placement graph(const GraphOptions& options);
 /// Stage s feeds stage s + 1.
 Placement chain(std::vector<int> device_of, bool split = false);
 
+/// The same with these stages on a lane "network" of their device.
+Placement on_lanes(Placement placement, const std::vector<int>& stages);
+
 /// List scheduling: whenever a device is free, it starts the ready step of the lowest priority value. `admit`
 /// may hold a step back for now (for a bound on what is in flight); it must not hold back everything for
 /// ever.

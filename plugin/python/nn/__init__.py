@@ -33,6 +33,7 @@ The contract, which the executor relies on and ostinato checks where it can:
 
 from .cross_entropy import vocabulary_cross_entropy
 from .embedding import ShardedEmbedding
+from .lanes import on_lane
 from .layers import ShardingError, cut_state, sharded, whole_state
 from .linear import ShardedLinear
 from .logits import ShardedLogits
@@ -45,6 +46,7 @@ __all__ = [
     "ShardedLogits",
     "ShardingError",
     "cut_state",
+    "on_lane",
     "sharded",
     "vocabulary_cross_entropy",
     "whole_state",

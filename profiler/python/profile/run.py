@@ -21,6 +21,7 @@ from ostinato.profile.measure.optimizer import StepClock
 from ostinato.profile.measure.passes import in_turns
 from ostinato.profile.measure.rows import layer_cost, layer_rows, rank_cost, with_labels
 from ostinato.profile.measure.samples import Progress, Samples, counted_memory, no_progress
+from ostinato.profile.model.lanes import mark_lanes
 from ostinato.profile.model.build import build_chain
 from ostinato.profile.model.chain import Chain
 from ostinato.profile.model.graph import build_graph
@@ -142,9 +143,8 @@ def profile_layers(job: Job, progress: Progress = no_progress) -> Any:
     profile.tokens = tokens_of(job.inputs)
     if job.stages:
         profile.set_run(job.stages, job.micro_batches)
-    profile.layers = mark_shardable(
-        with_labels(layer_rows(chain, costs, memory, footprints), job), job.layers
-    )
+    rows = with_labels(layer_rows(chain, costs, memory, footprints), job)
+    profile.layers = mark_lanes(mark_shardable(rows, job.layers), job.layers)
     if job.device.own_clock:  # a host runs ahead of its accelerator
         profile.rank = rank_cost(settings)
     else:

@@ -200,8 +200,8 @@ function comparedWith(plan) {
 
 /// Two lines down the rows, where the repetend begins and ends on each device, and the names of the phases.
 function drawPhases(pen, frame, plan) {
-  const side = (index) => plan.devices.flatMap((device, d) => {
-    const lane = laneAt.get(plan)[d], next = laneAt.get(plan)[d + 1];
+  const side = (index) => plan.order.flatMap((d, row) => {
+    const device = plan.devices[d], lane = laneAt.get(plan)[d], next = laneAt.get(plan)[plan.order[row + 1]];
     if (!device.repetend) return [];
     const x = xOf(frame, device.repetend[index]), y = yOf(frame, lane);
     return [[x, y], [x, next ? yOf(frame, next) : y + lane.height]];

@@ -43,6 +43,7 @@ function complete(plan) {
   const count = plan.blocks.length;
   plan.table = new Array(count * plan.micro_batches);
   plan.rows = plan.devices.map(() => []);
+  plan.order = plan.devices.map((_, d) => d).sort((a, b) => plan.devices[a].row - plan.devices[b].row);
   for (const [block, microBatch, start] of plan.steps) {
     const b = plan.blocks[block];
     const step = { plan, index: block, block: b, microBatch, start, end: start + b.time, link: null };

@@ -27,13 +27,15 @@ function layOut() {
   for (const plan of shownPlans) {
     const repeats = plan.devices.some((device) => device.repetend);
     if (shownPlans.length > 1 || measured || repeats) add("title", plan, -1, titleHeight);
-    laneAt.set(plan, plan.devices.map((_, device) => {
+    const at = [];
+    for (const device of plan.order) {
       const lane = add("steps", plan, device, view.rowHeight);
       if (measured && plan === shownPlans[0]) add("measured", plan, device, Math.max(6, Math.round(0.7 * view.rowHeight)));
-      if (view.memory) add("memory", plan, device, Math.max(8, Math.round(0.75 * view.rowHeight)));
+      if (view.memory && !plan.devices[device].lane) add("memory", plan, device, Math.max(8, Math.round(0.75 * view.rowHeight)));
       y += view.rowHeight >= 14 ? 3 : 0;
-      return lane;
-    }));
+      at[device] = lane;
+    }
+    laneAt.set(plan, at);
     y += 6;
   }
   lanesHeight = y;

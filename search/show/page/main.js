@@ -9,7 +9,8 @@ function element(parent, tag, text) {
 const first = shownPlans[0];
 
 // ---- figures
-const titleOf = (plan) => `${plan.name}: ${plan.micro_batches} micro-batches on ${plan.devices.length} devices`;
+const computing = (plan) => plan.devices.filter((device) => !device.lane);
+const titleOf = (plan) => `${plan.name}: ${plan.micro_batches} micro-batches on ${computing(plan).length} devices`;
 function figure(name, value) {
   const item = element(byId("figures"), "li");
   element(item, "b", value);
@@ -21,7 +22,8 @@ function writeFigures() {
   if (usual && first.makespan > 0 && first.objective === "makespan") {
     figure("as " + usual.name, `${(usual.makespan / first.makespan).toFixed(2)} times as fast`);
   }
-  const busy = first.devices.reduce((sum, device) => sum + device.busy, 0), all = first.makespan * first.devices.length;
+  const units = computing(first), all = first.makespan * units.length;
+  const busy = units.reduce((sum, device) => sum + device.busy, 0);
   figure("this plan, makespan", time(first.makespan) + (first.optimal ? " (optimal, says the plan)" : ""));
   if (first.bound > 0) figure("lower bound, says the plan", time(first.bound));
   if (first.period > 0) figure(first.unroll > 1 ? `period of ${first.unroll} micro-batches` : "period", time(first.period));

@@ -10,13 +10,14 @@ from pathlib import Path
 @dataclass(frozen=True)
 class Layout:
     """`cuts[i]` is the first layer of stage i + 1; `ranks[i]` runs stage i: a rank, or several that share it.
-    `split`: backwards are in two halves. `method` is the search's."""
+    `split`: backwards are in two halves. `method` is the search's. `lanes`: stages on a lane of their rank."""
 
     name: str
     cuts: tuple[int, ...]
     ranks: tuple[int | tuple[int, ...], ...]
     split: bool = False
     method: str = "auto"
+    lanes: tuple[int, ...] = ()
 
     def devices(self, stage: int) -> list[int]:
         ranks = self.ranks[stage]
@@ -31,20 +32,21 @@ def placement_text(
     bounds = [0, *layout.cuts, layers]
     devices = 1 + max(device for s in range(len(layout.ranks)) for device in layout.devices(s))
     text = [f'format = "ostinato-placement/1"\nname = "{layout.name}"\ntime_unit = "us"\nmemory_unit = "B"\n']
-    text += [f'[[devices]]\nname = "device{d}"\n' for d in range(devices)]
+    lanes = 'lanes = ["network"]\n' if layout.lanes else ""
+    text += [f'[[devices]]\nname = "device{d}"\n{lanes}' for d in range(devices)]
     stages = range(len(layout.ranks))
     text += [f'[[stages]]\nname = "s{s}"\nlayers = [{bounds[s]}, {bounds[s + 1]}]\n' for s in stages]
     for s in stages:
         size = bounds[s + 1] - bounds[s]
         after = f'"s{s - 1}.F"' if s else ""
-        text.append(_block(s, "F", "forward", layout.devices(s), size * forward, after))
+        text.append(_block(s, "F", "forward", layout.devices(s), size * forward, after, s in layout.lanes))
     if not trains:
         return "\n".join(text).replace("memory = 2", "memory = 0")
     back, kind, share = ("I", "backward_input", 2) if layout.split else ("B", "backward", 1)
     for s in stages:
         time = (bounds[s + 1] - bounds[s]) * backward // share
         after = f'"s{s}.F"' + (f', "s{s + 1}.{back}"' if s + 1 in stages else "")
-        text.append(_block(s, back, kind, layout.devices(s), time, after))
+        text.append(_block(s, back, kind, layout.devices(s), time, after, s in layout.lanes))
         if layout.split:
             text.append(_block(s, "W", "backward_weight", layout.devices(s), time, f'"s{s}.I"'))
     return "\n".join(text)
@@ -53,10 +55,13 @@ def placement_text(
 MEMORY = {"F": 2, "B": -2, "I": -1, "W": -1}
 
 
-def _block(stage: int, letter: str, kind: str, devices: list[int], time: int, after: str) -> str:
+def _block(
+    stage: int, letter: str, kind: str, devices: list[int], time: int, after: str, beside: bool = False
+) -> str:
+    where = 'lane = "network"\n' if beside else f"memory = {MEMORY[letter]}\n"
     return (
         f'[[blocks]]\nname = "s{stage}.{letter}"\nstage = "s{stage}"\nkind = "{kind}"\ndevices = {devices}\n'
-        f"time = {time}\nmemory = {MEMORY[letter]}\nafter = [{after}]\n"
+        f"time = {time}\n{where}after = [{after}]\n"
     )
 
 

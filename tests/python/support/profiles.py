@@ -13,6 +13,7 @@ def write_profile(
     kept: int = 1024,
     shardable: tuple[int, ...] = (),
     slices: int = 1,
+    lanes: dict[int, str] | None = None,
 ) -> Path:
     """`forward`: microseconds of each layer; a backward takes twice as long, and `kept` bytes are kept for
     it."""
@@ -23,6 +24,10 @@ def write_profile(
     profile.layers = [
         _row(index, 1000 * time, kept, index in shardable) for index, time in enumerate(forward)
     ]
+    rows = profile.layers
+    for index, lane in (lanes or {}).items():
+        rows[index].lane, rows[index].parameters = lane, 0
+    profile.layers = rows
     profile.completeness.complete = True
     profile.write(str(path))
     return path

@@ -40,6 +40,11 @@ Drawn draw(std::mt19937& random) {
     return made;
   };
   drawn.profile = profile();
+  if (below(3) == 0) {
+    LayerCost& beside = drawn.profile.layers[below(layers)];
+    beside.parameters = beside.gradients = beside.optimizer_state = 0;
+    beside.lane = "network";
+  }
   Cluster cluster = alike(devices, kUnlimited);
   cluster.kinds.resize(1 + below(2));
   for (DeviceKind& kind : cluster.kinds) {

@@ -272,7 +272,7 @@ TEST(ShowSvg, HasAShapeABlockAndDevice) {
     EXPECT_EQ(count(image, fmt::format("class=\"{}\"><title>", kind)), 3u * 4) << kind;
     EXPECT_EQ(count(image, fmt::format("class=\"{} tone1\"><title>", kind)), 3u * 4) << kind;
   }
-  EXPECT_EQ(count(image, "class=\"lane\"/>"), 4u + 1);  // the last one: the legend's bubble
+  EXPECT_EQ(count(image, "class=\"row\"/>"), 4u + 1);  // the last one: the legend's bubble
 }
 
 TEST(ShowSvg, DrawsEachBlockOverItsTime) {

@@ -145,7 +145,7 @@ class PlanEngine(PlanData, BatchSize):
                     before_backward=lambda micro_batch, part, c=stage: self._before_backward(
                         c, micro_batch, part
                     ),
-                    after_backward=lambda micro_batch, part: self._after_backward(part),
+                    after_backward=lambda micro_batch, part, c=stage: self._after_backward(c, part),
                     may_split=self.module.may_split(stage),
                     one_by_one=plans.one_by_one(stage, run.stock_parts),
                 )

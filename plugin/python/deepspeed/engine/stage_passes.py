@@ -80,6 +80,8 @@ class StagePasses(Engine):
 
     def _train_forward(self, stage: Stage, micro_batch: int, inputs: tuple | None):
         """The executor calls it; returns the outputs of a stage, or the scaled loss."""
+        if stage.lane:
+            return self._forward_beside(stage, inputs)
         run = self._ostinato
         copies, name = plans.copies_of(run.stages), run.program.stages[stage.index].name
         with run.memory.forward(name) if run.memory else nullcontext():
@@ -99,6 +101,8 @@ class StagePasses(Engine):
     def forward_stage(self, stage: Stage, batch: int, inputs: tuple | None):
         """DeepSpeed's forward pass of one stage on one batch. `inputs`: the outputs of the stages before it;
         None for the first."""
+        if stage.lane:
+            return self._forward_beside(stage, inputs)
         run, buffers = self._ostinato, self.pipe_buffers
         if stage.reads:
             inputs = _taken(stage, self._read(stage, batch, "inputs"), inputs)
@@ -132,8 +136,21 @@ class StagePasses(Engine):
         buffers["inputs"][batch] = buffers["outputs"][batch] = buffers["labels"][batch] = None
         if stage.ends:
             return outputs
+        return self._made(stage, outputs)
+
+    def _forward_beside(self, stage: Stage, inputs: tuple | None):
+        """A stage on a lane, in that lane's thread, while another stage is shown: its layers and nothing else.
+        check_lanes() has seen to it that they need no more."""
+        values = _handed_on(inputs or ())
+        for function in self.module.functions_of(stage):
+            values = function(values)
+        return self._made(stage, values)
+
+    def _made(self, stage: Stage, outputs: Any) -> Any:
+        """A stage's outputs, as they pass to the next."""
+        run = self._ostinato
         outputs = crossing(stage, outputs, run.stock_parts, self.has_attention_mask or self.has_bool_tensors)
-        if run.first_step is not None:
+        if run.first_step is not None and not stage.lane:
             run.first_step.handed_on(stage, outputs)
         alone = isinstance(outputs, tuple) and len(outputs) == 1
         return (*outputs, ALONE.to(outputs[0].device)) if alone else outputs
@@ -177,6 +194,8 @@ class StagePasses(Engine):
         `part`: "B" (whole), "I" or "W". DeepSpeed prepares for gradients of weights (bf16: clears the last
         ones) in the part that makes them.
         """
+        if stage.lane:
+            return
         run = self._ostinato
         run.active = stage
         self.module.show(stage)
@@ -192,9 +211,11 @@ class StagePasses(Engine):
             if run.idle is not None:
                 learn_nothing(run.idle)
 
-    def _after_backward(self, part: str) -> None:
+    def _after_backward(self, stage: Stage, part: str) -> None:
         """Does what DeepSpeedEngine.backward() does once the gradients are there (bf16: adds them to their
         fp32 sums)."""
+        if stage.lane:
+            return
         if part == "I":
             self._stop_timers(self.engine_timers.backward_timers)
         else:

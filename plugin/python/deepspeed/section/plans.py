@@ -19,7 +19,8 @@ class Stage:
 
     `copy`: where the plan runs the model in two directions, each direction has its own copy of the weights;
     copy c runs the batches i with i % copies == c. `takes`: elements of the batch's inputs that the stage
-    reads, where stages are not a chain. `recomputes`: its forward keeps only its inputs.
+    reads, where stages are not a chain. `recomputes`: its forward keeps only its inputs. `lane`: it runs beside
+    what its ranks compute, in a thread on a CPU.
     """
 
     index: int  # among the stages of the program
@@ -30,6 +31,7 @@ class Stage:
     copy: int = 0
     takes: tuple[int, ...] | None = None
     recomputes: bool = False
+    lane: str = ""
 
     @property
     def first(self) -> int:
@@ -81,7 +83,16 @@ def stages_of(program) -> list[Stage]:
     """The stages in the placement's order, which is model order within one copy of the model."""
     copies = _connected(program.stages)
     return [
-        Stage(index, tuple(s.ranks), s.layers, tuple(s.inputs), tuple(s.outputs), copy, None, s.recomputes)
+        Stage(
+            index,
+            tuple(s.ranks),
+            s.layers,
+            tuple(s.inputs),
+            tuple(s.outputs),
+            copy,
+            recomputes=s.recomputes,
+            lane=s.lane,
+        )
         for index, (s, copy) in enumerate(zip(program.stages, copies, strict=True))
     ]
 

@@ -120,6 +120,31 @@ def check_allowed(program: Any, stages: list[plans.Stage], restrictions: list[Re
         raise Unsupported(f'the plan has {forbidden}: {ways} with "auto" and a new folder as "output"')
 
 
+def check_lanes(model: Model, stages: list[plans.Stage]) -> None:
+    """Raises Unsupported where a stage on a lane, which runs in a thread beside what DeepSpeed's engine knows of,
+    is more than layers without parameters. All ranks must call it."""
+    beside = [stage for stage in stages if stage.lane]
+    if not beside:
+        return
+    wrong = [
+        f"layer {', '.join(map(str, stage.layers))} on lane {stage.lane} {what}"
+        for stage in beside
+        for what, holds in (
+            ("would read the batch", stage.reads),
+            ("would compute the loss", stage.ends),
+            ("would be sharded", stage.sharded),
+            ("would recompute", stage.recomputes),
+            ("has parameters", stage.on(model.stage_id) and model.learns(stage)),  # type: ignore[operator]  # it has been placed
+        )
+        if holds
+    ]
+    for said in everyones(wrong):
+        if said:
+            raise Unsupported(
+                f"{said[0]}: only layers that exchange or copy what they are given may be on a lane"
+            )
+
+
 def refuse_uneven(engine: Engine) -> None:
     """ZeRO sums gradient norms over the ranks of a pipeline, one parameter group at a time, and DeepSpeed
     drops groups without parameters: where ranks have different numbers of groups, the step would never end.

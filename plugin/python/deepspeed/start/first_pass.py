@@ -26,6 +26,7 @@ from deepspeed.accelerator import get_accelerator
 from deepspeed.runtime.pipe import schedule
 from deepspeed.runtime.pipe.engine import PipelineEngine
 from ostinato.files import write_text
+from ostinato.profile.model.lanes import mark_lanes
 from ostinato.profile.errors import ProfileError
 from ostinato.profile.machine.block_time import count_blocks
 from ostinato.profile.machine.device import UndisturbedCpu, host_timed
@@ -329,4 +330,4 @@ def _rows(layers: list[MeasuredLayer], specs: list) -> list[Any]:
     if is_graph(specs):
         for row, reads in zip(rows, layers_read(specs), strict=True):
             row.after = [_profiler.LayerInput(source, layers[source].output_bytes) for source in reads]
-    return rows
+    return mark_lanes(rows, specs)

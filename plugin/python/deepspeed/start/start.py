@@ -35,6 +35,7 @@ from ..place.rebuild import moves, stock_names
 from ..place.tied import fixed_layers
 from ..section.refusals import (
     check_allowed,
+    check_lanes,
     check_run,
     check_slices,
     refuse_uneven,
@@ -179,6 +180,7 @@ def _install(
     assert program is not None
     stages, rebuilt, stock = placed.stages, placed.rebuilt, model.partitions()
     plans.check_micro_batches(program, config.gradient_accumulation_steps)
+    check_lanes(model, stages)
     if said := model_identity.size_note(program, config.train_micro_batch_size_per_gpu):
         say(said)
     optimizes = bool(kwargs.get("optimizer") or config.optimizer_name)

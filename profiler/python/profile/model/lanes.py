@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which layers run on a lane of their device, beside what it computes: those of classes that say so
+(ostinato.nn.on_lane)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import zip_longest
+from typing import Any
+
+ATTRIBUTE = "ostinato_lane"
+
+
+def lane_of(layer: Any) -> str:
+    """Of a LayerSpec before it is built, of a module, or of a callable; "": it computes."""
+    kind = getattr(layer, "typename", type(layer))
+    return getattr(kind, ATTRIBUTE, "") if isinstance(kind, type) else ""
+
+
+def mark_lanes(rows: list[Any], layers: Iterable[Any]) -> list[Any]:
+    """`layers`: of the rows; none where the rows are operators. A layer with parameters computes, whatever its class
+    says: a training updates them with the rest of its rank."""
+    for row, layer in zip_longest(rows, layers):
+        row.lane = "" if layer is None or row.parameters else lane_of(layer)
+    return rows

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+// Stages on lanes: the same gradients, beside what their rank computes.
+
+#include <ATen/ops/equal.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+#include "plugin/executor/executor.h"
+#include "plugin/lowering/lower.h"
+#include "tests/plugin/executor/support/accelerator_run.h"
+#include "tests/plugin/executor/support/layers.h"
+#include "tests/plugin/executor/support/thread_channel.h"
+#include "tests/plugin/executor/support/told_layer.h"
+#include "tests/support/fake_memory.h"
+#include "tests/support/plans.h"
+
+namespace ostinato {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::HasSubstr;
+
+[[maybe_unused]] const bool kRegistered = (register_fake_device(), true);
+
+/// Runs all ranks as threads; what each threw.
+template <typename Module>
+std::vector<std::string> run_all(const Program& program, std::map<int, Module>& modules, int steps) {
+  testing::Exchange exchange;
+  std::vector<std::string> failures(program.ranks.size());
+  const auto run = [&](int rank) {
+    testing::ThreadChannel channel(exchange, rank, testing::Blocking::no);
+    try {
+      Executor executor(program, rank, channel, {.timeout = 60s});
+      for (auto& [s, module] : modules)
+        if (program.stages[s].on(rank)) executor.set_stage(s, module);
+      for (int step = 0; step < steps; ++step) executor.run();
+    } catch (const std::exception& error) {
+      failures[rank] = error.what();
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int r = 0; r < static_cast<int>(program.ranks.size()); ++r) threads.emplace_back(run, r);
+  for (auto& thread : threads) thread.join();
+  return failures;
+}
+
+struct Case {
+  const char* name;
+  std::vector<int> device_of;
+  std::vector<int> lanes;  ///< stages on them
+  bool split;
+};
+
+class LanesRun : public ::testing::TestWithParam<Case> {};
+
+TEST_P(LanesRun, GradientsEqualThoseOfOneThread) {
+  const auto& [name, device_of, lanes, split] = GetParam();
+  const Placement placement = testing::on_lanes(testing::chain(device_of, split), lanes);
+  const Program program = lower(testing::backward_first(placement, 6), placement);
+  EXPECT_EQ(program.ranks.size(), 2u);
+  for (const int s : lanes) EXPECT_EQ(program.stages[s].lane, "network");
+  auto layers = testing::make_layers(program);
+  for (const std::string& failure : run_all(program, layers, 3)) EXPECT_EQ(failure, "");
+  auto reference = testing::make_layers(program);
+  for (int step = 0; step < 3; ++step) testing::run_reference(program, reference);
+  for (auto& [s, layer] : reference) {
+    EXPECT_TRUE(at::equal(layers.at(s).weight.grad(), layer.weight.grad())) << "stage " << s;
+    EXPECT_EQ(layers.at(s).losses, layer.losses) << "stage " << s;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Executor, LanesRun,
+                         ::testing::Values(Case{"within", {0, 0, 0, 1, 1, 1}, {1, 4}, false},
+                                           Case{"split", {0, 0, 0, 1, 1, 1}, {1, 4}, true},
+                                           Case{"at_the_cut", {0, 0, 1, 1, 1}, {1, 2}, false},
+                                           Case{"in_a_row", {0, 0, 0, 0, 1}, {1, 2}, true},
+                                           Case{"at_the_ends", {0, 0, 1, 1}, {0, 3}, false}),
+                         [](const auto& one) { return one.param.name; });
+
+/// A layer that waits in its forward until another stage has begun a later micro-batch.
+class Waiting : public testing::Layer {
+ public:
+  struct Begun {
+    std::mutex mutex;
+    std::condition_variable changed;
+    int micro_batch = -1;
+  };
+
+  Waiting(const ProgramStage& stage, int index, Begun& begun)
+      : Layer(stage, index), lane_(!stage.lane.empty()), begun_(begun) {}
+
+  std::vector<at::Tensor> forward(int micro_batch, const std::vector<at::Tensor>& inputs) override {
+    std::unique_lock lock(begun_.mutex);
+    if (!lane_) {
+      begun_.micro_batch = std::max(begun_.micro_batch, micro_batch);
+      begun_.changed.notify_all();
+    } else if (!begun_.changed.wait_for(lock, 30s, [&] { return begun_.micro_batch > micro_batch; })) {
+      throw std::runtime_error("nothing runs beside the lane");
+    }
+    lock.unlock();
+    return Layer::forward(micro_batch, inputs);
+  }
+
+ private:
+  bool lane_;
+  Begun& begun_;
+};
+
+TEST(Lanes, RunBesideWhatTheirRankComputes) {
+  const Placement placement = testing::on_lanes(testing::chain({0, 0, 0}), {1});
+  const int micro_batches = 4;
+  // All forwards of stage 0 first: what it computes does not wait for the lane.
+  const Plan plan = testing::list_schedule(placement, micro_batches, [&](int block, int micro_batch) {
+    if (placement.blocks[block].kind != Kind::forward) return 100 - micro_batch;
+    return placement.blocks[block].stage == "0" ? micro_batch : 10 + micro_batch;
+  });
+  const Program program = lower(plan, placement);
+  Waiting::Begun begun;
+  std::map<int, Waiting> layers;
+  for (int s = 0; s < 3; ++s) layers.try_emplace(s, program.stages[s], s, begun);
+  // The last micro-batch's exchange has nothing to run beside: it is let go.
+  std::thread last([&] {
+    std::unique_lock lock(begun.mutex);
+    begun.changed.wait_for(lock, 30s, [&] { return begun.micro_batch == micro_batches - 1; });
+    begun.micro_batch = micro_batches;
+    begun.changed.notify_all();
+  });
+  EXPECT_EQ(run_all(program, layers, 1)[0], "");
+  last.join();
+}
+
+/// A layer that fails.
+class Failing : public testing::Layer {
+ public:
+  Failing(const ProgramStage& stage, int index) : Layer(stage, index), lane_(!stage.lane.empty()) {}
+  std::vector<at::Tensor> forward(int micro_batch, const std::vector<at::Tensor>& inputs) override {
+    if (lane_ && micro_batch == 1) throw std::runtime_error("the card is gone");
+    return Layer::forward(micro_batch, inputs);
+  }
+
+ private:
+  bool lane_;
+};
+
+TEST(Lanes, FailuresOfAStageEndTheStep) {
+  const Placement placement = testing::on_lanes(testing::chain({0, 0, 0}), {1});
+  const Program program = lower(testing::backward_first(placement, 4), placement);
+  std::map<int, Failing> layers;
+  for (int s = 0; s < 3; ++s) layers.try_emplace(s, program.stages[s], s);
+  testing::Exchange exchange;
+  testing::ThreadChannel channel(exchange, 0, testing::Blocking::no);
+  Executor executor(program, 0, channel, {.timeout = 60s});
+  for (auto& [s, layer] : layers) executor.set_stage(s, layer);
+  EXPECT_THROW(executor.run(), std::runtime_error);
+  EXPECT_THAT(executor.position(), HasSubstr("for 1F1 on lane network"));
+}
+
+TEST(Lanes, OnAnAcceleratorAreStreamsThatWaitForWhatTheyTake) {
+  const Placement placement = testing::on_lanes(testing::chain({0, 0, 0, 1, 1, 1}), {1, 4});
+  const Program program = lower(testing::backward_first(placement, 4), placement);
+  testing::StreamExchange exchange(testing::Queue::of_a_pair);
+  const auto device_of = [](int rank) {
+    return at::Device(kFakeDevice, static_cast<c10::DeviceIndex>(rank));
+  };
+  std::map<int, testing::ToldLayer> layers;
+  for (int s = 0; s < 6; ++s)
+    layers.try_emplace(s, program.stages[s], s, device_of(program.stages[s].devices[0]));
+  EXPECT_EQ(testing::together(testing::run_all(program, exchange, layers, {.device_of = device_of})), "");
+  EXPECT_EQ(testing::together(fake_races()), "");
+}
+
+TEST(LanesLower, StandInTheListOfTheirRank) {
+  const Placement placement = testing::on_lanes(testing::chain({0, 0, 1}), {1});
+  const Program program = lower(testing::backward_first(placement, 2), placement);
+  ASSERT_EQ(program.ranks.size(), 2u);
+  EXPECT_EQ(program.stages[1].devices, (std::vector<int>{0}));
+  for (const Instruction& i : program.ranks[0])
+    if (!is_compute(i.action)) {
+      EXPECT_EQ(i.stage, 1) << to_string(i);  // nothing travels between a device and its lane
+    }
+}
+
+TEST(LanesLower, RefuseABlockOnSeveral) {
+  Placement placement = testing::on_lanes(testing::chain({0, 0, 1}), {1});
+  for (Block& block : placement.blocks)
+    if (block.stage == "1") block.devices.insert(block.devices.begin(), 0);
+  const Plan plan = testing::backward_first(placement, 2);
+  try {
+    lower(plan, placement);
+    FAIL();
+  } catch (const std::exception& error) {
+    EXPECT_THAT(error.what(), HasSubstr("holds several lanes of a device"));
+  }
+}
+
+}  // namespace
+}  // namespace ostinato
