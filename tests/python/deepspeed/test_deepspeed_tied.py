@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tied modules with parts that are not tied, as word and position embeddings: they go where their layers go,
-or it is said, or refused."""
+"""Tied layers: their gradients are added as on DeepSpeed's own ranks, or it is said. Tied modules with parts that
+are not tied, as word and position embeddings: they go where their layers go, or it is said, or refused."""
 
+import io
+from contextlib import redirect_stdout
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
 from ostinato import _search
-from ostinato.deepspeed.place.tied import beside, bound_layers, source_of, together_now
-from support import training
-from support.plans import Layout, make_plan
+from ostinato.deepspeed.place.tied import beside, bound_layers, source_of, sums_of, together_now
+from support import models, training
+from support.plans import Layout, make_plan, placement_text
 from support.tiers import everyday
-from support.training import MICRO_BATCHES, Options, bytes_of, data_of, make_engine
+from support.training import MICRO_BATCHES, Options, bytes_of, data_of, make_engine, weights
+from test_deepspeed_features import fp16_on_a_processor
 from torch import nn
 
 WIDTH, VOCABULARY, LENGTH, LAYERS = 8, 11, 5, 6
@@ -94,7 +97,143 @@ def test_both_on_one_rank_train_alike(world2, stock, tmp_path, ranks):
         stock(world2, BASE, trained),
         world2.run(trained, Options(**{**vars(BASE), "section": {"plan": str(plan)}})),
     )
-    assert ours[0][0] == pytest.approx(theirs[0][0], rel=1e-5)
+    assert [losses for losses, _ in ours] == [losses for losses, _ in theirs]
+    assert {word for _, word in ours if word} == {word for _, word in theirs}
+
+
+def again(embed, hidden):
+    """A third use of the table."""
+    return hidden + models.unembed(embed, hidden) @ embed.weight
+
+
+class Thrice:
+    """models, whose embedding is used in the middle, too: by layer 2 of 8."""
+
+    loss, micro_batches = staticmethod(models.loss), staticmethod(models.micro_batches)
+
+    @staticmethod
+    def layers_of(_options) -> list:
+        from deepspeed.pipe import LayerSpec, TiedLayerSpec
+
+        first, *_, last = models.layers(tied=True, in_place=False)
+        blocks = [LayerSpec(models.Block) for _ in range(5)]
+        return [first, blocks[0], TiedLayerSpec("embed", models.Embed, forward_fn=again), *blocks[1:], last]
+
+
+training.MODELS["thrice"] = Thrice
+
+SPLIT, WAVE = Layout("split", (1, 4, 6), (0, 1, 1, 0), split=True), Layout("wave", (1, 4, 6), (1, 0, 0, 1))
+TIED, ZERO_1, BF16 = Options(tied=True, steps=4), {"zero_optimization": {"stage": 1}}, {"enabled": True}
+FP16 = {
+    "enabled": True,
+    "initial_scale_power": 22,
+    "hysteresis": 1,
+    "loss_scale_window": 2,
+}  # some steps are skipped
+KINDS = {
+    "fp32": {},
+    "clipped": {"gradient_clipping": 0.1},
+    "zero1": ZERO_1,
+    "zero1, overlapping": {"zero_optimization": {"stage": 1, "overlap_comm": True}},
+    "fp16": {"fp16": FP16 | {"initial_scale_power": 8}},
+    "fp16-zero1": {"fp16": FP16} | ZERO_1,
+    "bf16": {"bf16": BF16},
+    "bf16-zero1": {"bf16": BF16} | ZERO_1,
+    "bf16, sums in hooks": {"bf16": BF16 | {"immediate_grad_update": True}} | ZERO_1,
+    "bf16, sums in bf16": {"bf16": BF16, "data_types": {"grad_accum_dtype": "bf16"}} | ZERO_1,
+}
+ADDED_APART = {kind: (layout, replace(TIED, config=KINDS[kind])) for kind in KINDS for layout in (WAVE,)} | {
+    "split, fp16-zero1": (SPLIT, replace(TIED, config=KINDS["fp16-zero1"])),
+    "split, bf16-zero1": (SPLIT, replace(TIED, config=KINDS["bf16-zero1"])),
+    "the script's optimizer": (WAVE, replace(TIED, own_optimizer=True)),
+    "checkpointed": (WAVE, replace(TIED, checkpoint_interval=1, checkpointable=("Block",))),
+    "one rank's uses in one stage": (Layout("three", (4, 6), (0, 1, 0)), replace(TIED, model="thrice")),
+}
+
+
+def trained_tied(options: Options) -> dict:
+    printed = io.StringIO()
+    with redirect_stdout(printed), fp16_on_a_processor():
+        engine = make_engine(options)
+        data = data_of(engine)
+        losses = [engine.train_batch(data).item() for _ in range(options.steps)]
+    said = [line for line in printed.getvalue().splitlines() if line.startswith("ostinato: expected:")]
+    return {"losses": losses, "weights": weights(engine), "said": said}
+
+
+def bits_of(everyone: list[dict]) -> list[tuple]:
+    return [(of_rank["losses"], of_rank["weights"]) for of_rank in everyone]
+
+
+@pytest.mark.parametrize(
+    "case",
+    everyday(ADDED_APART, "fp32", "split, fp16-zero1", "bf16, sums in hooks", "one rank's uses in one stage"),
+)
+def test_both_uses_on_one_rank_are_added_as_on_two(case, world2, stock, tmp_path):
+    layout, options = ADDED_APART[case]
+    section = {"plan": str(make_plan(tmp_path, layout, models.LAYERS, MICRO_BATCHES))}
+    ours = world2.run(trained_tied, replace(options, section=section))
+    assert bits_of(ours) == bits_of(stock(world2, options, trained_tied))
+    assert ours[0]["said"] == ["ostinato: expected: the same losses as 1F1B, bit for bit"]
+
+
+def test_where_their_stages_recompute(world2, stock, tmp_path):
+    text = placement_text(WAVE, models.LAYERS).replace("layers = [", "recompute = true\nlayers = [")
+    section = {"plan": str(make_plan(tmp_path, WAVE, models.LAYERS, MICRO_BATCHES, text=text))}
+    ours = world2.run(trained_tied, replace(TIED, section=section))
+    assert bits_of(ours) == bits_of(stock(world2, TIED, trained_tied))
+
+
+@pytest.mark.parametrize("kind", everyday(["fp32", "zero1", "bf16-zero1"], "bf16-zero1"))
+def test_with_replicas(kind, world4, stock, tmp_path):
+    options = replace(TIED, config=KINDS[kind])
+    section = {"plan": str(make_plan(tmp_path, SPLIT, models.LAYERS, MICRO_BATCHES))}
+    ours = world4.run(trained_tied, replace(options, section=section))
+    assert bits_of(ours) == bits_of(stock(world4, options, trained_tied))
+
+
+ADDED_OTHERWISE = "layers tied as embed are added in a different order"
+
+
+def test_uses_of_one_rank_in_two_stages_round(world2, stock, tmp_path):
+    options = replace(TIED, model="thrice", steps=2)
+    section = {"plan": str(make_plan(tmp_path, WAVE, models.LAYERS, MICRO_BATCHES))}
+    theirs = stock(world2, options, trained_tied)
+    ours = world2.run(trained_tied, replace(options, section=section))
+    assert bits_of(ours) != bits_of(theirs) and ours[0]["losses"] == pytest.approx(
+        theirs[0]["losses"], rel=1e-5
+    )
+    assert ADDED_OTHERWISE in ours[0]["said"][0]
+
+
+def test_gradients_that_deepspeed_does_not_add_are_not_called_equal(world2, tmp_path):
+    """Sums in a different type than the weights under ZeRO-1: its all-reduce over tied layers finds no gradient."""
+    config = {"fp16": FP16, "data_types": {"grad_accum_dtype": "fp32"}} | ZERO_1
+    section = {"plan": str(make_plan(tmp_path, WAVE, models.LAYERS, MICRO_BATCHES))}
+    said = world2.run(trained_tied, replace(TIED, config=config, steps=1, section=section))[0]["said"]
+    assert ADDED_OTHERWISE in said[0]
+
+
+def test_which_gradients_are_added_up_apart():
+    """DeepSpeed's partition: layers 0 and 1, 2 and 3, ... a rank. `stages`: the rank of each; `uses`: their stages."""
+
+    def sums(uses: dict[int, int], *ranks: int) -> tuple:
+        stages = [SimpleNamespace(index=index, rank=rank) for index, rank in enumerate(ranks)]
+        spec, bounds = SimpleNamespace(key="table", tied_weight_attr="weight"), [0, 2, 4, 6]
+        specs = [spec if layer in uses else object() for layer in range(6)]
+        model = SimpleNamespace(partitions=lambda: bounds, _layer_specs=specs)
+        return sums_of(model, [stages[uses.get(layer, 0)] for layer in range(6)])
+
+    assert sums({0: 0, 5: 1}, 0, 2) == sums({0: 0, 5: 1}, 1, 0) == ([], {})
+    assert sums({0: 0, 5: 1}, 1, 1) == ([], {1: ["table"]})
+    assert sums({0: 0, 1: 0, 5: 1}, 1, 1) == ([], {1: ["table"]})
+    assert (
+        sums({0: 0, 1: 1, 5: 2}, 1, 1, 1) == sums({0: 0, 1: 1}, 0, 0) == (["table"], {})
+    )  # one rank's, divided
+    assert sums({0: 0, 5: 0}, 0) == (["table"], {})  # of two ranks, in one stage
+    assert sums({0: 0, 2: 1, 5: 2}, 0, 1, 2) == ([], {})
+    for ranks in ((1, 0, 2), (0, 1, 0), (0, 0, 0)):  # an all-reduce of three adds in the order of the ranks
+        assert sums({0: 0, 2: 1, 5: 2}, *ranks) == (["table"], {})
 
 
 def averages(engine) -> bytes:
