@@ -73,11 +73,30 @@ struct Asked {
   }
 };
 
+/// What `plan` is asked, in a form that its search can be run with.
+struct AskedPlan {
+  std::vector<Profile> profiles;
+  std::vector<SlicedProfile> wanted;
+
+  AskedPlan(const std::vector<HeldProfile>& held, const HeldDevices& devices, int micro_batches,
+            const Settings& settings) {
+    for (const HeldProfile& one : held) profiles.push_back(one.profile);
+    wanted = core::sliced_options(options_of({"plan", "partition", "search"}, settings), devices.on,
+                                  micro_batches, profiles);
+  }
+
+  void join(const std::atomic<bool>* stop, const Aside::Report& report) {
+    for (SlicedProfile& one : wanted) {
+      one.options.search.stop = stop;
+      one.options.search.progress = report;
+    }
+  }
+};
+
 /// Plan, report, table, and whether Ctrl-C ended the search.
-std::tuple<HeldPlan, std::string, std::string, bool> told(const core::Planned& planned,
-                                                          const Profile& profile, bool interrupted) {
+std::tuple<HeldPlan, std::string, std::string, bool> told(const core::Planned& planned, bool interrupted) {
   return {held_plan(held_placement(planned.placement_text, "placement"), planned.plan),
-          core::planned_json(planned, profile).text(), core::planned_text(planned, profile), interrupted};
+          core::planned_json(planned).text(), core::planned_text(planned), interrupted};
 }
 
 }  // namespace
@@ -159,34 +178,30 @@ void bind_search(py::module_& m) {
     BareSizes bare = read_bare_sizes(path);
     return std::pair(std::move(bare.sizes), bare.of);
   });
-  m.def("plan_sizes", [](const HeldProfile& profile, const HeldDevices& devices,
+  m.def("plan_sizes", [](const std::vector<HeldProfile>& held, const HeldDevices& devices,
                          const std::vector<std::int64_t>& sizes, std::int64_t of, const Settings& settings,
                          int effort, bool keep_order, const py::object& progress) {
-    JointOptions wanted = core::joint_options(options_of({"plan", "partition", "search"}, settings),
-                                              devices.on, static_cast<int>(sizes.size()), profile.profile);
+    AskedPlan asked(held, devices, static_cast<int>(sizes.size()), settings);
     Aside aside(progress);
     const core::Planned planned = aside.run([&](const std::atomic<bool>* stop, Aside::Report report) {
-      wanted.search.stop = stop;
-      wanted.search.progress = std::move(report);
-      SearchOptions for_sizes = wanted.search;
+      asked.join(stop, std::move(report));
+      SearchOptions for_sizes = asked.wanted.front().options.search;
       for_sizes.effort = effort;
       UnequalOptions unequal = core::unequal_options(for_sizes);
       unequal.keep_order = keep_order;
-      return core::plan_sizes(profile.profile, wanted, {sizes, of}, unequal, {});
+      return core::plan_sizes(asked.wanted, {sizes, of}, unequal, {});
     });
-    return told(planned, profile.profile, aside.interrupted());
+    return told(planned, aside.interrupted());
   });
-  m.def("plan_profile", [](const HeldProfile& profile, const HeldDevices& devices, int micro_batches,
-                           const Settings& settings, const py::object& progress) {
-    JointOptions wanted = core::joint_options(options_of({"plan", "partition", "search"}, settings),
-                                              devices.on, micro_batches, profile.profile);
+  m.def("plan_profile", [](const std::vector<HeldProfile>& held, const HeldDevices& devices,
+                           int micro_batches, const Settings& settings, const py::object& progress) {
+    AskedPlan asked(held, devices, micro_batches, settings);
     Aside aside(progress);
     const core::Planned planned = aside.run([&](const std::atomic<bool>* stop, Aside::Report report) {
-      wanted.search.stop = stop;
-      wanted.search.progress = std::move(report);
-      return core::plan_profile(profile.profile, wanted, {});
+      asked.join(stop, std::move(report));
+      return core::plan_profile(asked.wanted, {});
     });
-    return told(planned, profile.profile, aside.interrupted());
+    return told(planned, aside.interrupted());
   });
 }
 

@@ -152,6 +152,7 @@ void bind_profile(py::module_& m) {
       .def_readwrite("warm_up", &Profile::warm_up)
       .def_readwrite("repeats", &Profile::repeats)
       .def_readwrite("micro_batch_size", &Profile::micro_batch_size)
+      .def_readwrite("slices", &Profile::slices)
       .def_readwrite("tokens", &Profile::tokens)
       .def_readwrite("sizes", &Profile::sizes)
       .def_readwrite("rank", &Profile::rank)

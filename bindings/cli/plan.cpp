@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "bindings/cli/command.h"
 #include "bindings/cli/command_line.h"
@@ -34,16 +35,22 @@ void save(const Planned& planned, const Outputs& outputs, Io& io) {
   write_file(outputs.placement, planned.placement_text);
 }
 
-void print(const Planned& planned, const Profile& profile, const Outputs& outputs, int status, bool json,
-           const Until& until, Io& io) {
+void print(const Planned& planned, const Outputs& outputs, int status, bool json, const Until& until,
+           Io& io) {
   if (!json) {
-    io.say(planned_text(planned, profile, outputs.all_candidates, until) +
+    io.say(planned_text(planned, outputs.all_candidates, until) +
            fmt::format("  written to        {}, {}\n", outputs.plan, outputs.placement));
     return;
   }
   Json object = {{"status", status}, {"output", outputs.plan}, {"placement_output", outputs.placement}};
-  object.update(planned_json(planned, profile, until));
+  object.update(planned_json(planned, until));
   print_json(object, io);
+}
+
+std::vector<Profile> read_profiles(const std::vector<std::string>& paths, Io& io) {
+  std::vector<Profile> profiles;
+  for (const std::string& path : paths) profiles.push_back(read_times(path, io));
+  return profiles;
 }
 
 /// What does not fit, and beside it what a device file says in its own units.
@@ -94,41 +101,44 @@ int plan_command(const std::vector<std::string>& args, Io& io) {
     arguments.micro_batches = static_cast<int>(step.sizes.size());
   }
   const PartitionOptions on = arguments.on(options, io);
-  const Profile profile = read_times(arguments.profile, io);
-  JointOptions wanted = joint_options(options, on, arguments.micro_batches, profile);
-  if (wanted.search.robust_ppm > 0 && sizes.given())
+  const std::vector<Profile> profiles = read_profiles(arguments.profiles, io);
+  std::vector<SlicedProfile> wanted = sliced_options(options, on, arguments.micro_batches, profiles);
+  if (wanted.front().options.search.robust_ppm > 0 && sizes.given())
     throw UsageError("--robust cannot be combined with --sizes, which says how micro-batches differ");
-  check_times(profile, wanted.partition, arguments.profile);
-  check_apart({{"--output", outputs.plan}, {"--placement-output", outputs.placement}},
-              {arguments.profile, arguments.devices, sizes.file, options.file()});
+  for (std::size_t i = 0; i < profiles.size(); ++i)
+    check_times(profiles[i], wanted[i].options.partition, arguments.profiles[i]);
+  std::vector<std::string> inputs = arguments.profiles;
+  inputs.insert(inputs.end(), {arguments.devices, sizes.file, options.file()});
+  check_apart({{"--output", outputs.plan}, {"--placement-output", outputs.placement}}, inputs);
   check_can_write(outputs.plan);
   check_can_write(outputs.placement);
 
   const InterruptGuard guard;
-  const auto steps = static_cast<std::int64_t>(profile.layers.size()) * arguments.micro_batches;
-  const SearchOptions asked = std::exchange(wanted.search, time.to_search(wanted.search, steps));
-  wanted.search.stop = guard.flag();
+  const auto steps = static_cast<std::int64_t>(profiles.front().layers.size()) * arguments.micro_batches;
+  const SearchOptions asked = wanted.front().options.search;
+  SearchOptions limited = time.to_search(asked, steps);
+  limited.stop = guard.flag();
+  for (SlicedProfile& one : wanted) one.options.search = limited;
   const Searcher searcher = [&](const Placement& placement, const SearchOptions& search,
                                 const std::string& name) {
     return run_shortest(placement, search, guard, name, io);
   };
-  SearchOptions for_sizes = wanted.search;
+  SearchOptions for_sizes = limited;
   if (sizes.effort > 0) for_sizes.effort = sizes.effort;
   UnequalOptions unequal = unequal_options(for_sizes);
   unequal.keep_order = sizes.keep_order;
   const Planned planned = [&] {
     try {
-      return sizes.given() ? plan_sizes(profile, wanted, step, unequal, searcher)
-                           : plan_profile(profile, wanted, searcher);
+      return sizes.given() ? plan_sizes(wanted, step, unequal, searcher) : plan_profile(wanted, searcher);
     } catch (const InfeasibleError& error) {
       throw with_amounts(error, arguments.devices);
     }
   }();
   const Candidate& best = planned.best();
   save(planned, outputs, io);
-  if (!io.quiet) io.err << whole_backward_lines(profile, best.options, best.cuts->stages);
+  if (!io.quiet) io.err << whole_backward_lines(*planned.profile, best.options, best.cuts->stages);
   const int status = to_int(status_of_cut(planned.cut, strict, guard));
-  print(planned, profile, outputs, status, line.json, time.to_print(asked), io);
+  print(planned, outputs, status, line.json, time.to_print(asked), io);
   return status;
 }
 

@@ -27,7 +27,12 @@ std::optional<int> whole_number(const std::string& text) {
 }  // namespace
 
 ProfileArguments::ProfileArguments(CommandLine& line, MicroBatches micro_batches_are) {
-  line.text("profile", profile, "Profile file (JSON), from ostinato profile").required().type_name("PROFILE");
+  const std::string what = "Profile file (JSON), from ostinato profile";
+  (micro_batches_are == MicroBatches::as_stages
+       ? line.text("profile", profile, what)
+       : line.texts("profile", profiles, what + "; with tensor slicing, one for each number of slices"))
+      .required()
+      .type_name("PROFILE");
   line.text("--devices", devices,
             "Devices of the pipeline: their number, a device file (TOML), or launcher: the ranks on which "
             "torchrun, deepspeed or Slurm started this command")

@@ -3,6 +3,7 @@
 // What `partition` and `plan` share: a profile, devices, micro-batches and the section [partition].
 
 #include <string>
+#include <vector>
 
 #include "bindings/cli/command_line.h"
 #include "bindings/core/options.h"
@@ -15,11 +16,13 @@ namespace ostinato::cli {
 enum class MicroBatches { required, as_stages, as_the_sizes };
 
 struct ProfileArguments {
-  std::string profile;
-  std::string devices;  ///< a number, or a device file
+  std::string profile;                ///< of `partition`
+  std::vector<std::string> profiles;  ///< of `plan`
+  std::string devices;                ///< a number, or a device file
   int micro_batches = 0;
 
-  /// Declares PROFILE, --devices and --micro-batches.
+  /// Declares PROFILE, --devices and --micro-batches. `plan` may be given several profiles: all but as_stages
+  /// are its.
   ProfileArguments(CommandLine& line, MicroBatches micro_batches_are);
 
   /// On which devices. Reads the device file, and the profiles that it names. Throws UsageError and

@@ -11,11 +11,17 @@ namespace ostinato::core {
 namespace {
 
 std::string row(const Degree& degree, bool chosen) {
-  std::string text = fmt::format("{:1} {:>8} {:>5} {:>13}", chosen ? "*" : "", degree.pipeline,
-                                 degree.replicas, degree.options.search.micro_batches);
+  std::string text = fmt::format("{:1} {:>8} {:>6} {:>5} {:>13}", chosen ? "*" : "", degree.pipeline,
+                                 degree.slices, degree.replicas, degree.options.search.micro_batches);
   if (!degree.choice) return text + "   " + degree.why_not + "\n";
   return text + fmt::format(" {:>12} {:>12} {:>12}\n", format_time(degree.winner().value()),
                             format_time(degree.all_reduce), format_time(degree.step()));
+}
+
+std::string module_arguments(const Degree& best) {
+  if (best.slices == 1) return fmt::format("num_stages={}", best.pipeline);
+  return fmt::format("topology=PipeModelDataParallelTopology(num_pp={}, num_mp={}, num_dp={})", best.pipeline,
+                     best.slices, best.replicas);
 }
 
 }  // namespace
@@ -23,23 +29,25 @@ std::string row(const Degree& degree, bool chosen) {
 std::string degrees_text(const std::vector<Degree>& degrees, std::size_t chosen) {
   const Degree& best = degrees[chosen];
   std::string text =
-      fmt::format("{:1} {:>8} {:>5} {:>13} {:>12} {:>12} {:>12}\n", "", "pipeline", "data", "micro-batches",
-                  to_string(best.winner().plan->objective), "gradients", "step");
+      fmt::format("{:1} {:>8} {:>6} {:>5} {:>13} {:>12} {:>12} {:>12}\n", "", "pipeline", "slices", "data",
+                  "micro-batches", to_string(best.winner().plan->objective), "gradients", "step");
   for (std::size_t i = 0; i < degrees.size(); ++i) text += row(degrees[i], i == chosen);
   const bool costs = best.all_reduce > 0 || best.replicas == 1;
   return text +
          wrapped(fmt::format(
-             "Launch {} with PipelineModule(num_stages={}) and gradient_accumulation_steps {}. The plan "
+             "Launch {} with PipelineModule({}) and gradient_accumulation_steps {}. The plan "
              "below is for one of {}. Assumed: a ring over the replicas sums the gradients after the last "
              "backward{}; each replica holds the whole optimizer state (no ZeRO).\n",
-             counted(best.pipeline * best.replicas, "rank"), best.pipeline, best.options.search.micro_batches,
-             counted(best.replicas, "replica"), costs ? "" : ", free because no link was measured"));
+             counted(best.pipeline * best.slices * best.replicas, "rank"), module_arguments(best),
+             best.options.search.micro_batches, counted(best.replicas, "replica"),
+             costs ? "" : ", free because no link was measured"));
 }
 
 Json degrees_json(const std::vector<Degree>& degrees) {
   Json list = Json::array();
   for (const Degree& degree : degrees) {
     Json json = {{"pipeline", degree.pipeline},
+                 {"slices", degree.slices},
                  {"replicas", degree.replicas},
                  {"micro_batches", degree.options.search.micro_batches}};
     if (degree.choice) {

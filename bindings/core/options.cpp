@@ -141,6 +141,14 @@ const std::vector<OptionRow>& option_table() {
        {},
        "Data-parallel replicas of the pipeline, which share the devices and the micro-batches; auto: the "
        "number with the shortest step, including the sum of gradients"},
+      {"plan",
+       "slices",
+       text,
+       "",
+       {},
+       "Ranks that hold slices of each layer (tensor parallelism): of the profiles, the one with this "
+       "number, or auto, the one with the shortest step; --devices then counts ranks. Without it a device "
+       "stands for all slices of its layers"},
       {"simulate",
        "jitter",
        decimal,

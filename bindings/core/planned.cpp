@@ -16,27 +16,29 @@
 
 namespace ostinato::core {
 
-void describe(Planned& planned, const Profile& profile) {
+void describe(Planned& planned) {
   const Candidate& best = planned.best();
-  planned.facts = facts_of(profile, best.options, best.cuts->stages);
+  planned.facts = facts_of(*planned.profile, best.options, best.cuts->stages);
   planned.placement_text = format_placement(*best.placement) + format_model(planned.facts);
   planned.plan.placement_sha256 = sha256(planned.placement_text);
 }
 
-Planned plan_profile(const Profile& profile, const JointOptions& options, const Searcher& searcher) {
+Planned plan_profile(const std::vector<SlicedProfile>& profiles, const Searcher& searcher) {
+  const JointOptions& options = profiles.front().options;
   const auto began = std::chrono::steady_clock::now();
   Planned planned;
-  DegreeChoice degrees = choose_degree(profile, options, searcher);
+  DegreeChoice degrees = choose_degree(profiles, searcher);
+  planned.profile = degrees.best().profile;
   const PartitionOptions partition = degrees.best().options.partition;
   planned.choice = *degrees.best().choice;
   const bool cut = std::any_of(degrees.degrees.begin(), degrees.degrees.end(),
                                [](const Degree& d) { return d.choice && is_cut(*d.choice); });
   planned.degree = degrees.chosen;
-  if (options.replicas != 1) planned.degrees = std::move(degrees.degrees);
-  planned.base = baselines(profile, partition, options.search.objective, planned.choice,
+  if (!options.one_pipeline()) planned.degrees = std::move(degrees.degrees);
+  planned.base = baselines(*planned.profile, partition, options.search.objective, planned.choice,
                            [&] { return is_over(options.search, std::chrono::steady_clock::now() - began); });
   planned.plan = *planned.best().plan;
-  describe(planned, profile);
+  describe(planned);
   planned.plan.baselines = kept(planned.base);
   planned.plan.search.cut_by_limit = cut;
   planned.cut = planned.choice.interrupted || cut;
@@ -68,7 +70,8 @@ std::string sizes_text(const Planned& planned, bool every) {
 
 }  // namespace
 
-std::string planned_text(const Planned& planned, const Profile& profile, bool every, const Until& until) {
+std::string planned_text(const Planned& planned, bool every, const Until& until) {
+  const Profile& profile = *planned.profile;
   if (!planned.of_sizes.empty())
     return sizes_text(planned, every) +
            summary(planned.plan, *planned.best().placement, planned.seconds, planned.facts, until) +
@@ -80,7 +83,8 @@ std::string planned_text(const Planned& planned, const Profile& profile, bool ev
          times_line(profile);
 }
 
-Json planned_json(const Planned& planned, const Profile& profile, const Until& until) {
+Json planned_json(const Planned& planned, const Until& until) {
+  const Profile& profile = *planned.profile;
   Json object = {{"chosen", planned.best().name}};
   object.update(summary_json(planned.plan, *planned.best().placement, planned.seconds, planned.facts, until));
   if (planned.of_sizes.empty()) {

@@ -4,7 +4,7 @@
 //
 //   Options options({"plan", "partition", "search"});
 //   const JointOptions wanted = joint_options(options, on_devices(4, "40GiB"), 8, profile);
-//   const Planned planned = plan_profile(profile, wanted, {});
+//   const Planned planned = plan_profile({{&profile, wanted}}, {});
 //   write_file("placement.toml", planned.placement_text);
 //   write_file("plan.json", format_plan(planned.plan, *planned.best().placement));
 
@@ -21,9 +21,10 @@
 namespace ostinato::core {
 
 struct Planned {
-  JointChoice choice;           ///< of one pipeline
-  std::vector<Degree> degrees;  ///< where replicas were asked for
-  std::size_t degree = 0;       ///< the one that was chosen
+  const Profile* profile = nullptr;  ///< the one that was chosen
+  JointChoice choice;                ///< of one pipeline
+  std::vector<Degree> degrees;       ///< where replicas or slices were asked for
+  std::size_t degree = 0;            ///< the one that was chosen
   Baselines base;
   Plan plan;                   ///< the winner's, of the placement file below
   std::string placement_text;  ///< with its model
@@ -37,15 +38,14 @@ struct Planned {
 };
 
 /// Throws what choose_degree() throws.
-Planned plan_profile(const Profile& profile, const JointOptions& options, const Searcher& searcher);
+Planned plan_profile(const std::vector<SlicedProfile>& profiles, const Searcher& searcher);
 
 /// Fills in what follows from profile, winner and plan.
-void describe(Planned& planned, const Profile& profile);
+void describe(Planned& planned);
 
-/// Where replicas were asked for, their table first. The table of the best candidates, or of `every` one, why
-/// one was chosen, and the plan in a few lines.
-std::string planned_text(const Planned& planned, const Profile& profile, bool every = false,
-                         const Until& until = {});
-Json planned_json(const Planned& planned, const Profile& profile, const Until& until = {});
+/// Where replicas or slices were asked for, their table first. The table of the best candidates, or of
+/// `every` one, why one was chosen, and the plan in a few lines.
+std::string planned_text(const Planned& planned, bool every = false, const Until& until = {});
+Json planned_json(const Planned& planned, const Until& until = {});
 
 }  // namespace ostinato::core

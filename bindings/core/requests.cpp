@@ -114,12 +114,14 @@ void leave_out(const std::string& feature, const std::string& reason, JointOptio
   if (feature == "fewer-devices") wanted.fewer_devices = FewerDevices::none;
 }
 
-int replicas_of(const std::string& text) {
-  if (text == "auto") return kAnyReplicas;
+int number_or_auto(const Options& options, const char* key, int any) {
+  const std::string& text = options.text(key);
+  if (text == "auto") return any;
   int number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error == std::errc() && end == text.data() + text.size() && number >= 1) return number;
-  throw UsageError(fmt::format("--replicas needs a whole number of at least 1, or auto; got \"{}\"", text));
+  throw UsageError(
+      fmt::format("{} needs a whole number of at least 1, or auto; got \"{}\"", dashed(key), text));
 }
 
 /// By --without, --only, --exact-losses, --max-chunks and --fixed-ends.
@@ -279,8 +281,20 @@ JointOptions joint_options(const Options& options, PartitionOptions on, int micr
   if (find_rule(wanted.restrictions, Rule::no_shards) == nullptr)
     wanted.shardable = may_be_sharded(profile, options.text("shard"));
   refuse_nothing(options, profile, wanted);
-  wanted.replicas = replicas_of(options.text("replicas"));
+  wanted.replicas = number_or_auto(options, "replicas", kAnyReplicas);
+  if (!options.text("slices").empty()) wanted.slices = number_or_auto(options, "slices", kAnySlices);
   return wanted;
+}
+
+std::vector<SlicedProfile> sliced_options(const Options& options, const PartitionOptions& on,
+                                          int micro_batches, const std::vector<Profile>& profiles) {
+  std::vector<SlicedProfile> all;
+  for (const Profile& profile : profiles) {
+    JointOptions wanted = joint_options(options, on, micro_batches, profile);
+    if (profiles.size() > 1 && wanted.slices == kSlicesAside) wanted.slices = kAnySlices;
+    all.push_back({&profile, std::move(wanted)});
+  }
+  return all;
 }
 
 void check_size(const Placement& placement, int micro_batches, const std::string& file) {

@@ -6,8 +6,10 @@
 //   JointOptions wanted = joint_options(options, on_devices(4, "40GiB"), 8, profile);
 
 #include <string>
+#include <vector>
 
 #include "bindings/core/options.h"
+#include "search/partition/degrees.h"
 #include "search/partition/joint.h"
 #include "search/partition/partition_options.h"
 #include "search/profile/profile.h"
@@ -46,6 +48,11 @@ PartitionOptions cut_options(const Options& options, PartitionOptions on, int mi
 /// For `plan`, from [plan], [partition] and [search]. Throws as cut_options().
 JointOptions joint_options(const Options& options, PartitionOptions on, int micro_batches,
                            const Profile& profile);
+
+/// The same for a model that was profiled in several numbers of slices, which is asked for them by being
+/// given so. What is returned points to `profiles`.
+std::vector<SlicedProfile> sliced_options(const Options& options, const PartitionOptions& on,
+                                          int micro_batches, const std::vector<Profile>& profiles);
 
 /// Throws InputError for more steps than a search can hold, or times that sum up beyond int64. `file` stands
 /// in the message.

@@ -78,8 +78,9 @@ void check_layers(const Profile& profile, const Placement& placement) {
                         layer, counted(profile.layers.size(), "layer")));
 }
 
-void check(const JointOptions& options) {
-  if (options.replicas != 1) throw UsageError("--sizes cannot be combined with --replicas");
+void check(const std::vector<SlicedProfile>& profiles) {
+  const JointOptions& options = profiles.front().options;
+  if (!options.one_pipeline()) throw UsageError("--sizes cannot be combined with --replicas or --slices");
   if (options.search.method != "auto" || options.search.objective != Objective::makespan)
     throw UsageError("--sizes cannot be combined with --method or --objective");
 }
@@ -157,9 +158,10 @@ std::vector<MicroBatch> sized(const Profile& profile, const Placement& placement
   return all;
 }
 
-Planned plan_sizes(const Profile& profile, const JointOptions& options, const BareSizes& given,
+Planned plan_sizes(const std::vector<SlicedProfile>& profiles, const BareSizes& given,
                    const UnequalOptions& unequal, const Searcher& searcher) {
-  check(options);
+  check(profiles);
+  const Profile& profile = *profiles.front().profile;
   BareSizes sizes = given;
   if (sizes.of == 0) sizes.of = profile.tokens;
   if (sizes.of == 0)
@@ -171,7 +173,7 @@ Planned plan_sizes(const Profile& profile, const JointOptions& options, const Ba
                      fmt::format("size = {} is given for the profile's micro-batch, but the profile was "
                                  "measured with {}: leave size out",
                                  sizes.of, profile.tokens));
-  Planned planned = plan_profile(profile, options, searcher);
+  Planned planned = plan_profile(profiles, searcher);
   const bool cut = planned.plan.search.cut_by_limit;
   Nanoseconds least = 0;
   std::optional<std::size_t> best;
@@ -198,7 +200,7 @@ Planned plan_sizes(const Profile& profile, const JointOptions& options, const Ba
   planned.choice.winner = *best;  // which may have no plan but that for these sizes
   planned.plan.search.cut_by_limit |= cut;
   planned.cut |= planned.plan.search.cut_by_limit;
-  describe(planned, profile);
+  describe(planned);
   return planned;
 }
 

@@ -3,7 +3,7 @@
 // Sizes of micro-batches beside a profile, and beside a plan that was made for others.
 //
 //   const std::vector<MicroBatch> step = sized(profile, placement, {512, 2048}, 1024);
-//   const Planned planned = plan_sizes(profile, joint, {{512, 2048}, 1024}, {});
+//   const Planned planned = plan_sizes({{&profile, joint}}, {{512, 2048}, 1024}, {});
 //   const Plan other = with_sizes(plan, placement, step);     // the same orders, other times
 
 #include <cstdint>
@@ -27,7 +27,7 @@ std::vector<MicroBatch> sized(const Profile& profile, const Placement& placement
 /// of the profile's size, that whose plan for the sizes is shortest. `sizes.of` 0: the profile's tokens.
 /// Throws InputError where neither is known, UsageError where the options do not go with sizes, and what
 /// plan_profile() and search_unequal() throw.
-Planned plan_sizes(const Profile& profile, const JointOptions& options, const BareSizes& sizes,
+Planned plan_sizes(const std::vector<SlicedProfile>& profiles, const BareSizes& sizes,
                    const UnequalOptions& unequal, const Searcher& searcher);
 
 /// The plan's order on each device with these micro-batches, every block as early as it can; nothing is

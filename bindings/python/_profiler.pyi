@@ -113,6 +113,7 @@ class Profile:
     warm_up: int
     repeats: int
     micro_batch_size: int
+    slices: int
     tokens: int
     sizes: list[SizeCost]
     rank: RankCost

@@ -2,10 +2,12 @@
 #include "search/partition/degrees.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>
-#include <numeric>
+#include <set>
+#include <utility>
 
 #include "search/files/counted.h"
 #include "search/files/error.h"
@@ -18,8 +20,11 @@ namespace {
 
 class DegreeChooser {
  public:
-  DegreeChooser(const Profile& profile, const JointOptions& options, const Searcher& searcher)
-      : profile_(profile), options_(options), searcher_(searcher), all_(cluster_of(options.partition)) {}
+  DegreeChooser(const std::vector<SlicedProfile>& profiles, const Searcher& searcher)
+      : profiles_(profiles),
+        options_(profiles.front().options),
+        searcher_(searcher),
+        all_(cluster_of(options_.partition)) {}
 
   DegreeChoice choose() {
     check();
@@ -33,40 +38,87 @@ class DegreeChooser {
  private:
   int devices() const { return static_cast<int>(all_.devices.size()); }
 
-  bool divides(int replicas) const {
-    return devices() % replicas == 0 && options_.search.micro_batches % replicas == 0;
+  int slices_of(const Profile& profile) const { return options_.slices == kSlicesAside ? 1 : profile.slices; }
+
+  bool divides(int replicas, int slices) const {
+    return devices() % (replicas * slices) == 0 && options_.search.micro_batches % replicas == 0;
   }
 
   void check() const {
-    const int replicas = options_.replicas;
-    if (replicas != 1 && all_.kinds.size() > 1) throw InputError("", 0, "replicas need devices of one kind");
-    if (replicas == kAnyReplicas || divides(replicas)) return;
-    const bool of_devices = devices() % replicas != 0;
-    const int count = of_devices ? devices() : options_.search.micro_batches;
-    const int next = (count / replicas + 1) * replicas;
-    const std::string what = of_devices ? "device" : "micro-batch";
+    check_profiles();
+    if (!options_.one_pipeline() && all_.kinds.size() > 1)
+      throw InputError("", 0, "replicas and slices need devices of one kind");
+    const int replicas = std::max(options_.replicas, 1);
+    if (options_.slices != kAnySlices || profiles_.size() == 1) {
+      const int slices = options_.slices > 0 ? options_.slices : slices_of(*profiles_.front().profile);
+      check_count(replicas * slices, parts_text(replicas, slices), devices(), "device");
+    }
+    check_count(replicas, counted(replicas, "replica"), options_.search.micro_batches, "micro-batch");
+  }
+
+  static std::string parts_text(int replicas, int slices) {
+    if (slices == 1) return counted(replicas, "replica");
+    return (replicas == 1 ? "" : counted(replicas, "replica") + " of ") + counted(slices, "slice");
+  }
+
+  static void check_count(int parts, const std::string& what, int count, const std::string& of) {
+    if (count % parts == 0) return;
+    const int next = (count / parts + 1) * parts;
     throw InputError(
         "", 0,
-        fmt::format("{} do not divide {} evenly: use {}", counted(replicas, "replica"), counted(count, what),
-                    (count > replicas ? fmt::format("{} or ", next - replicas) : "") + counted(next, what)));
+        fmt::format("{} do not divide {} evenly: use {}", what, counted(count, of),
+                    (count > parts ? fmt::format("{} or ", next - parts) : "") + counted(next, of)));
+  }
+
+  void check_profiles() const {
+    const Profile& first = *profiles_.front().profile;
+    std::set<int> slices;
+    for (const SlicedProfile& one : profiles_) {
+      const Profile& profile = *one.profile;
+      if (!slices.insert(profile.slices).second)
+        throw InputError("", 0, fmt::format("two profiles have {}", counted(profile.slices, "slice")));
+      if (!std::ranges::equal(profile.layers, first.layers, {}, &LayerCost::name, &LayerCost::name))
+        throw InputError("", 0, "the profiles are of models with different layers");
+      if (profile.micro_batch_size != first.micro_batch_size)
+        throw InputError("", 0,
+                         fmt::format("the profiles have micro-batches of {} and {} samples",
+                                     first.micro_batch_size, profile.micro_batch_size));
+    }
+    if (options_.slices <= 0 || slices.contains(options_.slices)) return;
+    throw InputError(
+        "", 0,
+        fmt::format("no profile has {}, but {}", counted(options_.slices, "slice"), fmt::join(slices, ", ")));
   }
 
   void list() {
-    for (int replicas = devices(); replicas >= 1; --replicas) {
-      if (options_.replicas != kAnyReplicas && options_.replicas != replicas) continue;
-      if (!divides(replicas)) continue;
-      Degree& degree = choice_.degrees.emplace_back();
-      degree.pipeline = devices() / replicas;
-      degree.replicas = replicas;
-      degree.options = options_of(degree);
+    for (const SlicedProfile& one : profiles_) {
+      const int slices = slices_of(*one.profile);
+      if (options_.slices > 0 && options_.slices != slices) continue;
+      for (int replicas = devices() / slices; replicas >= 1; --replicas) {
+        if (options_.replicas != kAnyReplicas && options_.replicas != replicas) continue;
+        if (divides(replicas, slices)) add(one, replicas, slices);
+      }
     }
+    if (choice_.degrees.empty())
+      throw InputError("", 0,
+                       fmt::format("{} are too few, or do not divide, for the slices of any profile",
+                                   counted(devices(), "device")));
+  }
+
+  void add(const SlicedProfile& one, int replicas, int slices) {
+    Degree& degree = choice_.degrees.emplace_back();
+    degree.pipeline = devices() / replicas / slices;
+    degree.replicas = replicas;
+    degree.slices = slices;
+    degree.profile = one.profile;
+    degree.options = options_of(degree, one.options);
   }
 
   /// Where there are replicas every device of each must have a part.
-  JointOptions options_of(const Degree& degree) const {
-    JointOptions options = options_;
-    if (options_.replicas == 1) return options;
+  JointOptions options_of(const Degree& degree, JointOptions options) const {
+    if (options_.one_pipeline()) return options;
     options.replicas = 1;
+    options.slices = kSlicesAside;
     options.fewer_devices = FewerDevices::none;
     options.partition.cluster = pipeline_of(degree);
     options.search.micro_batches = options.partition.micro_batches =
@@ -74,22 +126,23 @@ class DegreeChooser {
     return options;
   }
 
+  /// How far apart the ranks of two stages are.
+  static int apart(const Degree& degree) { return degree.replicas * degree.slices; }
+
   Cluster pipeline_of(const Degree& degree) const {
     Cluster one = all_;
     one.devices.clear();
     for (int stage = 0; stage < degree.pipeline; ++stage)
-      one.devices.push_back(all_.devices[stage * degree.replicas]);
+      one.devices.push_back(all_.devices[stage * apart(degree)]);
     return one;
   }
 
   /// With the links between the ranks of the first pipeline, by their place in it. Rows of other pairs still
   /// count for the usual link.
   Profile profile_of(const Degree& degree) const {
-    Profile profile = profile_;
-    if (options_.replicas == 1) return profile;
-    const auto place = [&](int rank) {
-      return rank % degree.replicas == 0 ? rank / degree.replicas : devices();
-    };
+    Profile profile = *degree.profile;
+    if (options_.one_pipeline()) return profile;
+    const auto place = [&](int rank) { return rank % apart(degree) == 0 ? rank / apart(degree) : devices(); };
     for (TransferCost& row : profile.transfers) {
       row.from = place(row.from);
       row.to = place(row.to);
@@ -103,6 +156,10 @@ class DegreeChooser {
       degree.options.search.time_limit_seconds =
           std::max(0.001, (search.time_limit_seconds - spent.count()) / static_cast<double>(left));
     }
+    if (!slices_together(degree)) {
+      none_fits_ = false;
+      return refuse(degree, InputError("", 0, "slices of a layer would lie on several nodes"));
+    }
     const Profile profile = profile_of(degree);
     if (choice_.degrees.size() > 1 && too_long(degree, profile)) return;
     try {
@@ -115,6 +172,14 @@ class DegreeChooser {
       none_fits_ = false;
       refuse(degree, error);
     }
+  }
+
+  /// Their collectives were measured so.
+  bool slices_together(const Degree& degree) const {
+    for (int first = 0; first < devices(); first += degree.slices)
+      for (int d = first; d < first + degree.slices; ++d)
+        if (all_.devices[d].node != all_.devices[first].node) return false;
+    return true;
   }
 
   template <class Error>
@@ -134,17 +199,18 @@ class DegreeChooser {
 
   Nanoseconds all_reduce_of(const Degree& degree) const {
     if (degree.replicas == 1 || options_.partition.inference) return 0;
-    const LinkTable links(profile_, all_);
+    const LinkTable links(*degree.profile, all_);
     std::vector<Bytes> gradients(degree.pipeline, 0);
     for (const Stage& stage : degree.winner().cuts->stages) {
       for (const int l : stage.layers)
         for (const int d : stage.devices)
-          gradients[d] += chain::share(profile_.layers[l].gradients, static_cast<int>(stage.devices.size()));
+          gradients[d] +=
+              chain::share(degree.profile->layers[l].gradients, static_cast<int>(stage.devices.size()));
     }
     Nanoseconds longest = 0;
     std::vector<int> ranks(degree.replicas);
     for (int d = 0; d < degree.pipeline; ++d) {
-      std::iota(ranks.begin(), ranks.end(), d * degree.replicas);
+      for (int k = 0; k < degree.replicas; ++k) ranks[k] = (d * degree.replicas + k) * degree.slices;
       longest = std::max(longest, chain::all_reduce(links, ranks, gradients[d]));
     }
     return longest;
@@ -159,16 +225,16 @@ class DegreeChooser {
     if (best) return *best;
     std::string reasons;
     for (const Degree& d : choice_.degrees)
-      reasons += fmt::format("\n  {} x {}: {}", d.pipeline, d.replicas, d.why_not);
-    const std::string message = "no number of replicas has a plan:" + reasons;
+      reasons += fmt::format("\n  {} x {} x {}: {}", d.pipeline, d.slices, d.replicas, d.why_not);
+    const std::string message = "no division into pipeline x slices x replicas has a plan:" + reasons;
     if (none_fits_) throw InfeasibleError(message);
     throw InputError("", 0, message);
   }
 
   static constexpr Nanoseconds kNone = std::numeric_limits<Nanoseconds>::max();
 
-  const Profile& profile_;
-  const JointOptions& options_;
+  const std::vector<SlicedProfile>& profiles_;
+  const JointOptions& options_;  ///< of the first profile: what follows from a profile does not count here
   const Searcher& searcher_;
   const Cluster all_;
   const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
@@ -180,7 +246,11 @@ class DegreeChooser {
 }  // namespace
 
 DegreeChoice choose_degree(const Profile& profile, const JointOptions& options, const Searcher& searcher) {
-  return DegreeChooser(profile, options, searcher).choose();
+  return choose_degree({{&profile, options}}, searcher);
+}
+
+DegreeChoice choose_degree(const std::vector<SlicedProfile>& profiles, const Searcher& searcher) {
+  return DegreeChooser(profiles, searcher).choose();
 }
 
 }  // namespace ostinato

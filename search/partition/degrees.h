@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// How many pipelines run beside each other, chosen together with placement and schedule: pipeline x data.
+// How many pipelines run beside each other, and over how many ranks their layers are sliced, chosen together
+// with placement and schedule: pipeline x slices x data.
 //
 //   JointOptions options{.partition = {.devices = 64}, .replicas = kAnyReplicas};
 //   options.search.micro_batches = options.partition.micro_batches = 128;   // of a step, over all replicas
@@ -10,7 +11,9 @@
 // Each replica runs the same plan on its share of the micro-batches. At the end of a step every device sums
 // its gradients with those that hold the same layers, by a ring over the slowest link between them
 // (stage_cost.h has the formula), as DeepSpeed's pipeline engine does: after the last backward. Ranks are
-// numbered as in its PipeDataParallelTopology: stage s of replica k is rank s * replicas + k.
+// numbered as in its PipeModelDataParallelTopology: slice j of stage s of replica k is rank
+// (s * replicas + k) * slices + j. What layers take in slices is measured: each number of slices has a
+// profile.
 
 #include <optional>
 #include <string>
@@ -23,7 +26,9 @@ namespace ostinato {
 struct Degree {
   int pipeline = 1;  ///< devices of each pipeline
   int replicas = 1;
-  JointOptions options;  ///< of one replica
+  int slices = 1;  ///< ranks for each device of a pipeline; 1 where options put slices aside, too
+  const Profile* profile = nullptr;  ///< of so many slices
+  JointOptions options;              ///< of one replica
   std::optional<JointChoice> choice;
   Nanoseconds all_reduce = 0;  ///< on the device where it takes longest
   std::string why_not;         ///< where there is no choice
@@ -41,11 +46,23 @@ struct DegreeChoice {
   const Degree& best() const { return degrees[chosen]; }
 };
 
+/// A profile, and what is wanted of its plan.
+struct SlicedProfile {
+  const Profile* profile = nullptr;
+  JointOptions options;
+};
+
 /// Tries `options.replicas`, or with kAnyReplicas every number that divides devices and micro-batches. The
 /// time limit is that of all together. Throws what choose_plan() throws, of the last that was tried where
 /// none has a plan, and InputError where the numbers do not divide, or devices of several kinds would make
 /// replicas that differ.
 DegreeChoice choose_degree(const Profile& profile, const JointOptions& options,
                            const Searcher& searcher = {});
+
+/// The same with profiles of one model in several numbers of slices, of which each tries those that
+/// `options.slices` asks for. All options but those that follow from the profile are alike. Slices of a layer
+/// lie on one node. Throws InputError where the profiles are not of one model and micro-batch size, have the
+/// same number of slices, or none has the number that is asked for.
+DegreeChoice choose_degree(const std::vector<SlicedProfile>& profiles, const Searcher& searcher = {});
 
 }  // namespace ostinato

@@ -50,6 +50,10 @@ inline constexpr int kFewDevices = 8;
 /// JointOptions::replicas: every number that divides devices and micro-batches is tried.
 inline constexpr int kAnyReplicas = 0;
 
+/// JointOptions::slices: a device stands for all ranks that hold slices of its layers; as many as a profile
+/// has, and devices are ranks.
+inline constexpr int kSlicesAside = 0, kAnySlices = -1;
+
 struct JointOptions {
   PartitionOptions partition;       ///< chunks, layout, sharded and recompute do not count: they are chosen
   std::vector<int> shardable = {};  ///< layers that may be sharded; rising
@@ -59,7 +63,10 @@ struct JointOptions {
   bool moves = true;                ///< let the best candidates move
   FewerDevices fewer_devices = FewerDevices::every;
   int replicas = 1;           ///< pipelines beside each other; of choose_degree() alone (degrees.h)
+  int slices = kSlicesAside;  ///< ranks that hold slices of each layer; of choose_degree() alone
   SearchOptions search = {};  ///< the time limit is that of all searches together
+
+  bool one_pipeline() const { return replicas == 1 && slices == kSlicesAside; }
 };
 
 /// One placement to try. Either `plan` is there, or `why_not` says what spoke against it.

@@ -141,6 +141,8 @@ struct Profile {
   int warm_up = 0;
   int repeats = 0;
   int micro_batch_size = 0;
+  int slices =
+      1;  ///< ranks that hold a part of each layer (tensor slicing); `layers` has what one of them takes
   std::int64_t tokens =
       0;  ///< samples times length of the micro-batch that `layers` were measured with; 0: not known
   std::vector<SizeCost> sizes;  ///< rising; empty: one size was measured

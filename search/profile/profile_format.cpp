@@ -148,6 +148,7 @@ std::string format_profile(const Profile& profile) {
   add(text, "warm_up", profile.warm_up);
   add(text, "repeats", profile.repeats);
   add(text, "micro_batch_size", profile.micro_batch_size);
+  if (profile.slices > 1) add(text, "slices", profile.slices);
   if (profile.tokens > 0) add(text, "tokens", profile.tokens);
   add(text, "completeness", json(profile.completeness));
   if (const std::string noise = noise_of(profile); !noise.empty()) add(text, "noise", noise);

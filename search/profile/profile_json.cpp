@@ -18,6 +18,7 @@ namespace {
 constexpr std::string_view kFormat = "ostinato-profile/1";
 constexpr std::int64_t kMaxCount = std::numeric_limits<int>::max();
 constexpr std::int64_t kMostBuffers = 64;
+constexpr std::int64_t kMostSlices = 4096;
 
 class ProfileReader {
  public:
@@ -50,10 +51,10 @@ class ProfileReader {
 };
 
 Profile ProfileReader::read(const Value& root) {
-  const Fields fields(
-      root, file_, "a profile",
-      {"format", "model", "device", "timer", "timer_note", "warm_up", "repeats", "micro_batch_size", "tokens",
-       "sizes", "completeness", "noise", "rank", "restrictions", "run", "layers", "operators", "transfers"});
+  const Fields fields(root, file_, "a profile",
+                      {"format", "model", "device", "timer", "timer_note", "warm_up", "repeats",
+                       "micro_batch_size", "slices", "tokens", "sizes", "completeness", "noise", "rank",
+                       "restrictions", "run", "layers", "operators", "transfers"});
   model(fields.need("model", ValueKind::object));
   device(fields.need("device", ValueKind::object));
   profile_.timer = fields.text("timer");
@@ -65,6 +66,8 @@ Profile ProfileReader::read(const Value& root) {
   profile_.warm_up = count(fields, "warm_up", 0);
   profile_.repeats = count(fields, "repeats", 0);
   profile_.micro_batch_size = count(fields, "micro_batch_size", 1);
+  if (fields.find("slices") != nullptr)
+    profile_.slices = static_cast<int>(fields.integer("slices", 1, kMostSlices));
   completeness(fields.need("completeness", ValueKind::object));
   if (fields.find("noise") != nullptr) fields.text("noise");  // for people: noise_of() tells it anew
   if (fields.find("rank") != nullptr) rank(fields.need("rank", ValueKind::object));

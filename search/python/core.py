@@ -337,7 +337,7 @@ def partition_graph(
 
 
 def plan(
-    profile: Profile,
+    profile: Profile | Sequence[Profile],
     *,
     devices: int | Devices,
     micro_batches: int = 0,
@@ -358,6 +358,7 @@ def plan(
     exact_losses: bool = False,
     fixed_ends: bool = False,
     replicas: int | str = 1,
+    slices: int | str = "",
     fewer_devices: bool = False,
     all_devices: bool = False,
     shard: str = "",
@@ -376,7 +377,9 @@ def plan(
     the last one, as in 1F1B, which leaves out waves. What the profile's "restrictions" forbid is not tried
     either; `report["not_tried"]` says what was left out, and why. `replicas`: so many pipelines beside each
     other, each with its share of `devices` and `micro_batches`; "auto": the number that makes a step
-    shortest. The plan is of one of them, and `report["degrees"]` has them all.
+    shortest. The plan is of one of them, and `report["degrees"]` has them all. `slices`: `devices` are ranks,
+    so many of which hold slices of each layer (tensor parallelism), as the profile of the same number says;
+    "auto", and the default of several profiles: that with the shortest step.
 
     `sizes`: of the micro-batches of one step, as for `search_sizes()`, but without figures of blocks; `size`:
     that of the micro-batch that was profiled, 0: what the profile says ("tokens"). The placement is then the
@@ -385,30 +388,24 @@ def plan(
     """
     options = {
         "objective": objective, "time_limit": time_limit, "threads": threads, "seed": seed, "method": method, "robust": robust, "max_chunks": max_chunks,
-        "without": list(without), "only": list(only), "exact_losses": exact_losses, "fixed_ends": fixed_ends, "replicas": replicas,
+        "without": list(without), "only": list(only), "exact_losses": exact_losses, "fixed_ends": fixed_ends, "replicas": replicas, "slices": slices,
         "fewer_devices": fewer_devices, "all_devices": all_devices, "shard": shard, "inference": inference,
         "split_backward": split_backward, "allow_incomplete": allow_incomplete,
     }  # fmt: skip
     check_counts(micro_batches=micro_batches)
     where = _devices(devices, device_memory)
+    profiles = [_core_of(one, Profile) for one in ([profile] if isinstance(profile, Profile) else profile)]
+    if not profiles:
+        raise UsageError("plan() needs a profile")
     if sizes is None and (size or keep_order or effort != 100):
         raise UsageError("size, effort and keep_order need sizes")
     if sizes is None:
-        found = _search.plan_profile(
-            _core_of(profile, Profile), where._core, micro_batches, _settings(options), progress
-        )
+        found = _search.plan_profile(profiles, where._core, micro_batches, _settings(options), progress)
     else:
         step, of = _bare_sizes(sizes, size, micro_batches)
         _check_effort(effort)
         found = _search.plan_sizes(
-            _core_of(profile, Profile),
-            where._core,
-            step,
-            of,
-            _settings(options),
-            effort,
-            keep_order,
-            progress,
+            profiles, where._core, step, of, _settings(options), effort, keep_order, progress
         )
     core, report, told, interrupted = found
     return _unless(interrupted, Plan(core, json.loads(report), told))

@@ -52,7 +52,7 @@ def record_operators(job: Job, chain: Chain, progress: Progress) -> Operators:
 
 
 def describe(profile: Any, job: Job, settings: Settings) -> None:
-    profile.model = job.name
+    profile.model, profile.slices = job.name, job.slices
     profile.set_device(kind=job.kind, torch=torch.__version__, **job.device.description())
     profile.warm_up, profile.repeats = job.warm_up, job.repeats
     first = next(tensors(job.inputs), None)

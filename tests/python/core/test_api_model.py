@@ -117,7 +117,7 @@ class Calls(RuleBasedStateMachine):
         return multiple(*found) if isinstance(found, list) else found
 
     @rule(target=plans, profile=profiles, on=st.one_of(devices, COUNTS), micro_batches=COUNTS, memory=AMOUNTS, max_chunks=st.integers(-1, 3),
-          without=st.lists(st.sampled_from(["chunks", "split", "moves", "gravity"]), max_size=2), replicas=st.sampled_from([1, 2, "auto", 0]))  # fmt: skip
+          without=st.lists(st.sampled_from(["chunks", "split", "moves", "gravity"]), max_size=2), replicas=st.sampled_from([1, 2, "auto", 0]), slices=st.sampled_from(["", 1, 2, "auto"]))  # fmt: skip
     def plan(self, profile, on, memory, **options):
         return self.made(
             ostinato.plan, profile, devices=on, device_memory=memory, time_limit=0.1, threads=1, **options

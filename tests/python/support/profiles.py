@@ -7,12 +7,18 @@ from ostinato import _profiler
 
 
 def write_profile(
-    path: Path, forward: list[int], device: str = "cpu", kept: int = 1024, shardable: tuple[int, ...] = ()
+    path: Path,
+    forward: list[int],
+    device: str = "cpu",
+    kept: int = 1024,
+    shardable: tuple[int, ...] = (),
+    slices: int = 1,
 ) -> Path:
     """`forward`: microseconds of each layer; a backward takes twice as long, and `kept` bytes are kept for
     it."""
     profile = _profiler.Profile()
     profile.model, profile.model_sha256, profile.timer, profile.micro_batch_size = "chain", "0" * 64, "cpu", 1
+    profile.slices = slices
     profile.set_device(name=device, kind=device, driver="", torch="", cuda="", clocks="")
     profile.layers = [
         _row(index, 1000 * time, kept, index in shardable) for index, time in enumerate(forward)

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <tuple>
+
 #include "search/files/error.h"
 #include "search/partition/degrees.h"
 #include "tests/search/partition/joint_options.h"
@@ -113,14 +115,99 @@ TEST(Degrees, LeaveOutWhatDoesNotFitAndSayWhy) {
   EXPECT_THROW(choose_degree(profile, options), InfeasibleError);
 }
 
+/// The same in slices: half the memory, and 5 % more than half of the time.
+Profile eight_slices(int slices) {
+  Profile profile = eight_layers();
+  profile.slices = slices;
+  for (LayerCost& layer : profile.layers) {
+    layer.forward = {1050 / slices, 1050 / slices, 1050 / slices, 5};
+    layer.backward = {2100 / slices, 2100 / slices, 2100 / slices, 5};
+    layer.gradients = layer.parameters = 1'000'000 / slices;
+  }
+  return profile;
+}
+
+JointOptions sliced(JointOptions options, int slices = kAnySlices) {
+  options.slices = slices;
+  return options;
+}
+
+std::vector<std::tuple<int, int, int>> divisions(const DegreeChoice& choice) {
+  std::vector<std::tuple<int, int, int>> result;
+  for (const Degree& degree : choice.degrees)
+    result.emplace_back(degree.pipeline, degree.slices, degree.replicas);
+  return result;
+}
+
+TEST(Degrees, SlicesAreChosenBetweenTheProfiles) {
+  const Profile whole = eight_layers(), halves = eight_slices(2);
+  JointOptions options = sliced(options_for(4, 8));
+  const DegreeChoice free = choose_degree({{&whole, options}, {&halves, options}});
+  EXPECT_EQ(divisions(free),
+            (std::vector<std::tuple<int, int, int>>{{1, 1, 4}, {2, 1, 2}, {4, 1, 1}, {1, 2, 2}, {2, 2, 1}}));
+  EXPECT_EQ(free.best().slices, 1);
+  options.partition.device_memory = 9'000'000;  // a whole model has 16 MB, half of each layer 8
+  const DegreeChoice tight = choose_degree({{&whole, options}, {&halves, options}});
+  EXPECT_EQ(tight.best().slices, 2);
+  EXPECT_EQ(tight.best().profile, &halves);
+  EXPECT_EQ(tight.best().pipeline, 1);
+  EXPECT_EQ(tight.best().step(), 4 * 8 * 1575);
+}
+
+TEST(Degrees, SlicesLieOnOneNodeAndStagesAsFarApartAsTheyAreMany) {
+  Profile halves = eight_slices(2);
+  for (LayerCost& layer : halves.layers) layer.input_bytes = layer.output_bytes = 1000;
+  Profile quarters = eight_slices(4);
+  Cluster cluster = alike(4, kUnlimited);
+  cluster.nodes.emplace_back();
+  cluster.devices[2].node = cluster.devices[3].node = 1;
+  cluster.within = Link{0, 100'000'000'000};
+  cluster.between = Link{5'000, 1'000'000'000};
+  JointOptions options = sliced(options_for(4, 8, 1));
+  options.partition.cluster = cluster;
+  const DegreeChoice choice = choose_degree({{&halves, options}, {&quarters, options}});
+  ASSERT_EQ(divisions(choice), (std::vector<std::tuple<int, int, int>>{{2, 2, 1}, {1, 4, 1}}));
+  EXPECT_EQ(choice.chosen, 0u);
+  EXPECT_EQ(choice.best().winner().placement->link.latency, 5'000);
+  EXPECT_THAT(choice.degrees[1].why_not, HasSubstr("several nodes"));
+}
+
+TEST(Degrees, SlicesPutAsideCountAsOneDevice) {
+  const Profile halves = eight_slices(2);
+  const DegreeChoice choice = choose_degree(halves, options_for(4, 8, 1));
+  EXPECT_EQ(divisions(choice), (std::vector<std::tuple<int, int, int>>{{4, 1, 1}}));
+}
+
+std::string refusal(const std::vector<SlicedProfile>& profiles) {
+  try {
+    choose_degree(profiles);
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Degrees, RefuseProfilesThatDoNotGoTogether) {
+  const Profile whole = eight_layers(), halves = eight_slices(2);
+  const JointOptions options = sliced(options_for(4, 8));
+  const JointOptions four = sliced(options_for(4, 8), 4);
+  EXPECT_THAT(refusal({{&whole, four}, {&halves, four}}), HasSubstr("no profile has 4 slices, but 1, 2"));
+  EXPECT_THAT(refusal({{&whole, options}, {&whole, options}}), HasSubstr("two profiles have 1 slice"));
+  Profile fewer = halves;
+  fewer.layers.pop_back();
+  EXPECT_THAT(refusal({{&whole, options}, {&fewer, options}}), HasSubstr("different layers"));
+  Profile larger = halves;
+  larger.micro_batch_size = 7;
+  EXPECT_THAT(refusal({{&whole, options}, {&larger, options}}), HasSubstr("samples"));
+  const JointOptions six = sliced(options_for(6, 8, 2), 2);
+  EXPECT_THAT(refusal({{&halves, six}}),
+              HasSubstr("2 replicas of 2 slices do not divide 6 devices evenly: use 4 or 8 devices"));
+}
+
 TEST(Degrees, RefuseNumbersThatDoNotDivide) {
-  const auto message = [](const JointOptions& options) -> std::string {
-    try {
-      choose_degree(eight_layers(), options);
-    } catch (const InputError& error) {
-      return error.what();
-    }
-    return "";
+  const auto message = [](const JointOptions& options) {
+    const Profile profile = eight_layers();
+    return refusal({{&profile, options}});
   };
   EXPECT_THAT(message(options_for(4, 8, 3)),
               HasSubstr("3 replicas do not divide 4 devices evenly: use 3 or 6 devices"));

@@ -296,6 +296,7 @@ def _profile(
     profile.model, profile.timer = "measured by ostinato inside DeepSpeed", "cpu"
     profile.warm_up, profile.repeats = WARM_UP, REPEATS
     profile.micro_batch_size = engine.train_micro_batch_size_per_gpu()
+    profile.slices = max(1, engine.module.topology().get_dim("model"))
     profile.layers = _rows(layers, engine.module._layer_specs)
     if sizes and all(size == int(size) for size in sizes):
         profile.tokens = int(sizes[0])

@@ -39,6 +39,9 @@ class Job:
         int
     ] = ()  # layers of each stage of DeepSpeed's own partition; empty: the script makes no pipeline
     micro_batches: int = 1  # of a step of that
+    slices: int = (
+        1  # ranks that hold parts of each layer (tensor slicing); `layers` are what one of them holds
+    )
     read: int = 0  # ns that a batch takes to read
     device: Any = field(
         default_factory=Cpu
