@@ -91,6 +91,12 @@ def test_what_is_not_tied_goes_with_its_layer(world2, stock, tmp_path, name, cut
     assert {word for _, word in ours} == {word for _, word in theirs}
 
 
+@pytest.mark.parametrize(("name", "cuts", "ranks"), everyday([TURNED, LOOPED], TURNED))
+def test_check_compares_what_is_not_tied_by_layer(world2, stock, tmp_path, name, cuts, ranks):
+    comparison, _ = told(world2, stock, tmp_path, Layout(name, cuts, ranks), BASE, layers=LAYERS)
+    assert comparison.equal, comparison.sentence()
+
+
 @pytest.mark.parametrize("ranks", [(0, 1, 1, 0), (1, 0, 0, 1)])
 def test_both_on_one_rank_train_alike(world2, stock, tmp_path, ranks):
     """Also on the rank of the last one, which has a module already."""
@@ -161,8 +167,10 @@ def recorded(options: Options) -> tuple[str, list[str]]:
     return records, [line for line in printed.getvalue().splitlines() if "ostinato: expected:" in line]
 
 
-def told(world, stock, folder, layout: Layout, options: Options, text: str = "") -> tuple[Comparison, str]:
-    section = {"plan": str(make_plan(folder, layout, models.LAYERS, MICRO_BATCHES, text=text))}
+def told(
+    world, stock, folder, layout: Layout, options: Options, text: str = "", layers: int = models.LAYERS
+) -> tuple[Comparison, str]:
+    section = {"plan": str(make_plan(folder, layout, layers, MICRO_BATCHES, text=text))}
     theirs = stock(world, options, recorded)[0][0]
     ours, said = world.run(recorded, replace(options, section=section))[0]
     return compare(Records.from_text(theirs), Records.from_text(ours)), said[0]
