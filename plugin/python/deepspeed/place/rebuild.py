@@ -256,6 +256,10 @@ class _Mover:
         for key, tied in model.tied_comms.items():
             weights = [model._recursive_getattr(tied["module"], name) for name in tied["weight_attr"]]
             model.read_for_others.append((weights, self._reader(f"tied_modules.{key}"), tied["group"]))
+            # DeepSpeed counts all of the module on the lowest rank, which has the first layer in its partition.
+            first = self.owners[self.names.index(f"tied_modules.{key}")]
+            for parameter in tied["module"].parameters():
+                count_elsewhere(parameter, self.rank not in first)
 
     def share(self) -> Copies:
         """Replaces tie() where the plan runs the model in several directions."""
