@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gradients of tied layers that a plan has put on one rank, added as DeepSpeed adds them on two.
 
-DeepSpeed's own partition has, say, the embedding on the first rank and the head on the last. Each adds up the
-gradients of its use over all micro-batches, and the end of the step adds the two sums. On one rank both uses
-share one parameter, whose gradient would add up interleaved. So while the backward of the second stage runs,
-the parameter has a gradient of that stage's, and the end of the step adds it to that of the first:
+DeepSpeed's own partition has, say, the embedding on the first rank and the head on the last. Each rank adds up
+the gradients of its use over all micro-batches, and an all-reduce at the end of the step adds the two sums. On
+one rank both uses share a parameter, whose gradient would add up interleaved, and round. So the head's stage
+has a second gradient of the parameter, which is in place while a backward of that stage runs, and which the
+end of the step adds to the first:
 
     sums = TiedSums(engine, {3: ["embed"]})    # by stage, keys of tied layers
     sums.exchange(stage)                       # before a backward of a stage, and after it
@@ -19,11 +20,11 @@ from .copies import begin_sum, gradient_of, places_in_bf16, place_of_gradients
 
 
 class TiedSums:
-    """`apart`: by stage, keys of the tied layers whose gradients are added up apart from those of the rank's other stages."""
+    """`apart`: by stage, keys of tied layers whose gradients it adds up apart from the rank's other stages."""
 
     def __init__(self, engine: Engine, apart: dict[int, list[str]]):
         self._engine, self._apart = engine, apart
-        # This step's sums of these stages; while the backward of one runs, the rest of the rank's.
+        # This step's sums of these stages; while a backward of one runs, the sum of the rank's other stages.
         self._sums: dict[torch.nn.Parameter, torch.Tensor | None] = {}
 
     def exchange(self, stage: Stage) -> None:
