@@ -1,18 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tied modules with parts that are not tied, as word and position embeddings: they go where their layers go,
-or it is said, or refused."""
+"""Tied layers: their gradients are added as on DeepSpeed's own ranks, or it is said. Tied modules with parts that
+are not tied, as word and position embeddings: they go where their layers go, or it is said, or refused."""
 
+import io
+from contextlib import redirect_stdout
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
 from ostinato import _search
-from ostinato.deepspeed.place.tied import beside, bound_layers, source_of, together_now
-from support import training
-from support.plans import Layout, make_plan
+from ostinato.deepspeed.equal.checked import Recorder
+from ostinato.deepspeed.equal.prints import Comparison, Records, compare
+from ostinato.deepspeed.place.tied import beside, bound_layers, source_of, sums_of, together_now
+from support import models, training
+from support.plans import Layout, make_plan, placement_text
 from support.tiers import everyday
 from support.training import MICRO_BATCHES, Options, bytes_of, data_of, make_engine
+from test_deepspeed_features import fp16_on_a_processor
 from torch import nn
 
 WIDTH, VOCABULARY, LENGTH, LAYERS = 8, 11, 5, 6
@@ -86,6 +91,17 @@ def test_what_is_not_tied_goes_with_its_layer(world2, stock, tmp_path, name, cut
     assert {word for _, word in ours} == {word for _, word in theirs}
 
 
+@pytest.mark.parametrize("config", [{}, {"gradient_clipping": 0.1}], ids=["", "clipped"])
+@pytest.mark.parametrize(("name", "cuts", "ranks"), everyday([TURNED, LOOPED], TURNED))
+def test_what_is_not_tied_is_compared_and_counted_by_layer(
+    world2, stock, tmp_path, name, cuts, ranks, config
+):
+    """Not by rank: in the norm DeepSpeed counts the first rank's, which is the first layer's."""
+    options = replace(BASE, config=config)
+    comparison, _ = told(world2, stock, tmp_path, Layout(name, cuts, ranks), options, layers=LAYERS)
+    assert comparison.equal, comparison.sentence()
+
+
 @pytest.mark.parametrize("ranks", [(0, 1, 1, 0), (1, 0, 0, 1)])
 def test_both_on_one_rank_train_alike(world2, stock, tmp_path, ranks):
     """Also on the rank of the last one, which has a module already."""
@@ -94,7 +110,137 @@ def test_both_on_one_rank_train_alike(world2, stock, tmp_path, ranks):
         stock(world2, BASE, trained),
         world2.run(trained, Options(**{**vars(BASE), "section": {"plan": str(plan)}})),
     )
-    assert ours[0][0] == pytest.approx(theirs[0][0], rel=1e-5)
+    assert [losses for losses, _ in ours] == [losses for losses, _ in theirs]
+    assert {word for _, word in ours if word} == {word for _, word in theirs}
+
+
+def again(embed, hidden):
+    """A third use of the table."""
+    return hidden + models.unembed(embed, hidden) @ embed.weight
+
+
+class Thrice:
+    """models, whose embedding is used in the middle, too: by layer 2 of 8."""
+
+    loss, micro_batches = staticmethod(models.loss), staticmethod(models.micro_batches)
+
+    @staticmethod
+    def layers_of(_options) -> list:
+        from deepspeed.pipe import LayerSpec, TiedLayerSpec
+
+        first, *_, last = models.layers(tied=True, in_place=False)
+        blocks = [LayerSpec(models.Block) for _ in range(5)]
+        return [first, blocks[0], TiedLayerSpec("embed", models.Embed, forward_fn=again), *blocks[1:], last]
+
+
+training.MODELS["thrice"] = Thrice
+
+SPLIT, WAVE = Layout("split", (1, 4, 6), (0, 1, 1, 0), split=True), Layout("wave", (1, 4, 6), (1, 0, 0, 1))
+TIED, ZERO_1, BF16 = Options(tied=True, steps=3), {"zero_optimization": {"stage": 1}}, {"enabled": True}
+FP16 = {"enabled": True, "initial_scale_power": 16, "hysteresis": 1}  # the first step is skipped
+KINDS = {
+    "fp32": {},
+    "clipped": {"gradient_clipping": 0.1},
+    "zero1": ZERO_1,
+    "zero1, overlapping": {"zero_optimization": {"stage": 1, "overlap_comm": True}},
+    "fp16": {"fp16": FP16},
+    "fp16-zero1": {"fp16": FP16} | ZERO_1,
+    "bf16": {"bf16": BF16},
+    "bf16-zero1": {"bf16": BF16} | ZERO_1,
+    "bf16, sums in hooks": {"bf16": BF16 | {"immediate_grad_update": True}} | ZERO_1,
+    "bf16, sums in bf16": {"bf16": BF16, "data_types": {"grad_accum_dtype": "bf16"}} | ZERO_1,
+}
+BIT_FOR_BIT, ADDED_OTHERWISE = "bit for bit", "layers tied as embed are added in a different order"
+ADDED_APART = {kind: (WAVE, replace(TIED, config=config)) for kind, config in KINDS.items()} | {
+    "split, fp16-zero1": (SPLIT, replace(TIED, config=KINDS["fp16-zero1"])),
+    "split, bf16-zero1": (SPLIT, replace(TIED, config=KINDS["bf16-zero1"])),
+    "the script's optimizer": (WAVE, replace(TIED, own_optimizer=True)),
+    "checkpointed": (WAVE, replace(TIED, checkpoint_interval=1, checkpointable=("Block",))),
+    "one rank's uses in one stage": (Layout("three", (4, 6), (0, 1, 0)), replace(TIED, model="thrice")),
+}
+
+
+def recorded(options: Options) -> tuple[str, list[str]]:
+    """What each step computed, gradients too, and which losses rank 0 expects."""
+    printed = io.StringIO()
+    with redirect_stdout(printed), fp16_on_a_processor():
+        engine = make_engine(options)
+        recorder, data = Recorder(engine, options.steps), data_of(engine)
+        for _ in range(options.steps):
+            engine.train_batch(data)
+        records = recorder.all().to_text()
+    return records, [line for line in printed.getvalue().splitlines() if "ostinato: expected:" in line]
+
+
+def told(
+    world, stock, folder, layout: Layout, options: Options, text: str = "", layers: int = models.LAYERS
+) -> tuple[Comparison, str]:
+    section = {"plan": str(make_plan(folder, layout, layers, MICRO_BATCHES, text=text))}
+    theirs = stock(world, options, recorded)[0][0]
+    ours, said = world.run(recorded, replace(options, section=section))[0]
+    return compare(Records.from_text(theirs), Records.from_text(ours)), said[0]
+
+
+@pytest.mark.parametrize(
+    "case",
+    everyday(ADDED_APART, "fp32", "split, fp16-zero1", "bf16, sums in hooks", "one rank's uses in one stage"),
+)
+def test_both_uses_on_one_rank_are_added_as_on_two(case, world2, stock, tmp_path):
+    comparison, said = told(world2, stock, tmp_path, *ADDED_APART[case])
+    # Without ZeRO, DeepSpeed's fp16 optimizer counts a tied gradient in the norm once for each rank that has it.
+    differing = [one for one in comparison.differences if (case, one.kind) != ("fp16", "norm")]
+    assert not differing and not comparison.unseen, comparison.sentence()
+    assert said.endswith(BIT_FOR_BIT)
+
+
+def test_where_their_stages_recompute(world2, stock, tmp_path):
+    text = placement_text(WAVE, models.LAYERS).replace("layers = [", "recompute = true\nlayers = [")
+    comparison, said = told(world2, stock, tmp_path, WAVE, TIED, text)
+    assert comparison.equal and said.endswith(BIT_FOR_BIT), comparison.sentence()
+
+
+@pytest.mark.parametrize("kind", everyday(["fp32", "zero1", "bf16-zero1"], "bf16-zero1"))
+def test_with_replicas(kind, world4, stock, tmp_path):
+    comparison, said = told(world4, stock, tmp_path, SPLIT, replace(TIED, config=KINDS[kind]))
+    assert comparison.equal and said.endswith(BIT_FOR_BIT), comparison.sentence()
+
+
+def test_uses_of_one_rank_in_two_stages_round(world2, stock, tmp_path):
+    comparison, said = told(world2, stock, tmp_path, WAVE, replace(TIED, model="thrice"))
+    assert comparison.within_rounding and not comparison.equal, comparison.sentence()
+    first = "first in step 1, gradient of layer 0 (tied_modules.embed.weight) by "
+    assert f"equal DeepSpeed's 1F1B up to rounding: {first}" in comparison.sentence()
+    assert said.endswith(ADDED_OTHERWISE)
+
+
+def test_gradients_that_deepspeed_does_not_add_are_not_called_equal(world2, tmp_path):
+    """Sums in a different type than the weights under ZeRO-1: its all-reduce over tied layers finds no gradient."""
+    config = {"fp16": FP16, "data_types": {"grad_accum_dtype": "fp32"}} | ZERO_1
+    section = {"plan": str(make_plan(tmp_path, WAVE, models.LAYERS, MICRO_BATCHES))}
+    _, said = world2.run(recorded, replace(TIED, config=config, steps=1, section=section))[0]
+    assert said[0].endswith(ADDED_OTHERWISE)
+
+
+def test_which_gradients_are_added_up_apart():
+    """DeepSpeed's partition: layers 0 and 1, 2 and 3, ... a rank. `stages`: the rank of each; `uses`: their stages."""
+
+    def sums(uses: dict[int, int], *ranks: int) -> tuple:
+        stages = [SimpleNamespace(index=index, rank=rank) for index, rank in enumerate(ranks)]
+        spec, bounds = SimpleNamespace(key="table", tied_weight_attr="weight"), [0, 2, 4, 6]
+        specs = [spec if layer in uses else object() for layer in range(6)]
+        model = SimpleNamespace(partitions=lambda: bounds, _layer_specs=specs)
+        return sums_of(model, [stages[uses.get(layer, 0)] for layer in range(6)])
+
+    assert sums({0: 0, 5: 1}, 0, 2) == sums({0: 0, 5: 1}, 1, 0) == ([], {})
+    assert sums({0: 0, 5: 1}, 1, 1) == ([], {1: ["table"]})
+    assert sums({0: 0, 1: 0, 5: 1}, 1, 1) == ([], {1: ["table"]})
+    assert (
+        sums({0: 0, 1: 1, 5: 2}, 1, 1, 1) == sums({0: 0, 1: 1}, 0, 0) == (["table"], {})
+    )  # one rank's, divided
+    assert sums({0: 0, 5: 0}, 0) == (["table"], {})  # of two ranks, in one stage
+    assert sums({0: 0, 2: 1, 5: 2}, 0, 1, 2) == ([], {})
+    for ranks in ((1, 0, 2), (0, 1, 0), (0, 0, 0)):  # an all-reduce of three adds in the order of the ranks
+        assert sums({0: 0, 2: 1, 5: 2}, *ranks) == (["table"], {})
 
 
 def averages(engine) -> bytes:

@@ -126,14 +126,12 @@ def test_with_other_features(world2, stock, plans, options):
     assert numbers_of(got) == numbers_of(expected)
 
 
-def test_both_uses_of_a_tied_layer_on_one_rank_round_otherwise_and_it_is_said(world2, stock, plans):
+def test_both_uses_of_a_tied_layer_on_one_rank(world2, stock, plans):
     options = Options(tied=True, dynamic_shape=True, steps=3)
     expected = stock(world2, options, unequal_steps)
     got = world2.run(unequal_steps, replace(options, section=section_of(plans["wave"], keep_order=True)))
-    for theirs, ours in zip(expected, got, strict=True):
-        torch.testing.assert_close(ours["losses"], theirs["losses"], rtol=1e-5, atol=1e-6)
-        close(ours["weights"], theirs["weights"], 1e-4)
-    assert "gradients of layers tied as embed are added in a different order" in " ".join(got[0]["said"])
+    assert numbers_of(got) == numbers_of(expected)
+    assert "bit for bit" in " ".join(got[0]["said"])
 
 
 def test_each_replica_plans_its_own_steps(world4, stock, plans):

@@ -342,6 +342,8 @@ class PlanEngine(PlanData, BatchSize):
                     run.copies.add_gradients(self)
             if run.memory is not None:
                 run.memory.note()
+            if run.tied_sums is not None:
+                run.tied_sums.add()
             for command in self._after_the_plan(pipe_schedule):
                 with run.outside.command(command):
                     self._INSTRUCTION_MAP[type(command)](self, **command.kwargs)

@@ -18,6 +18,7 @@ from ..section import plans
 from ..data.batches import Batches
 from ..section.config import Paths, Section
 from ..stages.copies import Copies
+from ..stages.tied_sums import TiedSums
 from .adapt import Adapt
 from .evaluation import Forwards
 from .first_step import FirstStep
@@ -52,6 +53,7 @@ class Run:
     parts: list[ParameterPart]  # the parameters of which this rank holds a part
     copies: Copies | None = None  # weights that several ranks hold; None where the plan runs in one direction
     idle: torch.nn.Parameter | None = None  # where this rank has nothing to train
+    tied_sums: TiedSums | None = None  # where stages of this rank add up gradients of tied layers apart
     # By stage and DeepSpeed's name of the buffer.
     couriers: dict[tuple[int, str], Courier] = field(default_factory=dict)
     group: dist.ProcessGroup | None = None  # process group of this pipeline, for the executors alone

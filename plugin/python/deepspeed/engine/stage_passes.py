@@ -202,6 +202,8 @@ class StagePasses(Engine):
         batch = plans.copies_of(run.stages) * micro_batch + stage.copy
         run.random_numbers.before_backward(batch)
         self._running_engine_backward = True
+        if run.tied_sums is not None:
+            run.tied_sums.exchange(stage)
         if run.first_step is not None:
             run.first_step.before_backward(stage)
         if part == "I":
@@ -223,7 +225,10 @@ class StagePasses(Engine):
         run = self._ostinato
         self._running_engine_backward = False
         run.random_numbers.after_backward()
-        if run.first_step is not None and run.active is not None:
+        assert run.active is not None
+        if run.tied_sums is not None:
+            run.tied_sums.exchange(run.active)
+        if run.first_step is not None:
             run.first_step.after_backward(run.active)
         run.active = None
 

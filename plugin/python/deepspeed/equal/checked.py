@@ -15,6 +15,7 @@ parameters that it holds, so they differ where layers move.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -57,7 +58,8 @@ class Recorder:
         self._leave()
         mine, grid = self._records(self._steps, self._itself), self._engine.grid
         which, replica = grid.get_slice_parallel_rank(), grid.get_data_parallel_rank()
-        return _merged(everyones((f"{replica}, slice {which}" if which else str(replica), mine)))
+        used = {name: _first_use(name, self._engine.module) for name in mine.layers}
+        return _merged(everyones((f"{replica}, slice {which}" if which else str(replica), used, mine)))
 
     def _records(self, steps: list[Step], itself: list[Difference]) -> Records:
         return Records(
@@ -230,30 +232,41 @@ def _layer_of(name: str, specs: list[Any]) -> int:
     return int(first) if first.isdigit() else len(specs)
 
 
-def _merged(everyone: list[tuple[str, Records]]) -> Records:
-    """`everyone`: (replica and slice, record) by rank. A tensor that differs between them (BatchNorm's
-    statistics, a slice of a weight) is called name@replica.
+def _first_use(name: str, model: Any) -> int:
+    """The first layer of this rank that uses the tied tensor; of one that is not tied, 0."""
+    first, key = [*name.split("."), ""][:2]
+    tied = [index for index, spec in enumerate(model._layer_specs) if getattr(spec, "key", None) == key]
+    return next((i for i in tied if first == "tied_modules" and model.stage_owner(i) == model.stage_id), 0)
+
+
+def _merged(everyone: list[tuple[str, dict[str, int], Records]]) -> Records:
+    """`everyone`: (replica and slice, first layers that use a tensor, record) by rank. A tensor that differs
+    between them (BatchNorm's statistics, a slice of a weight, what is not tied in a tied module) is called
+    name@replica where a later layer, or rank, has it.
     """
+    records = [mine for *_, mine in everyone]
     layers: dict[str, int] = {}
     steps: list[Step] = [
-        {kind: {} for kind in KINDS} for _ in range(min(len(mine.steps) for _, mine in everyone))
+        {kind: {} for kind in KINDS} for _ in range(min(len(mine.steps) for mine in records))
     ]
-    for replica, mine in everyone:
-        for step, own in zip(steps, mine.steps, strict=False):
-            for kind, name, printed in ((kind, name, p) for kind in own for name, p in own[kind].items()):
-                key = name
-                while not same(step[kind].setdefault(key, printed), printed):
-                    key = f"{name}@{replica}" if key == name else f"{key}'"
-                layers |= {key: mine.layers[name]} if name else {}
-    layers = dict(sorted(layers.items(), key=lambda entry: entry[1]))
-    left_out = sorted({name for _, mine in everyone for name in mine.left_out})
-    itself = [difference for _, mine in everyone for difference in mine.itself]
+    prints = [
+        (used.get(name, 0), step[kind], name, replica, printed, mine)
+        for replica, used, mine in everyone
+        for step, own in zip(steps, mine.steps, strict=False)
+        for kind in own
+        for name, printed in own[kind].items()
+    ]
+    for _, merged, name, replica, printed, mine in sorted(prints, key=itemgetter(0)):
+        key = name
+        while not same(merged.setdefault(key, printed), printed):
+            key = f"{name}@{replica}" if key == name else f"{key}'"
+        layers |= {key: mine.layers[name]} if name else {}
     return Records(
         steps,
-        layers,
-        left_out,
-        max(mine.unseen for _, mine in everyone),
-        max(mine.eps for _, mine in everyone),
-        itself,
-        max(mine.drew for _, mine in everyone),
+        dict(sorted(layers.items(), key=itemgetter(1))),
+        sorted({name for mine in records for name in mine.left_out}),
+        max(mine.unseen for mine in records),
+        max(mine.eps for mine in records),
+        [difference for mine in records for difference in mine.itself],
+        max(mine.drew for mine in records),
     )

@@ -14,7 +14,6 @@ layer of a sharded stage is a unit of each of the stage's ranks, which gets its 
 
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import combinations
 
 import torch
 from ostinato.nn import Shard, ShardingError, sharded
@@ -30,7 +29,7 @@ from .holdings import Facts, check_transfer, facts_of, receive_tensors, send_ten
 from ..stages.module import adopt
 from ..section.plans import Stage, copies_of, of_copy
 from ..randomness.random_state import random_state_kept
-from .tied import beside, fixed_layers, owners_of, source_of, together_now, unit_of
+from .tied import beside, fixed_layers, owners_of, source_of, sums_of, together_now, unit_of
 from ..save.universal import ParameterPart
 from ..upstream import Model, count_elsewhere
 
@@ -39,13 +38,14 @@ from ..upstream import Model, count_elsewhere
 class Rebuilt:
     """`units`: of each pipeline rank in DeepSpeed's partition, in the order in which it registers them; None
     where no layer changed its rank. `regrouped`: keys of tied layers whose gradients are now summed in a
-    different order. `copies`: what this rank shares with its peers, where the plan runs the model in several
-    directions. `parts`: the parameters of which it holds a part. `notes`: what rank 0 is to say of layers
-    that moved.
+    different order. `apart`: by stage, keys of tied layers whose gradients it adds up apart from its rank's.
+    `copies`: what this rank shares with its peers, where the plan runs the model in several directions.
+    `parts`: the parameters of which it holds a part. `notes`: what rank 0 is to say of layers that moved.
     """
 
     units: list[list[str]] | None
     regrouped: list[str]
+    apart: dict[int, list[str]]
     copies: Copies | None
     parts: list[ParameterPart]
     notes: list[str]
@@ -72,13 +72,13 @@ def rebuild(model, stages: list[Stage], shards: dict[int, Shard]) -> Rebuilt:
     model.placed_in_order = (
         not wires and all(len(ranks) == 1 for ranks in holders) and holders == sorted(holders)
     )
-    regrouped = [] if several else _regrouped(model, before, by_layer)
+    regrouped, apart = ([], {}) if several else sums_of(model, by_layer)
     if mover is None:
-        return Rebuilt(None, regrouped, None, [], [])
+        return Rebuilt(None, regrouped, apart, None, [], [])
     copies = mover.share() if several else None
     if not several:
         mover.tie()
-    return Rebuilt(mover.old, regrouped, copies, mover.parts, mover.notes)
+    return Rebuilt(mover.old, regrouped, apart, copies, mover.parts, mover.notes)
 
 
 def moves(model, stages: list[Stage]) -> bool:
@@ -108,26 +108,6 @@ def _wires(model: Model, stages: list[Stage]) -> dict[int, list[Wires]]:
     if stages[0].takes is None:
         return {}
     return {index: wires.layers for index, wires in stage_wires(model._layer_specs, stages).items()}
-
-
-def _regrouped(model: Model, before: list[int], by_layer: list[Stage]) -> list[str]:
-    """Keys of tied layers whose gradients are summed in a different order.
-
-    DeepSpeed adds the gradients of tied layers within a stage as they come, and those of several ranks at the
-    end. The sums are the same where layers that shared a rank share a stage, and layers that did not are on
-    different ranks.
-    """
-    tied: dict[str, list[int]] = {}
-    for layer, spec in enumerate(model._layer_specs):
-        if hasattr(spec, "tied_weight_attr"):
-            tied.setdefault(spec.key, []).append(layer)
-    changed = set()
-    for key, layers in tied.items():
-        for a, b in combinations(layers, 2):
-            together = before[a] == before[b]
-            same = by_layer[a] is by_layer[b] if together else by_layer[a].rank != by_layer[b].rank
-            changed |= set() if same else {key}
-    return sorted(changed)
 
 
 @dataclass
@@ -276,6 +256,10 @@ class _Mover:
         for key, tied in model.tied_comms.items():
             weights = [model._recursive_getattr(tied["module"], name) for name in tied["weight_attr"]]
             model.read_for_others.append((weights, self._reader(f"tied_modules.{key}"), tied["group"]))
+            # DeepSpeed counts all of the module on the lowest rank, which has the first layer in its partition.
+            first = self.owners[self.names.index(f"tied_modules.{key}")]
+            for parameter in tied["module"].parameters():
+                count_elsewhere(parameter, self.rank not in first)
 
     def share(self) -> Copies:
         """Replaces tie() where the plan runs the model in several directions."""

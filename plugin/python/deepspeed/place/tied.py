@@ -14,12 +14,14 @@ is refused (bound_layers). Where a constructor builds a different module on anot
 embeddings, with a norm on the first stage only), its layers stay where they are (uneven_layers).
 """
 
+from collections.abc import Sequence
 from operator import attrgetter
 
 import torch
 from ostinato.groups import everyones
 from ostinato.restrictions import Restriction
 
+from ..section.plans import Stage
 from .holdings import tensors_of
 
 
@@ -101,6 +103,33 @@ def fixed_layers(model) -> list[Restriction]:
     """What this rank's layers do not allow in a placement: bound_layers() and uneven_layers(). All ranks of the
     pipeline must call it."""
     return bound_layers(model) + uneven_layers(model)
+
+
+def sums_of(model, stages: Sequence[Stage]) -> tuple[list[str], dict[int, list[str]]]:
+    """Keys of tied layers whose gradients are summed in a different order than in DeepSpeed's own partition; and
+    by stage, keys of those whose gradients it must add up apart from its rank's, so that the order is the same.
+    `stages`: by layer.
+
+    DeepSpeed adds the gradients of a rank's tied layers as they come, and the sums of several ranks at the
+    end. A stage adds up what one of DeepSpeed's ranks does if it has the same tied layers. Two sums may then
+    be added by one rank, too. More are added only by an all-reduce over the same ranks: it adds each part of
+    the tensor in a different order, which depends on them.
+    """
+    # By key and rank in DeepSpeed's partition: the stage of each layer.
+    tied: dict[str, dict[int, list[Stage]]] = {}
+    for rank, stage, spec in zip(owners_of(model), stages, model._layer_specs, strict=True):
+        if hasattr(spec, "tied_weight_attr"):
+            tied.setdefault(spec.key, {}).setdefault(rank, []).append(stage)
+    changed, apart = [], dict[int, list[str]]()
+    for key, of_ranks in sorted(tied.items()):
+        sums = [here[0] for here in of_ranks.values()]
+        divided = any(stage is not here[0] for here in of_ranks.values() for stage in here)
+        mixed = len({stage.index for stage in sums}) < len(sums)
+        if divided or mixed or (len(sums) > 2 and [stage.rank for stage in sums] != list(of_ranks)):
+            changed.append(key)
+        elif len(sums) == 2 and sums[0].rank == sums[1].rank:
+            apart.setdefault(sums[1].index, []).append(key)
+    return changed, apart
 
 
 def _sharing(module: torch.nn.Module, layers: list[int], rank: int) -> Restriction:

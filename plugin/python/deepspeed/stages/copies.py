@@ -145,7 +145,7 @@ def _gradients(engine: Engine, parameters: list[torch.nn.Parameter], group) -> l
     """The gradients of parameters that a batch of any direction reached: zeros where it did so on another rank
     only. A parameter that no batch reached has no gradient, as in 1F1B. All ranks of the group must call it.
     """
-    found = [_gradient(engine, parameter) for parameter in parameters]
+    found = [gradient_of(engine, parameter) for parameter in parameters]
     reached = torch.tensor(
         [gradient is not None for gradient in found], dtype=torch.int32, device=engine.device
     )
@@ -157,36 +157,44 @@ def _gradients(engine: Engine, parameters: list[torch.nn.Parameter], group) -> l
     ]
 
 
-def _gradient(engine: Engine, parameter) -> torch.Tensor | None:
+def gradient_of(engine: Engine, parameter) -> torch.Tensor | None:
     """The gradient, where DeepSpeed's optimizer keeps the sum of a step."""
-    return getattr(parameter, _place_of_gradients(engine), None)
+    return getattr(parameter, place_of_gradients(engine), None)
 
 
 def _zeros(engine: Engine, parameter) -> Any:
-    """Makes a gradient of zeros, where _gradient() finds it."""
+    """Makes a gradient of zeros, where gradient_of() finds it."""
     if engine.using_bf16_optimizer:
-        _begin_sum(engine.optimizer, parameter)
+        begin_sum(engine.optimizer, parameter)
     else:
-        place = _place_of_gradients(engine)
+        place = place_of_gradients(engine)
         dtype = parameter.dtype if place == "grad" else engine.optimizer.gradient_accumulation_dtype
         setattr(parameter, place, torch.zeros_like(parameter, dtype=dtype, requires_grad=False))
-    return _gradient(engine, parameter)
+    return gradient_of(engine, parameter)
 
 
-def _place_of_gradients(engine: Engine) -> str:
+def place_of_gradients(engine: Engine) -> str:
     if engine.using_bf16_optimizer:
         return "_hp_grad"
     return "grad_accum" if getattr(engine.optimizer, "use_grad_accum_attribute", False) else "grad"
 
 
-def _begin_sum(optimizer, parameter) -> None:
+def begin_sum(optimizer, parameter) -> None:
     """Does what DeepSpeed's bf16 optimizer does when the first gradient arrives: its fp32 sums are parts of
     one tensor."""
-    for group, parameters in enumerate(optimizer.bf16_groups):
-        for index, held in enumerate(parameters):
-            if held is parameter:
-                parameter._hp_grad = optimizer.fp32_groups_gradients[group][index]
-                optimizer.fp32_groups_has_gradients[group][index] = True
+    for group, index in places_in_bf16(optimizer, parameter):
+        parameter._hp_grad = optimizer.fp32_groups_gradients[group][index]
+        optimizer.fp32_groups_has_gradients[group][index] = True
+
+
+def places_in_bf16(optimizer, parameter) -> list[tuple[int, int]]:
+    """The group and the index of the parameter in DeepSpeed's bf16 optimizer; none where it does not train it."""
+    return [
+        (group, index)
+        for group, parameters in enumerate(optimizer.bf16_groups)
+        for index, held in enumerate(parameters)
+        if held is parameter
+    ]
 
 
 def add_losses(engine: Engine, ranks: list[int]) -> None:

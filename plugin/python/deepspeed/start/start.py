@@ -10,7 +10,7 @@ all ranks start again (first_pass).
 
 from collections.abc import Iterator
 from functools import cache, partial
-from itertools import count
+from itertools import chain, count
 
 import torch.distributed as dist
 from ostinato.ranks import again, cores
@@ -29,7 +29,9 @@ from ..section.config import Search as SearchOptions, Section, check_outputs, pa
 from ..engine.adapt import Adapt
 from ..engine.engine import PlanEngine, become
 from ..errors import OstinatoError, Unsupported
+from ..stages.copies import place_of_gradients
 from ..stages.idle import NAME, give_idle, given_groups, names_where_idle
+from ..stages.tied_sums import TiedSums
 from ..place.placing import Placed, Prepared, agreed, lay_out, lower, placed_of, take_kept
 from ..place.rebuild import moves, stock_names
 from ..place.tied import fixed_layers
@@ -192,6 +194,8 @@ def _install(
     run.programs[program.micro_batches] = program
     moved = second_start.moved(prepared)
     run.gained = None if moved else _gained(prepared, model)
+    if rebuilt.apart:
+        run.tied_sums = TiedSums(engine, rebuilt.apart)
     if rebuilt.copies is not None:
         rebuilt.copies.settle()
     vars(model)["has_engine"] = True
@@ -246,9 +250,14 @@ def _expected(engine: Engine, run: Run, rebuilt) -> str:
     copies = plans.copies_of(run.stages)
     branches = copies == 1 and not plans.is_chain(run.stages)
     order = run.section.keep_order if run.section.sizes else None
-    return expected(
-        run.program, rebuilt.regrouped, _clips_otherwise(engine, rebuilt), copies, branches, order
-    )
+    clipped = _clips_otherwise(engine, rebuilt)
+    return expected(run.program, _regrouped(engine, rebuilt), clipped, copies, branches, order)
+
+
+def _regrouped(engine: Engine, rebuilt) -> list[str]:
+    """Keys of tied layers. DeepSpeed's all-reduce over them reads .grad: what it keeps elsewhere it never adds."""
+    added = place_of_gradients(engine) != "grad_accum"
+    return rebuilt.regrouped if added else sorted({*rebuilt.regrouped, *chain(*rebuilt.apart.values())})
 
 
 def _prepare(section: dict, file: str | None, model: Model, config: Config) -> Prepared:

@@ -89,9 +89,9 @@ class StepMemory:
             self._noted.append((_profiler.now(), self._owned()))
 
     def _owned(self) -> Owned:
-        module = self._engine.module
+        module, tied = self._engine.module, self._engine._ostinato.tied_sums
         gradients: Iterable = (parameter.grad for parameter in module.parameters())
-        owned = storages(GRADIENTS, gradients) | storages(
+        owned = storages(GRADIENTS, [*gradients, *(tied.held() if tied else ())]) | storages(
             OPTIMIZER, optimizer_tensors(self._engine.optimizer)
         )
         return owned | storages(PARAMETERS, [*module.parameters(), *module.buffers()])
