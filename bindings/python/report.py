@@ -15,7 +15,7 @@ from rich.table import Table
 
 from ostinato.errors import Error, Status, counted, fail, fail_usage, printable
 from ostinato.files import why_not_all, why_not_apart, write_text
-from ostinato.gain import gain
+from ostinato.gain import Gain
 from ostinato.measured import Measured, replanned
 from ostinato.objects import Placement, Profile
 from ostinato.trace import RankTrace, TraceError, perfetto, read_traces, trace_files
@@ -197,8 +197,9 @@ def show(report: dict, console: Console) -> None:
     if "steps" in report:
         return show_steps(report["steps"], console)
     others = [(one["name"], one["predicted"], one["measured_step"] or 0) for one in report["beside"]]
-    if said := gain(others, times["predicted"]):
-        console.print(f"This plan was {said}", highlight=False)
+    if others:
+        told = Gain(others, times["predicted"], times["predicted_step"] or 0)
+        console.print(f"This plan was {told.text}", highlight=False)
     for line in report["conclusions"]:
         console.print(line, highlight=False)
 
