@@ -16,6 +16,7 @@ Beside = tuple[
 ]  # its name, what it is predicted to take, and a whole step as it ran (0: not known); nanoseconds
 
 
+WARM_UP = 2  # first steps of a run, which no figure counts
 KNOWN = 0.2  # by which a measured step may differ from what its layers add up to
 WORTH = 1.005  # a smaller gain is told as 1.00
 

@@ -14,6 +14,7 @@ from itertools import count
 
 import torch.distributed as dist
 from ostinato.ranks import again, cores
+from ostinato.gain import WARM_UP
 from ostinato.groups import everyones
 from ostinato.ranks.last_words import speak_last
 from ostinato.ranks.starting import starting
@@ -61,8 +62,6 @@ COLLECTIVE = (
     "prescale_gradients",
     "gradient_predivide_factor",
 )
-
-WARM_UP = 2  # first steps of a plan, which are not compared with those before
 
 ALONE = "the run goes on under DeepSpeed's own schedule"
 
