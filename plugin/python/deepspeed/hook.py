@@ -266,7 +266,9 @@ def _plain_init(original, pipeline):
         if not isinstance(engine, pipeline) and _section_given(kwargs) is not None:
             _speak_last()
             raise OstinatoError(
-                f'the "{SECTION}" section needs a deepspeed.pipe.PipelineModule, which this model is not'
+                f'the "{SECTION}" section needs a deepspeed.pipe.PipelineModule, which this model is not, and a loop that calls '
+                "engine.train_batch(): transformers' Trainer and Accelerate have none (ostinato.hf.layers() makes a PipelineModule's layers of a "
+                "model of transformers)"
             )
         return original(engine, *args, **kwargs)
 

@@ -10,6 +10,7 @@ import torch
 from deepspeed.runtime.pipe import schedule
 
 from ostinato.deepspeed import hook
+from ostinato.deepspeed.start.first_pass import tell_of_frozen_inputs
 from ostinato.deepspeed.tell.announce import expected, gain_of, line, places
 from ostinato.deepspeed.data.batches import Batches
 from ostinato.deepspeed.save.checkpoint import layers_of_ranks
@@ -149,6 +150,30 @@ def test_other_keys_are_left_alone(key):
 
 def stage(name, *ranks, has_backward=True):
     return SimpleNamespace(name=name, ranks=list(ranks), has_backward=has_backward)
+
+
+@pytest.mark.parametrize(
+    ("said", "interval", "inside", "hinted"),
+    [
+        ("element 0 of tensors does not require grad and does not have a grad_fn", 1, False, True),
+        ("element 0 of tensors does not require grad and does not have a grad_fn", 0, True, True),
+        ("element 0 of tensors does not require grad and does not have a grad_fn", 0, False, False),
+        ("mat1 and mat2 shapes cannot be multiplied", 1, False, False),
+    ],
+)
+def test_a_backward_that_checkpointing_has_cut_gets_a_hint(said, interval, inside, hinted):
+    layer = SimpleNamespace(gradient_checkpointing=inside)
+    model = SimpleNamespace(activation_checkpoint_interval=interval, modules=lambda: [layer])
+
+    def fails(first):
+        raise RuntimeError(said)
+
+    with pytest.raises(RuntimeError, match=said) as raised:
+        tell_of_frozen_inputs(fails)(SimpleNamespace(_engine=SimpleNamespace(module=model)))
+    notes = getattr(raised.value, "__notes__", [])
+    assert [
+        '"use_reentrant": false' in note and "enable_input_require_grads()" in note for note in notes
+    ] == [True] * hinted
 
 
 def program(**changes):
@@ -308,7 +333,7 @@ def test_trace_is_what_report_reads(tmp_path):
     assert (read.step, read.step_seconds[-1], read.makespan) == (11, 5.5, 27_000_000)
     assert [(i.text, i.planned, i.measured) for i in read.instructions] == [("0F0", 5, 5), ("0B0", 10, 13)]
     assert [(block.action, block.median, block.steps) for block in read.blocks] == [
-        ("B", 13, 11),
-        ("F", 5, 11),
+        ("B", 13, 9),  # the first two steps warm up
+        ("F", 5, 9),
     ]
     assert read.peak_memory > 0 and read.peak_memory_of in ("process", "accelerator")

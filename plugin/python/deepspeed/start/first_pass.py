@@ -14,7 +14,7 @@ import time
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from functools import partial
+from functools import partial, wraps
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -62,6 +62,12 @@ STEPS, LEAST_STEPS, ENOUGH_S = (
 )  # DeepSpeed's own steps that are timed: fewer where they take long
 UPDATES = (schedule.ReduceGrads, schedule.ReduceTiedGrads, schedule.OptimizerStep)
 
+FROZEN_INPUTS = (
+    "ostinato: this is DeepSpeed's own step. Re-entrant activation checkpointing (the default) passes no gradient to a layer whose inputs need none, as "
+    'after a frozen layer or at the first one: set "pipeline": {"use_reentrant": false} in the configuration (gradient_checkpointing_enable() of '
+    'transformers: {"use_reentrant": False}), or let the inputs need one (enable_input_require_grads())'
+)
+
 # (prepared, model, configuration, class of the engine): puts a plan into `prepared`, on every rank
 Search = Callable[[Prepared, Model, Config, type], None]
 
@@ -88,6 +94,29 @@ def _refuse_idle(kwargs: dict) -> None:
         )
 
 
+def tell_of_frozen_inputs(train_batch: Callable) -> Callable:
+    """Adds a hint where re-entrant activation checkpointing has cut the backward: torch only warns that none of the
+    inputs need a gradient, and its error names no cause."""
+
+    @wraps(train_batch)
+    def told(first: "FirstPass", *args: Any, **kwargs: Any) -> Any:
+        try:
+            return train_batch(first, *args, **kwargs)
+        except RuntimeError as error:
+            if "does not require grad" in str(error) and _checkpoints(first._engine.module):
+                error.add_note(FROZEN_INPUTS)
+            raise
+
+    return told
+
+
+def _checkpoints(model: Model) -> bool:
+    """Whether DeepSpeed does, or a layer of transformers."""
+    return model.activation_checkpoint_interval > 0 or any(
+        getattr(module, "gradient_checkpointing", False) for module in model.modules()
+    )
+
+
 class FirstPass:
     """Of one engine: replaces its train_batch() until the last of these steps is over."""
 
@@ -112,6 +141,7 @@ class FirstPass:
             )
             print(f"ostinato: running the first {steps} under DeepSpeed's own 1F1B; then {then}", flush=True)
 
+    @tell_of_frozen_inputs
     def train_batch(self, *args, **kwargs):
         self._reading = self._left == 1
         loss = self._train(*args, **kwargs)
