@@ -72,7 +72,7 @@ class Gained:
         if not self._before:
             return say(self._beside_expected(now))
         if not slower:
-            return say(self._faster(now) + self._off(now))
+            return say(self._of_another_machine(now) or self._faster(now))
         why = f"this plan is slower than your run {self._then}: {self._times(now)}"
         stays = "" if self._fall_back is None else self._stays or self._fall_back(why)
         follows = self._follows(why) or "turn it off or profile again"
@@ -99,12 +99,13 @@ class Gained:
             f"measured {_ms(took)} ms a step ({spread(now)})"
         )
 
-    def _off(self, now: list[float]) -> str:
-        """Where an earlier run has found the plan, what shows that the machine was busier then, or less busy."""
+    def _of_another_machine(self, now: list[float]) -> str:
+        """Where an earlier run has found the plan while the machine was busier, or less busy, than now: what ran before
+        then says nothing of what the plan gains."""
         ratio = statistics.median(now) / self._expected.seconds if self._expected.seconds else 1.0
         if len(self._before) > 1 or abs(ratio - 1) <= KNOWN:
             return ""
-        return f"; a step takes {ratio:.2f} times as long as was expected then ({_ms(self._expected.seconds)} ms): measure again"
+        return f"{self._beside_expected(now)}: the machine is not as it was when the plan was found; measure again to know what the plan gains"
 
 
 def spread(seconds: Sequence[float]) -> str:
