@@ -25,7 +25,11 @@ KINDS = {"F": "forward", "B": "backward", "I": "backward input", "W": "backward 
 
 def blocks(ranks: list[RankTrace]) -> list[dict]:
     """One row per (stage, kind, rank): planned and measured nanoseconds."""
-    rows = [(*block[1:], trace.rank, *times) for trace in ranks for block, *times in block_rows(trace)]
+    rows = [
+        (block.stage, block.action, trace.rank, planned, measured)
+        for trace in ranks
+        for block, planned, measured in block_rows(trace)
+    ]
     return [
         {
             "stage": stage,
@@ -43,9 +47,10 @@ def rank_rows(ranks: list[RankTrace]) -> list[dict]:
     length = pipeline(ranks)
     rows = []
     for trace in ranks:
-        runs = Counter((i.stage, i.action) for i in trace.instructions if i.is_compute)
-        rows_of = [(runs[block.stage, block.action], *times) for block, *times in block_rows(trace)]
-        planned, measured = (round(sum(row[0] * row[at] for row in rows_of)) for at in (1, 2))
+        runs = Counter[tuple[int, str]]((i.stage, i.action) for i in trace.instructions if i.is_compute)
+        times = [(runs[block[1:]], planned, measured) for block, planned, measured in block_rows(trace)]
+        planned = round(sum(count * time for count, time, _ in times))
+        measured = round(sum(count * time for count, _, time in times))
         rows.append(
             {
                 "rank": trace.rank,
