@@ -254,6 +254,11 @@ def _checked_load(original):
                 if (first := vars(engine).get("_ostinato_first")) is not None:
                     with first.loads(load_dir, tag):
                         return original(engine, *given, **kwargs)
+                if vars(engine).get(checkpoint.ALONE):
+                    from .save import optimizer_state
+
+                    with optimizer_state.loading_alone(engine, load_dir, tag):
+                        return original(engine, *given, **kwargs)
                 checkpoint.check_alone(load_dir, tag, engine.module.parts)
         return original(engine, *given, **kwargs)
 

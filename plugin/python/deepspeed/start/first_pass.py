@@ -164,17 +164,13 @@ class FirstPass:
         the second start could not load it."""
         self._loaded.append((load_dir, tag))
         self._refuse_loaded()
-        return optimizer_state.loading(
-            self._engine, self._found(load_dir, tag, checkpoint.held_alone(self._engine.module.parts))
-        )
+        return optimizer_state.loading_alone(self._engine, load_dir, tag)
 
     def _refuse_loaded(self) -> None:
         if self._prepared.program is not None:
             for load_dir, tag in self._loaded:
-                self._found(load_dir, tag, checkpoint.held_by(plans.stages_of(self._prepared.program)))
-
-    def _found(self, load_dir: str, tag: str | None, now: dict[str, Any]) -> checkpoint.Saved | None:
-        return checkpoint.found(load_dir, tag, now, self._engine.module.parts, self._engine.mp_world_size)
+                held, engine = checkpoint.held_by(plans.stages_of(self._prepared.program)), self._engine
+                checkpoint.found(load_dir, tag, held, engine.module.parts, engine.mp_world_size)
 
     def _end(self) -> None:
         self._unfinished.detach()

@@ -22,7 +22,7 @@ from pydantic import BaseModel
 
 from . import first_pass, second_start
 from ..place import model_identity
-from ..save import universal
+from ..save import checkpoint, universal
 from ..section import plans, verdict
 from ..tell.announce import ends, expected, gain_of, line, places, say
 from ..tell.gained import Expected, Gained
@@ -77,7 +77,7 @@ def start(engine: Engine, original_init, section: dict, file: str | None, args: 
         say(said)
     if why := second_start.goes_without():
         say(f"{why}; {ALONE}", newlines=True)
-        return original_init(engine, *args, **kwargs)
+        return _alone(engine, original_init, args, kwargs)
     prepared = _prepare(section, file, model, config)
     if (
         prepared.section is not None
@@ -110,7 +110,7 @@ def _make(engine: Engine, original_init, prepared: Prepared, args: tuple, kwargs
     first = again.left_by_first() is None and placed_of(model) is None
     if first and asked.auto and paths.output is not None and not asked.check:
         if _stays_without(prepared, model):
-            return original_init(engine, *args, **kwargs)
+            return _alone(engine, original_init, args, kwargs)
         # The section was not known when the model was made, or the plan is for a different number of ranks.
         if not take_kept(prepared, model):
             _search_for_these_ranks(prepared, model, config, type(engine))
@@ -168,6 +168,12 @@ def _tell_untried_version() -> None:
         say(said)
 
 
+def _alone(engine: Engine, original_init, args: tuple, kwargs: dict) -> None:
+    """DeepSpeed's own engine, which loads the optimizer state of any placement: an earlier run may have had a plan."""
+    vars(engine)[checkpoint.ALONE] = True
+    original_init(engine, *args, **kwargs)
+
+
 def _without_plan(
     error: Unsupported, engine: Engine, original_init, prepared: Prepared, args: tuple, kwargs: dict
 ) -> None:
@@ -178,7 +184,7 @@ def _without_plan(
     if placed_of(kwargs["model"]) is not None:
         second_start.begin_without(prepared, error)
     say(f"{error}; {ALONE}", newlines=True)
-    original_init(engine, *args, **kwargs)
+    _alone(engine, original_init, args, kwargs)
 
 
 def _install(
