@@ -73,7 +73,8 @@ class Gained:
             return say(self._beside_expected(now))
         if not slower:
             return say(self._of_another_machine(now) or self._faster(now))
-        why = f"this plan is slower than your run {self._then}: {self._times(now)}"
+        doubt = "" if len(self._before) > 1 else ", unless the machine is busier now"
+        why = f"this plan is slower than your run {self._then}: {self._times(now)}{doubt}"
         stays = "" if self._fall_back is None else self._stays or self._fall_back(why)
         follows = self._follows(why) or "turn it off or profile again"
         say(f"{why}; {follows}{f' (the plan stays, because {stays})' if stays else ''}")
