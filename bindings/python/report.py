@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-from collections import defaultdict
+from collections import Counter
 from pathlib import Path
 
 from rich import box
@@ -15,8 +15,8 @@ from rich.table import Table
 
 from ostinato.errors import Error, Status, counted, fail, fail_usage, printable
 from ostinato.files import why_not_all, why_not_apart, write_text
-from ostinato.gain import gain
-from ostinato.measured import Measured, replanned
+from ostinato.gain import WARM_UP, Gain
+from ostinato.measured import Measured, block_rows, replanned
 from ostinato.objects import Placement, Profile
 from ostinato.trace import RankTrace, TraceError, perfetto, read_traces, trace_files
 
@@ -24,39 +24,42 @@ KINDS = {"F": "forward", "B": "backward", "I": "backward input", "W": "backward 
 
 
 def blocks(ranks: list[RankTrace]) -> list[dict]:
-    """One row per (stage, kind): planned and measured nanoseconds, medians over the micro-batches of the last
-    step."""
-    rows = defaultdict(list)
-    for trace in ranks:
-        for i in trace.instructions:
-            if i.is_compute:
-                rows[i.stage, i.action, trace.rank].append(i)
+    """One row per (stage, kind, rank): planned and measured nanoseconds."""
+    rows = [
+        (block.stage, block.action, trace.rank, planned, measured)
+        for trace in ranks
+        for block, planned, measured in block_rows(trace)
+    ]
     return [
         {
             "stage": stage,
             "kind": KINDS[action],
             "rank": rank,
-            "planned": int(statistics.median(i.planned for i in group)),
-            "measured": int(statistics.median(i.measured for i in group)),
+            "planned": round(planned),
+            "measured": round(measured),
         }
-        for (stage, action, rank), group in sorted(rows.items())
+        for stage, action, rank, planned, measured in sorted(rows)
     ]
 
 
 def rank_rows(ranks: list[RankTrace]) -> list[dict]:
     """Per rank: nanoseconds of compute planned and measured, and the share of the step that is bubble."""
-    length = max(i.end for trace in ranks for i in trace.instructions)
+    length = pipeline(ranks)
     rows = []
     for trace in ranks:
-        compute = [i for i in trace.instructions if i.is_compute and not i.lane]
-        planned, measured = sum(i.planned for i in compute), sum(i.measured for i in compute)
+        runs = Counter[tuple[int, str]](
+            (i.stage, i.action) for i in trace.instructions if i.is_compute and not i.lane
+        )
+        times = [(runs[block[1:]], planned, measured) for block, planned, measured in block_rows(trace)]
+        planned = round(sum(count * time for count, time, _ in times))
+        measured = round(sum(count * time for count, _, time in times))
         rows.append(
             {
                 "rank": trace.rank,
                 "planned_busy": planned,
                 "measured_busy": measured,
                 "planned_bubble": 1 - planned / trace.makespan if trace.makespan else 0.0,
-                "measured_bubble": 1 - measured / length if length else 0.0,
+                "measured_bubble": max(0.0, 1 - measured / length) if length else 0.0,
                 "peak_memory": trace.peak_memory,
                 "peak_memory_of": trace.peak_memory_of,
             }
@@ -64,18 +67,40 @@ def rank_rows(ranks: list[RankTrace]) -> list[dict]:
     return rows
 
 
+def pipeline(ranks: list[RankTrace]) -> int:
+    """Nanoseconds from a step's begin to the last end of a block."""
+    return max(trace.pipeline for trace in ranks)
+
+
+def counted_steps(steps: int) -> int:
+    """From which step on figures count: the first ones warm up."""
+    return min(WARM_UP, steps - 1)
+
+
 def step(ranks: list[RankTrace]) -> dict:
     """Nanoseconds: the plan's makespan, or its prediction where ranks share cores; the same with the optimizer's
-    step, if known; the pipeline part of the last step, from its start to the last end; and the median of all
-    steps' wall clock, including the optimizer, without the first step."""
+    step, if known; the pipeline part of a step, from its start to the last end; and the wall clock of whole
+    steps, including the optimizer."""
     slowest = [max(times) for times in zip(*(trace.step_seconds for trace in ranks), strict=False)]
     return {
         "predicted": ranks[0].predicted or ranks[0].makespan,
         "predicted_step": ranks[0].whole_step or None,
-        "measured_pipeline": max(i.end for trace in ranks for i in trace.instructions),
-        "measured_step": round(statistics.median(slowest[1:] or slowest) * 1e9),
+        "measured_pipeline": pipeline(ranks),
+        "measured_step": round(statistics.median(slowest[counted_steps(len(slowest)) :]) * 1e9),
         "steps": len(slowest),
     }
+
+
+def over(ranks: list[RankTrace]) -> str:
+    """Of which steps the measured figures are."""
+    steps = ranks[0].step
+    first = counted_steps(steps) + 1
+    whole = f"medians of steps {first} to {steps}" if first < steps else f"step {steps}"
+    shown = ranks[0].blocks[0].steps if ranks[0].blocks else 1
+    if shown == steps - first + 1:
+        return f"Measured: {whole}."
+    parts = "the last step" if shown == 1 else f"medians of the last {shown} steps"
+    return f"Measured: whole steps, {whole}; blocks, ranks and pipeline, {parts}."
 
 
 def planned_steps(ranks: list[RankTrace]) -> list[dict]:
@@ -110,6 +135,7 @@ def summary(ranks: list[RankTrace]) -> dict:
     return {
         "status": Status.DONE,
         "plan_sha256": ranks[0].plan_sha256,
+        "over": over(ranks),
         "step": of_step,
         "beside": [
             {"name": name, "predicted": time, "measured_step": measured or None}
@@ -161,12 +187,13 @@ def table(title: str, columns: list[str], rows: list[list[str]]) -> Table:
 
 
 def show(report: dict, console: Console) -> None:
+    console.print(report["over"], highlight=False)
     rows = [
         [str(r["stage"]), r["kind"], str(r["rank"]), milliseconds(r["planned"]), milliseconds(r["measured"]),
          ratio(r["measured"], r["planned"])]
         for r in report["blocks"]
     ]  # fmt: skip
-    title = "Blocks, predicted against measured (ms, median over the micro-batches of one step)"
+    title = "Blocks, predicted against measured (ms, means of a step's micro-batches)"
     console.print(table(title, ["stage", "kind", "rank", "predicted", "measured", "ratio"], rows))
 
     rows = [
@@ -190,21 +217,22 @@ def show(report: dict, console: Console) -> None:
 
     times = report["step"]
     console.print(
-        f"Step: this plan predicted {times['predicted'] / 1e6:.1f} ms; pipeline part of the last step "
+        f"Step: this plan predicted {times['predicted'] / 1e6:.1f} ms; pipeline part "
         f"{times['measured_pipeline'] / 1e6:.1f} ms ({ratio(times['measured_pipeline'], times['predicted'])}x); "
         f"{whole(times)}"
     )
     if "steps" in report:
         return show_steps(report["steps"], console)
     others = [(one["name"], one["predicted"], one["measured_step"] or 0) for one in report["beside"]]
-    if said := gain(others, times["predicted"]):
-        console.print(f"This plan was {said}", highlight=False)
+    if others:
+        told = Gain(others, times["predicted"], times["predicted_step"] or 0)
+        console.print(f"This plan was {told.text}", highlight=False)
     for line in report["conclusions"]:
         console.print(line, highlight=False)
 
 
 def whole(times: dict) -> str:
-    took = f"{times['measured_step'] / 1e6:.1f} ms (median of {times['steps']})"
+    took = f"{times['measured_step'] / 1e6:.1f} ms"
     if not times["predicted_step"]:
         return f"whole step, optimizer included: {took}"
     longer = ratio(times["measured_step"], times["predicted_step"])
@@ -215,7 +243,7 @@ MOST_STEPS = 12  # steps with their own plans to show
 
 
 def show_steps(rows: list[dict], console: Console) -> None:
-    """Shows the last few steps, and the means of all but the first, which warms up layers."""
+    """Shows the last few steps, and means of those that count."""
     shown = [
         [str(r["step"]), milliseconds(r["predicted"]), f"{above(r):.2%}", milliseconds(r["predicted_1f1b"] or 0),
          milliseconds(r["measured"]), ratio(r["measured"], r["predicted"]), milliseconds(r["planning"])]
@@ -236,7 +264,7 @@ def show_steps(rows: list[dict], console: Console) -> None:
         "planning",
     ]
     console.print(table(title, columns, shown))
-    later = rows[1:] or rows
+    later = rows[counted_steps(len(rows)) :]
     mean = {key: statistics.fmean(r[key] or 0 for r in later) for key in rows[0] if key != "step"}
     usual = mean["predicted_1f1b"]
     saved = (
@@ -259,11 +287,7 @@ def above(row: dict) -> float:
 
 def show_against(report: dict, folder: Path, console: Console) -> None:
     mine, other, ratios = report["step"], report["against"]["step"], report["against"]["ratios"]
-    names = {
-        "predicted": "predicted",
-        "measured_pipeline": "pipeline part of the last step",
-        "measured_step": "whole step, median",
-    }
+    names = {"predicted": "predicted", "measured_pipeline": "pipeline part", "measured_step": "whole step"}
     rows = [
         [
             name,

@@ -51,7 +51,7 @@ class MeasuredBlock(NamedTuple):
 @dataclass(frozen=True)
 class Measured:
     """`planned` and `measured`: nanoseconds. `overall`: how many times as long as planned the median device's
-    blocks took. `devices`: how many times as long as the median's; 1.0 within SAME."""
+    blocks took (of two, the faster one's). `devices`: how many times as long as the median's; 1.0 within SAME."""
 
     planned: dict[MeasuredBlock, float]
     measured: dict[MeasuredBlock, float]
@@ -60,7 +60,7 @@ class Measured:
 
     @classmethod
     def of(cls, ranks: list[RankTrace]) -> Measured:
-        return cls.of_rows(row for trace in ranks for row in _rows(trace))
+        return cls.of_rows(row for trace in ranks for row in block_rows(trace))
 
     @classmethod
     def of_rows(cls, rows: Iterable[tuple[MeasuredBlock, float, float]]) -> Measured:
@@ -82,12 +82,14 @@ class Measured:
     def conclusions(self, predicted: float, pipeline: float) -> Iterator[str]:
         """What the run shows about the plan, one line each. Nanoseconds of the pipeline's part of a step:
         predicted, and measured."""
+        two = len(self.devices) == 2
         if abs(self.overall - 1) > CHANGED:
-            yield f"Over the last steps, blocks took {self.overall:.2f} times as long as planned (median): profile again, or plan with the measured times (--measured)."
+            of = "on the faster of the two devices" if two else "on the median device"
+            yield f"Blocks took {self.overall:.2f} times as long as planned {of}: profile again, or plan with the measured times (--measured)."
         for device, by in sorted(self.devices.items()):
             if by > 1 + CHANGED:
                 yield (
-                    f"Device {device} was {by:.2f} times as slow as planned, relative to the median device: if it stays so, plan with the measured "
+                    f"Device {device} was {by:.2f} times as slow as planned, relative to the {'other' if two else 'median'} device: if it stays so, plan with the measured "
                     "times (--measured), which moves layers off it."
                 )
         took = max(self.overall * by for by in self.devices.values())
@@ -98,7 +100,8 @@ class Measured:
             )
 
 
-def _rows(trace: RankTrace) -> Iterator[tuple[MeasuredBlock, float, float]]:
+def block_rows(trace: RankTrace) -> Iterator[tuple[MeasuredBlock, float, float]]:
+    """(block, planned, measured): the mean of its micro-batches, measured the median of the last steps."""
     steady = {MeasuredBlock(trace.device, row.stage, row.action): row.median for row in trace.blocks}
     of_last = defaultdict[MeasuredBlock, list[TracedInstruction]](list)
     for i in trace.instructions:

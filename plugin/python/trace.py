@@ -83,7 +83,8 @@ class StepPlan(BaseModel):
 
 
 class SteadyBlock(BaseModel):
-    """The time of a stage's block in the last steps: nanoseconds, median and quartiles of the steps' means."""
+    """The time of a stage's block in the last steps: nanoseconds, median and quartiles of the steps' means. `end`:
+    when the last of a step ended, the median of the steps; 0 in older traces."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
     stage: Count
@@ -92,6 +93,7 @@ class SteadyBlock(BaseModel):
     low: Nanoseconds
     high: Nanoseconds
     steps: Count
+    end: Nanoseconds = 0
 
 
 class RankTrace(BaseModel):
@@ -119,6 +121,13 @@ class RankTrace(BaseModel):
     beside: Annotated[tuple[Compared, ...], Strict(False)] = ()
     step_plans: list[StepPlan] = []
     blocks: list[SteadyBlock] = []
+
+    @property
+    def pipeline(self) -> int:
+        """When this rank's blocks were done, from the step's begin: the median of the last steps where the trace has
+        it, else of the last step."""
+        steady = max((block.end for block in self.blocks), default=0)
+        return steady or max(i.end for i in self.instructions)
 
     @model_validator(mode="after")
     def _has_every_step(self):

@@ -1,5 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a plan gains, with the same names everywhere: your run now, 1F1B on the best stages, this plan."""
+"""What a plan gains, with the same names everywhere: your run now, 1F1B on the best stages, this plan.
+
+    told = Gain(program.beside, program.predicted, program.whole_step)
+    told.text                # "expected to be 1.33 times as fast as your run now: ..."
+    told.step, told.factor   # what a whole step is expected to take, and the factor by which that is scaled
+
+A profile says what layers take, and a step also waits for messages and runs the engine. Where a whole step of your
+run was measured, what is expected of the plan is scaled by measured / expected of your run.
+"""
 
 from collections.abc import Sequence
 
@@ -8,23 +16,64 @@ Beside = tuple[
 ]  # its name, what it is predicted to take, and a whole step as it ran (0: not known); nanoseconds
 
 
+WARM_UP = 2  # first steps of a run, which no figure counts
 KNOWN = 0.2  # by which a measured step may differ from what its layers add up to
+WORTH = 1.005  # a smaller gain is told as 1.00
 
 
-def gain(beside: Sequence[Beside], predicted: int) -> str:
-    """Of the first over `predicted`, this plan's; "" where there is nothing to compare with."""
-    if not beside or not predicted:
-        return ""
-    (name, time, measured), *more = beside
-    notes = [f"measured: {measured / 1e6:.1f} ms with the optimizer{_doubt(time, measured)}"] * bool(measured)
-    notes += [f"{other}: {takes / 1e6:.1f} ms" for other, takes, _ in more]
-    known = f" ({'; '.join(notes)})" if notes else ""
-    return f"expected to be {time / predicted:.2f} times as fast as {name}: {time / 1e6:.1f} -> {predicted / 1e6:.1f} ms a step{known}"
+class Gain:
+    """Of a plan over the first of `beside`. `predicted`, `whole_step`: nanoseconds of the plan's step, and with the
+    optimizer (0: not known)."""
+
+    def __init__(self, beside: Sequence[Beside], predicted: int, whole_step: int = 0):
+        self._beside, self._predicted = beside, predicted
+        optimizer = max(0, whole_step - predicted)  # about the same in your run
+        now, self.measured = beside[0][1:] if beside else (0, 0)
+        self._whole, self._now = predicted + optimizer, now + optimizer
+        self.factor = self.measured / self._now if self.measured and self._now else 1.0
+        self.step = self._whole * self.factor
+
+    @property
+    def is_worth_it(self) -> bool:
+        """Unless a step of your run, as measured, is as short as the plan's is expected to be."""
+        return not self.measured or self.measured >= WORTH * self.step
+
+    @property
+    def text(self) -> str:
+        if not self._beside or not self._predicted:
+            return f"expected to take {_ms(self._predicted)} ms a step{self._optimizer}"
+        name, now, _ = self._beside[0]
+        layers = f"{_ms(now)} -> {_ms(self._predicted)} ms"
+        notes = [f"{other}: {_ms(takes)} ms" for other, takes, _ in self._beside[1:]]
+        if not self.measured:
+            return f"expected to be {now / self._predicted:.2f} times as fast as {name}: {layers} a step{_in_brackets(notes)}{self._optimizer}"
+        times, steps, doubt = self._range()
+        notes.insert(0, f"layers alone: {layers}")
+        return (
+            f"expected to be {times} times as fast as {name}: measured {_ms(self.measured)} -> expected, scaled by {self.factor:.2f}, {steps} ms a step"
+            f"{doubt}{_in_brackets(notes)}"
+        )
+
+    def _range(self) -> tuple[str, str, str]:
+        """How many times as fast, milliseconds of a step, and what makes them doubtful."""
+        high, step = self.measured / self.step, _ms(self.step)
+        if self.factor > 1 + KNOWN and self._now > self._whole:
+            # The plan may shorten what is not layers as much as these, or not at all.
+            longest = self.measured - (self._now - self._whole)
+            low = self.measured / longest
+            if f"{low:.2f}" != f"{high:.2f}":
+                return f"{low:.2f} to {high:.2f}", f"{step} to {_ms(longest)}", ""
+        slow = self.factor < 1 - KNOWN
+        return f"{high:.2f}", step, ", as the layers took longer when they were measured" * slow
+
+    @property
+    def _optimizer(self) -> str:
+        return f"; {_ms(self._whole)} ms with the optimizer" if self._whole > self._predicted else ""
 
 
-def _doubt(predicted: int, measured: int) -> str:
-    """Where figures of layers say little of the run."""
-    off = measured / predicted if predicted else 1.0
-    if abs(off - 1) <= KNOWN:
-        return ""
-    return f", {off:.2f} times what its layers add up to, so expect another gain"
+def _in_brackets(notes: list[str]) -> str:
+    return f" ({'; '.join(notes)})" if notes else ""
+
+
+def _ms(nanoseconds: float) -> str:
+    return f"{nanoseconds / 1e6:.1f}"

@@ -97,7 +97,7 @@ def _both_ways(model: Model, folder: Path) -> dict:
 
 
 def _auto(model: Model, folder: Path) -> dict:
-    return {"auto": True, "search": {"time_limit": 2}, "timeout_s": TIMEOUT_S}
+    return {"auto": True, "fallback": False, "search": {"time_limit": 2}, "timeout_s": TIMEOUT_S}
 
 
 def _profiled(model: Model, folder: Path) -> dict:

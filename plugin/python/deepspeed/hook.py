@@ -254,6 +254,11 @@ def _checked_load(original):
                 if (first := vars(engine).get("_ostinato_first")) is not None:
                     with first.loads(load_dir, tag):
                         return original(engine, *given, **kwargs)
+                if vars(engine).get(checkpoint.ALONE):
+                    from .save import optimizer_state
+
+                    with optimizer_state.loading_alone(engine, load_dir, tag):
+                        return original(engine, *given, **kwargs)
                 checkpoint.check_alone(load_dir, tag, engine.module.parts)
         return original(engine, *given, **kwargs)
 
@@ -266,7 +271,9 @@ def _plain_init(original, pipeline):
         if not isinstance(engine, pipeline) and _section_given(kwargs) is not None:
             _speak_last()
             raise OstinatoError(
-                f'the "{SECTION}" section needs a deepspeed.pipe.PipelineModule, which this model is not'
+                f'the "{SECTION}" section needs a deepspeed.pipe.PipelineModule, which this model is not, and a loop that calls '
+                "engine.train_batch(): transformers' Trainer and Accelerate have none (ostinato.hf.layers() makes a PipelineModule's layers of a "
+                "model of transformers)"
             )
         return original(engine, *args, **kwargs)
 

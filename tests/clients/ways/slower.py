@@ -13,7 +13,7 @@ starts.write_text("x" * number)
 
 class Slower(Block):
     def forward(self, x):
-        time.sleep(0.03 if number == 2 else 0)
+        time.sleep(0.03 if number == 2 else 0.002)
         return super().forward(x)
 
 

@@ -458,6 +458,23 @@ def test_the_norm_of_all_gradients_may_round():
     assert not compare(a, b).equal and "beyond rounding: gradient norm by 0.1" in compare(a, b).sentence()
 
 
+def test_layers_without_tensors_and_tied_ones_are_told_apart():
+    """Layers 0 and 3 are tied, so that their tensor has the first one's number; 2, and of the second model 1 and 2, have no tensor."""
+    a, b = records(l0=NOISE, l1=NOISE), records(l0=NOISE)
+    keys = ["embedding", None, None, "embedding"]
+    assert (
+        compare(a, a, keys)
+        .sentence()
+        .endswith("of 3 layers equal DeepSpeed's 1F1B bit for bit (layer 2 has no parameter or buffer)")
+    )
+    assert (
+        compare(b, b, keys)
+        .sentence()
+        .endswith("of 2 layers equal DeepSpeed's 1F1B bit for bit (layers 1, 2 have no parameter or buffer)")
+    )
+    assert compare(a, a, [None, None]).sentence().endswith("of 2 layers equal DeepSpeed's 1F1B bit for bit")
+
+
 def unsteady(by: float, layer: int = 0) -> list[Difference]:
     return [Difference(1, "gradients", f"l{layer}", layer, by, rounding=False)]
 

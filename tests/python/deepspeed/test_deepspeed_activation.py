@@ -171,5 +171,8 @@ def test_models_without_a_pipeline():
     )
     out, _ = python("-c", script, *Path(__file__).parents[:2], MASTER_PORT="0")
     refused, made = json.loads(out.splitlines()[-1])
-    assert "needs a deepspeed.pipe.PipelineModule" in refused["error"]
+    assert (
+        "needs a deepspeed.pipe.PipelineModule" in refused["error"]
+        and "ostinato.hf.layers()" in refused["error"]
+    )
     assert made["kind"] == "deepspeed.runtime.engine.DeepSpeedEngine"

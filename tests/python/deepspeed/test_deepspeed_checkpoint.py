@@ -12,6 +12,7 @@ import pytest
 import torch
 from ostinato.deepspeed.errors import OstinatoError
 from ostinato.deepspeed.save.seal import unsealed
+from ostinato.deepspeed.section import verdict
 from ostinato.groups import everyones
 from support import training
 from support.models import LAYERS
@@ -82,6 +83,18 @@ def test_same_partition(world2, plans, saved, config, first):
     for rank, result in enumerate(world2.run(load, reader, folder)):
         assert result["losses"] == expected[rank]
         assert (result["note"], result["steps"]) == ("kept", 3)
+
+
+@pytest.mark.parametrize("config", everyday([{}, ZERO_1], ZERO_1), ids=["zero0", "zero1"])
+def test_after_a_plan_that_a_run_has_given_up(world2, plans, saved, tmp_path, config):
+    """A run that keeps DeepSpeed's own schedule goes on from what an earlier one has saved under the plan."""
+    options = under(Options(config=config, tied=True), plans["wave"])
+    folder, expected = saved(world2, options, save)
+    out = shutil.copytree(Path(plans["wave"]).parent, tmp_path / "out")
+    verdict.leave(out / "plan.json", verdict.OWN, "it was slower")
+    section = {"auto": True, "fallback": True, "output": str(out)}
+    for rank, result in enumerate(world2.run(load, replace(options, section=section), folder)):
+        assert result["losses"] == pytest.approx(expected[rank], rel=1e-5) and result["steps"] == 3
 
 
 @pytest.mark.parametrize("config", everyday([{}, ZERO_1], ZERO_1), ids=["zero0", "zero1"])

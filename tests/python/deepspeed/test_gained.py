@@ -3,8 +3,9 @@
 
 import pytest
 from ostinato.deepspeed.tell import gained
-from ostinato.deepspeed.tell.gained import Gained
+from ostinato.deepspeed.tell.gained import Expected, Gained
 
+HALF = Expected(0.5)
 BEFORE = [1.00, 1.01, 1.02, 1.03, 1.04]
 
 
@@ -17,11 +18,17 @@ def said(monkeypatch):
     return lines
 
 
-def run(seconds: list[float], before=BEFORE, warm_up=2, fall_back=None, stays="") -> list[str]:
+def run(
+    seconds: list[float], before=BEFORE, warm_up=2, fall_back=None, stays="", expected=HALF, follows=""
+) -> list[str]:
     """Why it was to fall back, if it was."""
     asked: list[str] = []
     one = Gained(
-        before, warm_up, (lambda why: asked.append(why) or fall_back) if fall_back is not None else None
+        before,
+        expected,
+        warm_up,
+        (lambda why: asked.append(why) or fall_back) if fall_back is not None else None,
+        lambda why: follows,
     )
     if stays:
         one.stay(stays)
@@ -86,5 +93,30 @@ def test_with_what_an_earlier_run_measured(said):
     assert "slower than your run when the plan was found: 1000.0 -> 1100.0 ms a step (1 step; now" in said[0]
 
 
-def test_without_anything_before_nothing_is_timed():
-    assert Gained([], 2, None).over
+def test_a_slower_plan_that_stays_says_what_the_next_start_does(said):
+    run([9.0, 9.0] + [1.1] * 20, before=[1.0], follows="the next start measures again")
+    assert said[0].endswith(", unless the machine is busier now; the next start measures again")
+
+
+@pytest.mark.parametrize(
+    ("takes", "noticed"), [(0.5, ""), (0.59, ""), (0.61, "1.22 times as long"), (0.3, "0.60 times as long")]
+)
+def test_a_plan_that_was_found_on_a_busier_or_idler_machine(said, takes, noticed):
+    run([9.0, 9.0] + [takes] * 20, before=[1.0])
+    assert said[0].endswith("measure again to know what the plan gains") == bool(noticed)
+    assert said[0].startswith(
+        f"a step takes {noticed} as the plan expects: expected 500.0 ms -> " if noticed else "this plan is "
+    )
+
+
+@pytest.mark.parametrize("how", ["", " without the optimizer"])
+def test_without_anything_before_the_plan_is_compared_with_what_it_expects(said, how):
+    run([9.0, 9.0] + [0.55] * 25, before=[], expected=Expected(0.5, how))
+    assert said == [
+        f"a step takes 1.10 times as long as the plan expects: expected 500.0 ms{how} -> measured 550.0 ms a step (quartiles 550.0 to 550.0, 20 "
+        "steps)"
+    ]
+
+
+def test_with_nothing_to_compare_with_nothing_is_timed():
+    assert Gained([], Expected(0.0), 2).over

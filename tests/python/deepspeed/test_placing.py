@@ -8,15 +8,16 @@ import json
 import os
 import random
 import re
+import shutil
 import sys
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from ostinato.deepspeed import hook
 from ostinato.deepspeed.errors import OstinatoError
-from ostinato.deepspeed.section import VARIABLE
+from ostinato.deepspeed.section import VARIABLE, verdict
 from ostinato.deepspeed.start.second_start import NeedsNewStart
 from support import training
 from support.models import LAYERS
@@ -249,6 +250,52 @@ def test_a_plan_in_output_is_found_where_the_section_comes_late(world2, plans):
     assert ours[0]["kind"] == "PlanEngine" and not (Path(plans["stock"]).parent / "profile.json").exists()
 
 
+def said_in_the_first_start(options: Options) -> tuple[str, str]:
+    """And the kind of its engine; "": it would start again."""
+    printed, kind = io.StringIO(), ""
+    with redirect_stdout(printed), suppress(NeedsNewStart):
+        engine = training.make_engine(options)
+        engine.train_batch(data_of(engine))
+        kind = type(engine).__name__
+    return printed.getvalue(), kind
+
+
+def test_a_plan_that_a_run_has_given_up_is_not_used(world2, plans, tmp_path):
+    """Unless it is to run anyway."""
+    out = shutil.copytree(Path(plans["stock"]).parent, tmp_path / "out")
+    verdict.leave(out / "plan.json", verdict.OWN, "it was slower")
+    options = replace(BASE, section={"auto": True, "fallback": True, "output": str(out)})
+    why = f"ostinato: the plan in {out} is not used (it was slower); the run goes on under DeepSpeed's own schedule: delete verdict.json there"
+    said, kind = world2.run(said_in_the_first_start, options)[0]
+    assert why in said and kind == "PipelineEngine" and "ostinato: running" not in said
+    options.section["fallback"] = False
+    said, kind = world2.run(said_in_the_first_start, options)[0]
+    assert "not used" not in said and "ostinato: plan " in said
+
+
+def test_after_a_plan_that_was_slower_than_in_an_earlier_run_the_next_one_measures(world2, plans, tmp_path):
+    out = shutil.copytree(Path(plans["stock"]).parent, tmp_path / "out")
+    verdict.leave(out / "plan.json", verdict.MEASURE, "it was slower")
+    section = {"auto": True, "fallback": True, "output": str(out), "search": {"time_limit": 1}}
+    said, kind = world2.run(said_in_the_first_start, replace(BASE, section=section))[0]
+    assert "is not used (it was slower); measuring again" in said and "running the first step under" in said
+    assert kind == "" and (out / "profile.json").is_file()
+
+
+def test_a_verdict_is_on_one_plan(tmp_path):
+    plan = tmp_path / "plan.json"
+    verdict.leave(plan, verdict.OWN, "there is none")
+    assert verdict.found(plan) is None and not (tmp_path / verdict.VERDICT).exists()
+    plan.write_text("a")
+    verdict.leave(plan, verdict.OWN, "it was slower")
+    assert verdict.found(plan) == (verdict.OWN, "it was slower")
+    plan.write_text("another")
+    assert verdict.found(plan) is None
+    for text in ("", "{}", "[]", '{"plan_sha256": 1, "then": 2}'):
+        (tmp_path / verdict.VERDICT).write_text(text)
+        assert verdict.found(plan) is None
+
+
 class Remembering(training.models.Block):
     """Shares what it counts with every layer of its process, where nobody looks for it."""
 
@@ -321,7 +368,7 @@ def test_1f1b_is_its_own_control(world2, plans):
     )
     said = r"ostinato: measured: step 1: loss, gradients, weights and buffers of 7 layers equal DeepSpeed's 1F1B as far as it repeats itself(?: \(first in step 1, .*\))?; "
     # Whether the loss is among what differs is chance.
-    itself = r"DeepSpeed's 1F1B does not repeat itself here: (?:loss by \S+, )?gradient of layer \d \(\S+\) by \S+, and \d+ more layers\n"
+    itself = r"DeepSpeed's 1F1B does not repeat itself here: (?:loss by \S+, )?gradient of layer \d \(\S+\) by \S+, and \d+ more layers \(layer 4 has no parameter or buffer\)\n"
     assert re.search(said + itself, ours[0]["said"]), ours[0]
 
 

@@ -68,7 +68,14 @@ class Options:
         }
         if not self.own_optimizer and self.optimizer is not None:
             made["optimizer"] = {"type": self.optimizer, "params": parameters}
-        return made | ({"ostinato": self.section} if self.section is not None else {})
+        return made | ({"ostinato": in_any_case(self.section)} if self.section is not None else {})
+
+
+def in_any_case(section):
+    """Under "auto" the plan runs, whether or not a tiny model gains from it on this machine."""
+    if isinstance(section, dict) and section.get("auto"):
+        return {"fallback": False} | section
+    return section
 
 
 def make_model(options: Options):
@@ -84,7 +91,7 @@ def known(section):
     from ostinato.deepspeed.section import VARIABLE
 
     if isinstance(section, dict):
-        os.environ[VARIABLE] = json.dumps(section)
+        os.environ[VARIABLE] = json.dumps(in_any_case(section))
     elif isinstance(section, str) and os.path.isfile(section):
         os.environ[VARIABLE] = section
     try:

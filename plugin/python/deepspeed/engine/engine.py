@@ -224,13 +224,15 @@ class PlanEngine(PlanData, BatchSize):
             loss = super().train_batch(
                 *[data_iter][: data_iter is not None]
             )  # a subclass may take no argument
-        if run.trace is not None:
-            run.trace.step(time.perf_counter() - begin, run.executor)
-        if run.adapt is not None:
-            run.adapt.step(run.program, run.executor, self.global_steps)
         if run.gained is not None and not run.gained.over:
             get_accelerator().synchronize()
-            run.gained.step(time.perf_counter() - begin)
+        seconds = time.perf_counter() - begin
+        if run.trace is not None:
+            run.trace.step(seconds, run.executor)
+        if run.adapt is not None:
+            run.adapt.step(run.program, run.executor, self.global_steps)
+        if run.gained is not None:
+            run.gained.step(seconds)
         if self._steps_here == 1:
             self._tell_what_ran_whole()
             self._tell_of_first_step()

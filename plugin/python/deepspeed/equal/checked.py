@@ -84,7 +84,8 @@ class Recorder:
                 engine.optimizer.zero_grad()
                 run()
                 seen.append(self._of_passes())
-        self._itself = compare(*(self._records([step], []) for step in seen)).differences
+        once, again = (self._records([step], []) for step in seen)
+        self._itself = compare(once, again).differences
 
     def _of_passes(self) -> Step:
         """Prints of what forwards and backwards have left on this rank."""

@@ -2,6 +2,7 @@
 """Compares the first steps under a plan with those that DeepSpeed's own 1F1B ran in the first start
 ("check")."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from ..tell.announce import say
@@ -30,14 +31,17 @@ def compare_with(engine: Engine, first: str, require: bool, unsaid: list[str]) -
         loss = train(*args, **kwargs)
         left -= 1
         if left == 0:
-            _tell(theirs, recorder.all(), require, unsaid)
+            keys = [getattr(spec, "key", None) for spec in engine.module._layer_specs]
+            _tell(theirs, recorder.all(), require, unsaid, keys)
         return loss
 
     vars(engine)["train_batch"] = train_batch
 
 
-def _tell(theirs: Records, ours: Records, require: bool, unsaid: list[str]) -> None:
-    told = compare(theirs, ours)
+def _tell(
+    theirs: Records, ours: Records, require: bool, unsaid: list[str], keys: Sequence[str | None] = ()
+) -> None:
+    told = compare(theirs, ours, keys)
     for why in unsaid if not told.equal else []:
         say(why)
     if require and not told.within_rounding:

@@ -148,7 +148,8 @@ def same(first: Print | None, second: Print | None) -> bool:
 
 @dataclass(frozen=True)
 class Comparison:
-    """`differences`: in the order of steps, KINDS and layers; `kinds`: those that were compared."""
+    """`differences`: in the order of steps, KINDS and layers; `kinds`: those that were compared; `empty`: layers
+    without a tensor to compare."""
 
     steps: int
     layers: int
@@ -157,6 +158,7 @@ class Comparison:
     left_out: int
     unseen: str
     itself: Sequence[Difference] = ()  # between two runs of 1F1B, the largest first
+    empty: Sequence[int] = ()
 
     @property
     def equal(self) -> bool:
@@ -170,6 +172,10 @@ class Comparison:
     def sentence(self) -> str:
         notes = [f"gradients not compared: {self.unseen} does not show them"] * bool(self.unseen)
         notes += [f"not compared: {counted(self.left_out, 'tensor')} split over ranks"] * bool(self.left_out)
+        if self.empty:
+            several = len(self.empty) > 1
+            which = f"layer{'s'[:several]} {', '.join(map(str, self.empty))}"
+            notes.append(f"{which} {'have' if several else 'has'} no parameter or buffer")
         itself = f"; {STOCK} does not repeat itself here: {_listed(self.itself)}" if self.itself else ""
         return " (".join([self._told() + itself, *["; ".join(notes) + ")"] * bool(notes)])
 
@@ -207,8 +213,8 @@ def _listed(differences: Sequence[Difference]) -> str:
     return ", ".join(map(str, told)) + (f", and {more} more layer{'s'[: more > 1]}" if more > 0 else "")
 
 
-def compare(first: Records, second: Records) -> Comparison:
-    """`first`: DeepSpeed's own. O(tensors)."""
+def compare(first: Records, second: Records, keys: Sequence[str | None] = ()) -> Comparison:
+    """`first`: DeepSpeed's own. `keys`: of the model's layers, by which some are tied: these share tensors. O(tensors)."""
     left_out, unseen = {*first.left_out, *second.left_out}, first.unseen or second.unseen
     layers = first.layers | second.layers
     compared = (name for name in sorted(layers, key=layers.__getitem__) if name.split("@")[0] not in left_out)
@@ -229,11 +235,13 @@ def compare(first: Records, second: Records) -> Comparison:
         for name in names
         if not same(a[kind].get(name), b[kind].get(name))
     ]
-    layers_compared = len({layers[name] for name in names[1:]})
+    held = {layers[name] for name in names[1:]}
+    held |= {at for at, key in enumerate(keys) if key is not None and keys.index(key) in held}
+    empty = [] if left_out else [at for at in range(len(keys)) if at not in held]
     itself = sorted(
         first.itself, key=lambda d: (d.rounding and d.by > bound(eps), -d.by)
     )  # gradients that are only rounding come last
-    return Comparison(len(steps), layers_compared, kinds, found, len(left_out), unseen, itself)
+    return Comparison(len(steps), len(held), kinds, found, len(left_out), unseen, itself, empty)
 
 
 def _of_later_module(name: str) -> bool:

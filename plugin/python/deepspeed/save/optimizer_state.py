@@ -21,7 +21,7 @@ files written with "elastic_checkpoint".
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -29,7 +29,7 @@ from ostinato.groups import everyones
 
 from ..errors import OstinatoError
 from ..upstream import Engine
-from .checkpoint import Names, Saved
+from .checkpoint import Names, Saved, found, held_alone
 from .layer_files import layers_here
 from .optimizer_files import (
     APART,
@@ -69,6 +69,12 @@ def _groups(optimizer) -> list[list[torch.nn.Parameter]]:
     return next((groups for groups in kinds if groups is not None), None) or [
         group["params"] for group in optimizer.param_groups
     ]
+
+
+def loading_alone(engine: Engine, load_dir: str, tag: str | None) -> AbstractContextManager[None]:
+    """The same for an engine of DeepSpeed with its own partition. Raises OstinatoError where it could not load."""
+    parts = engine.module.parts
+    return loading(engine, found(load_dir, tag, held_alone(parts), parts, engine.mp_world_size))
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from ostinato.files import Diagnostic
 from ostinato.restrictions import Restriction
 from torch.distributed.distributed_c10d import _get_default_store
 
+from . import verdict
 from .config import Paths, Search, Section
 from ..errors import OstinatoError
 
@@ -130,7 +131,7 @@ def _kept(section: Section, paths: Paths, devices: int) -> dict[str, str]:
     if paths.placement is not None:
         found = _of_placement(section.search or Search(), paths.placement, Size(devices, 1))
         return {PLAN: found.text, PLACEMENT: found.placement.text}
-    if not _has_kept(paths) or _devices_of_kept(paths) != devices:
+    if not _has_kept(paths) or _devices_of_kept(paths) != devices or verdict_on_kept(section, paths, devices):
         return {}
     assert paths.output is not None
     return {name: (paths.output / name).read_text() for name in FILES} | _kept_costs(section, paths.output)
@@ -196,6 +197,14 @@ def _devices_of_kept(paths: Paths) -> int:
         return len(Placement.from_file(paths.output / PLACEMENT).devices)
     except Error as error:
         raise OstinatoError(f'"output": {error}') from None
+
+
+def verdict_on_kept(section: Section, paths: Paths, devices: int) -> tuple[str, str] | None:
+    """On rank 0: why no run is to use the plan in "output", and what it does instead (verdict)."""
+    if not section.falls_back or not _has_kept(paths) or _devices_of_kept(paths) != devices:
+        return None
+    assert paths.output is not None
+    return verdict.found(paths.output / PLAN)
 
 
 def profile_for(paths: Paths, devices: int) -> Path | None:

@@ -14,7 +14,7 @@ import time
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from functools import partial
+from functools import partial, wraps
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -63,6 +63,12 @@ STEPS, LEAST_STEPS, ENOUGH_S = (
 )  # DeepSpeed's own steps that are timed: fewer where they take long
 UPDATES = (schedule.ReduceGrads, schedule.ReduceTiedGrads, schedule.OptimizerStep)
 
+FROZEN_INPUTS = (
+    "ostinato: this is DeepSpeed's own step. Re-entrant activation checkpointing (the default) passes no gradient to a layer whose inputs need none, as "
+    'after a frozen layer or at the first one: set "pipeline": {"use_reentrant": false} in the configuration (gradient_checkpointing_enable() of '
+    'transformers: {"use_reentrant": False}), or let the inputs need one (enable_input_require_grads())'
+)
+
 # (prepared, model, configuration, class of the engine): puts a plan into `prepared`, on every rank
 Search = Callable[[Prepared, Model, Config, type], None]
 
@@ -89,6 +95,29 @@ def _refuse_idle(kwargs: dict) -> None:
         )
 
 
+def tell_of_frozen_inputs(train_batch: Callable) -> Callable:
+    """Adds a hint where re-entrant activation checkpointing has cut the backward: torch only warns that none of the
+    inputs need a gradient, and its error names no cause."""
+
+    @wraps(train_batch)
+    def told(first: "FirstPass", *args: Any, **kwargs: Any) -> Any:
+        try:
+            return train_batch(first, *args, **kwargs)
+        except RuntimeError as error:
+            if "does not require grad" in str(error) and _checkpoints(first._engine.module):
+                error.add_note(FROZEN_INPUTS)
+            raise
+
+    return told
+
+
+def _checkpoints(model: Model) -> bool:
+    """Whether DeepSpeed does, or a layer of transformers."""
+    return model.activation_checkpoint_interval > 0 or any(
+        getattr(module, "gradient_checkpointing", False) for module in model.modules()
+    )
+
+
 class FirstPass:
     """Of one engine: replaces its train_batch() until the last of these steps is over."""
 
@@ -113,6 +142,7 @@ class FirstPass:
             )
             print(f"ostinato: running the first {steps} under DeepSpeed's own 1F1B; then {then}", flush=True)
 
+    @tell_of_frozen_inputs
     def train_batch(self, *args, **kwargs):
         self._reading = self._left == 1
         loss = self._train(*args, **kwargs)
@@ -135,17 +165,13 @@ class FirstPass:
         the second start could not load it."""
         self._loaded.append((load_dir, tag))
         self._refuse_loaded()
-        return optimizer_state.loading(
-            self._engine, self._found(load_dir, tag, checkpoint.held_alone(self._engine.module.parts))
-        )
+        return optimizer_state.loading_alone(self._engine, load_dir, tag)
 
     def _refuse_loaded(self) -> None:
         if self._prepared.program is not None:
             for load_dir, tag in self._loaded:
-                self._found(load_dir, tag, checkpoint.held_by(plans.stages_of(self._prepared.program)))
-
-    def _found(self, load_dir: str, tag: str | None, now: dict[str, Any]) -> checkpoint.Saved | None:
-        return checkpoint.found(load_dir, tag, now, self._engine.module.parts, self._engine.mp_world_size)
+                held, engine = checkpoint.held_by(plans.stages_of(self._prepared.program)), self._engine
+                checkpoint.found(load_dir, tag, held, engine.module.parts, engine.mp_world_size)
 
     def _end(self) -> None:
         self._unfinished.detach()

@@ -6,6 +6,7 @@ measured(prepared)              # in the second: what DeepSpeed's 1F1B computed 
 for_another(prepared)           # in the second: whether the plan is for another engine of the process
 before(prepared)                # in the second: seconds of steps of DeepSpeed's own engine in the first; []: not known
 fall_back(prepared, why)        # in the second: the plan is slower, and all ranks start once more without it
+judge(prepared, then, why)      # in the second: for the next start, where the plan is slower and stays
 move(prepared, files, moved)    # under a plan: all ranks start once more, with a new plan (adapt)
 moved(prepared)                 # in a start after a move: what it follows
 goes_without()                  # in a later start: why it must run under DeepSpeed's own schedule
@@ -15,7 +16,6 @@ import json
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -24,11 +24,11 @@ from ostinato.files import write_text
 from ostinato.ranks import again
 from ostinato.groups import everyones
 
-from ..tell.announce import say
+from ..tell.announce import gain_of, say
 from ..engine.adapt import Moved
 from ..errors import OstinatoError, Unsupported
 from ..place.placing import Prepared
-from ..section import LEFT, VARIABLE
+from ..section import LEFT, VARIABLE, verdict
 from ..section.search import FILES, PLAN
 
 RECORDS = "first.json"  # records of the steps that DeepSpeed's 1F1B ran
@@ -36,7 +36,6 @@ ENGINE = "engine.txt"  # the engine of the process that has the plan
 BEFORE = "before.json"  # seconds of 1F1B's steps
 WITHOUT = "without.txt"
 MOVED = "moved.json"
-SLOWER = "slower-plan.json"  # new name of a plan in "output" that was slower, so that no run uses it
 
 
 class NeedsNewStart(OstinatoError):
@@ -59,9 +58,13 @@ def begin(prepared: Prepared, records: str = "", seconds: Sequence[float] = ()) 
     files |= {BEFORE: json.dumps(list(seconds))} if seconds else {}
     files[LEFT] = asked.model_dump_json(exclude_unset=True)
     where = _kept(files, paths.output) if asked.searches and dist.get_rank() == 0 else ""
+    no_gain = _no_gain(prepared)
+    follows = judge(prepared, verdict.OWN, no_gain) if no_gain else ""
     if asked.auto == "measure":
-        say(f"the plan is in {where}: the next start runs it")
+        say(f"the plan is in {where}: {f'{no_gain}; {follows}' if follows else 'the next start runs it'}")
         sys.exit(0)
+    if no_gain:
+        _stay(prepared, no_gain)
     if why := again.why_not_again():
         named = where or str(paths.plan)
         raise NeedsNewStart(
@@ -75,6 +78,32 @@ def begin(prepared: Prepared, records: str = "", seconds: Sequence[float] = ()) 
     lost = '; without "output", the next run measures again' if asked.auto and not paths.output else ""
     say(f"all ranks start again, once, to build their layers where the plan places them{kept}{lost}")
     again.begin_again(files, asked.timeout_s)
+
+
+def _no_gain(prepared: Prepared) -> str:
+    """Why no rank needs to run the plan: DeepSpeed's own step, as measured in this start, is as short as the plan's
+    is expected to be; else ""."""
+    asked, program = prepared.checked()[0], prepared.program
+    if not asked.auto or not asked.falls_back or asked.adapt is not None or program is None:
+        return ""
+    gain = gain_of(program)
+    if gain.is_worth_it:
+        return ""
+    return (
+        f"DeepSpeed's own step takes {gain.measured / 1e6:.1f} ms, measured, and the plan's {gain.step / 1e6:.1f} ms, expected and "
+        f"scaled by {gain.factor:.2f}"
+    )
+
+
+def _stay(prepared: Prepared, why: str) -> NoReturn:
+    """All ranks start again under DeepSpeed's own schedule, as measuring has changed weights and engine."""
+    if cannot := again.why_not_again():
+        raise NeedsNewStart(
+            f"{why}: DeepSpeed's own schedule stays, but this process has measured and cannot replace itself ({cannot}): start it again without "
+            'the "ostinato" section',
+            {WITHOUT: why},
+        )
+    again.begin_again({WITHOUT: f'{why} ("fallback": false runs the plan)'}, prepared.checked()[0].timeout_s)
 
 
 def begin_without(prepared: Prepared, error: Unsupported) -> NoReturn:
@@ -95,10 +124,19 @@ def fall_back(prepared: Prepared, why: str) -> str:
         return cannot
     asked, paths = prepared.checked()
     say(f'{why}; all ranks start again under DeepSpeed\'s own schedule ("fallback": false keeps the plan)')
-    if asked.auto and paths.output is not None and dist.get_rank() == 0:
-        with suppress(OSError):
-            (paths.output / PLAN).replace(paths.output / SLOWER)
+    judge(prepared, verdict.OWN, why)
     again.begin_again({WITHOUT: why}, asked.timeout_s, further=True)
+
+
+def judge(prepared: Prepared, then: str, why: str) -> str:
+    """Leaves a verdict on the plan in "output" for the next start; returns in words what that does, "" where it
+    heeds no verdict."""
+    asked, paths = prepared.checked()
+    if not asked.auto or asked.check or not asked.falls_back or paths.output is None:
+        return ""
+    if dist.get_rank() == 0:
+        verdict.leave(paths.output / PLAN, then, why)
+    return f"the next start {'measures again' if then == verdict.MEASURE else f'runs {then}'}"
 
 
 def move(prepared: Prepared, files: Mapping[str, str], moved: Moved) -> str:

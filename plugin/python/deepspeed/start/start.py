@@ -14,6 +14,7 @@ from itertools import chain, count
 
 import torch.distributed as dist
 from ostinato.ranks import again, cores
+from ostinato.gain import WARM_UP
 from ostinato.groups import everyones
 from ostinato.ranks.last_words import speak_last
 from ostinato.ranks.starting import starting
@@ -21,10 +22,10 @@ from pydantic import BaseModel
 
 from . import first_pass, second_start
 from ..place import model_identity
-from ..save import universal
-from ..section import plans
-from ..tell.announce import ends, expected, line, places, say
-from ..tell.gained import Gained
+from ..save import checkpoint, universal
+from ..section import plans, verdict
+from ..tell.announce import ends, expected, gain_of, line, places, say
+from ..tell.gained import Expected, Gained
 from ..section.config import Search as SearchOptions, Section, check_outputs, parse_section, resolve
 from ..engine.adapt import Adapt
 from ..engine.engine import PlanEngine, become
@@ -47,7 +48,7 @@ from ..section.refusals import (
 )
 from ..section.refused_keys import untried_keys, whole_messages
 from ..engine.run import Run
-from ..section.search import Size, profile_for, shared_plan, texts_of
+from ..section.search import Size, profile_for, shared_plan, texts_of, verdict_on_kept
 from ..data.sizes import size_function
 from ..upstream import Config, Engine, Model
 
@@ -65,8 +66,6 @@ COLLECTIVE = (
     "gradient_predivide_factor",
 )
 
-WARM_UP = 2  # first steps of a plan, which are not compared with those before
-
 ALONE = "the run goes on under DeepSpeed's own schedule"
 
 _engines = count(1)  # of this process; both starts make the same ones
@@ -81,7 +80,7 @@ def start(engine: Engine, original_init, section: dict, file: str | None, args: 
         say(said)
     if why := second_start.goes_without():
         say(f"{why}; {ALONE}", newlines=True)
-        return original_init(engine, *args, **kwargs)
+        return _alone(engine, original_init, args, kwargs)
     prepared = _prepare(section, file, model, config)
     if (
         prepared.section is not None
@@ -113,6 +112,8 @@ def _make(engine: Engine, original_init, prepared: Prepared, args: tuple, kwargs
     refuse_passes(type(engine))
     first = again.left_by_first() is None and placed_of(model) is None
     if first and asked.auto and paths.output is not None and not asked.check:
+        if _stays_without(prepared, model):
+            return _alone(engine, original_init, args, kwargs)
         # The section was not known when the model was made, or the plan is for a different number of ranks.
         if not take_kept(prepared, model):
             _search_for_these_ranks(prepared, model, config, type(engine))
@@ -124,6 +125,20 @@ def _make(engine: Engine, original_init, prepared: Prepared, args: tuple, kwargs
         return first_pass.begin(engine, original_init, prepared, search, args, kwargs)
     placed = placed_of(model) or _place_late(prepared, model)
     _install(engine, original_init, placed, prepared, args, kwargs)
+
+
+def _stays_without(prepared: Prepared, model: Model) -> bool:
+    """Whether an earlier run has found out that its plan gains nothing. All ranks must call it."""
+    asked, paths = prepared.checked()
+    devices = model.topology().get_dim("pipe")
+    told = everyones(verdict_on_kept(asked, paths, devices) if dist.get_rank() == 0 else None)[0]
+    if told is None:
+        return False
+    then, why = told
+    instead = f"{ALONE}: delete {verdict.VERDICT} there to run the plan, or the folder to measure again"
+    stays = then == verdict.OWN
+    say(f"the plan in {paths.output} is not used ({why}); {instead if stays else 'measuring again'}")
+    return stays
 
 
 def _search_for_these_ranks(prepared: Prepared, model: Model, config: Config, engine: type) -> None:
@@ -156,6 +171,12 @@ def _tell_untried_version() -> None:
         say(said)
 
 
+def _alone(engine: Engine, original_init, args: tuple, kwargs: dict) -> None:
+    """DeepSpeed's own engine, which loads the optimizer state of any placement: an earlier run may have had a plan."""
+    vars(engine)[checkpoint.ALONE] = True
+    original_init(engine, *args, **kwargs)
+
+
 def _without_plan(
     error: Unsupported, engine: Engine, original_init, prepared: Prepared, args: tuple, kwargs: dict
 ) -> None:
@@ -166,7 +187,7 @@ def _without_plan(
     if placed_of(kwargs["model"]) is not None:
         second_start.begin_without(prepared, error)
     say(f"{error}; {ALONE}", newlines=True)
-    original_init(engine, *args, **kwargs)
+    _alone(engine, original_init, args, kwargs)
 
 
 def _install(
@@ -237,12 +258,14 @@ def _gained(prepared: Prepared, model: Model) -> Gained | None:
     assert program is not None
     if asked.sizes or model.dynamic_shape or not plans.trains(program):
         return None
-    here = second_start.before(prepared)
-    before = here or [measured / 1e9 for _, _, measured in program.beside if measured]
+    here, gain = second_start.before(prepared), gain_of(program)
+    before = here or [gain.measured / 1e9] * bool(gain.measured)
     return Gained(
         before,
+        Expected(gain.step / 1e9, "" if program.whole_step else " without the optimizer"),
         max(WARM_UP, asked.checks),
         partial(second_start.fall_back, prepared) if here and asked.falls_back else None,
+        partial(second_start.judge, prepared, verdict.OWN if here else verdict.MEASURE),
     )
 
 

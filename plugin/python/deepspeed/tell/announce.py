@@ -3,7 +3,7 @@
 
 import torch.distributed as dist
 from ostinato.errors import printable
-from ostinato.gain import gain
+from ostinato.gain import Gain
 from ostinato.ranks.presence import ranks_in_words
 
 from ..randomness.draws import BACKWARD, LAYERS
@@ -155,14 +155,11 @@ def line(program, sized: bool = False) -> str:
         return f"{what}requests: predicted {program.predicted / 1e6:.3f} ms; forwards only, for eval_batch(): train_batch() is refused"
     if sized:
         return f"{what}micro-batches a step; each step gets a plan for its sizes"
-    gained = (
-        gain(program.beside, program.predicted) or f"expected to take {program.predicted / 1e6:.1f} ms a step"
-    )
-    return f"{what}micro-batches: {gained}{optimizer(program)}"
+    return f"{what}micro-batches: {gain_of(program).text}"
 
 
-def optimizer(program) -> str:
-    return f"; {program.whole_step / 1e6:.1f} ms with the optimizer" if program.whole_step else ""
+def gain_of(program) -> Gain:
+    return Gain(program.beside, program.predicted, program.whole_step)
 
 
 def _in_words(drawn: dict, strays: dict) -> str:

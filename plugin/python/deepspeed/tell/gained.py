@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Is the plan faster than what ran before? Times its first steps, and compares them with DeepSpeed's own from
-the first start.
+the first start; where these are not known, with what the plan expects.
 
-    run.gained = Gained(before, warm_up=2, fall_back=again_without)    # before: seconds of steps
+    run.gained = Gained(before, Expected(0.0270), warm_up=2, fall_back=again_without)    # before: seconds of steps
     run.gained.step(seconds)                                           # after every step, on every rank
 
 Rank 0 says so in one line where the plan is not slower. A plan that is slower by more than both spreads falls
@@ -11,8 +11,10 @@ back, where that is possible.
 
 import statistics
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from ostinato.errors import counted
+from ostinato.gain import KNOWN
 from ostinato.groups import everyones
 
 from .announce import say
@@ -21,16 +23,34 @@ LOOKS = (5, 10, 20)  # steps after which ranks compare; the last comparison deci
 ENOUGH_S = 20.0  # seconds after which no more steps are needed
 
 
-class Gained:
-    """Whether one engine's plan is faster than what ran before. `before`: seconds of whole steps, the same on all ranks; a single entry comes from an
-    earlier run. `warm_up`: steps that do not count. `fall_back` is told why, and returns only where it cannot
-    fall back, with the reason; None: a slower plan stays. All ranks must make one, with equal arguments."""
+@dataclass(frozen=True)
+class Expected:
+    """Of a step of the plan; `how`: what the seconds leave out, or how they were scaled, in words."""
 
-    def __init__(self, before: Sequence[float], warm_up: int, fall_back: Callable[[str], str] | None):
-        self._before, self._left, self._fall_back = before, warm_up, fall_back
+    seconds: float
+    how: str = ""
+
+
+class Gained:
+    """Whether one engine's plan is faster than what ran before. `before`: seconds of whole steps, the same on all
+    ranks; a single entry comes from an earlier run; [] where none were measured. `warm_up`: steps that do not
+    count. `fall_back` is told why, and returns only where it cannot fall back, with the reason; None: a slower
+    plan stays. `stays` is then told why, and returns in words what follows. All ranks must make one, with
+    equal arguments."""
+
+    def __init__(
+        self,
+        before: Sequence[float],
+        expected: Expected,
+        warm_up: int,
+        fall_back: Callable[[str], str] | None = None,
+        stays: Callable[[str], str] = lambda _: "",
+    ):
+        self._before, self._expected, self._left = before, expected, warm_up
+        self._fall_back, self._follows = fall_back, stays
         self._seconds: list[float] = []
         self._stays = ""
-        self.over = not before  # no more steps are timed
+        self.over = not before and not expected.seconds  # no more steps are timed
 
     def stay(self, why: str) -> None:
         """From here on the plan stays, slower or not."""
@@ -45,21 +65,48 @@ class Gained:
             self._look([max(times) for times in zip(*everyones(self._seconds), strict=True)])
 
     def _look(self, now: list[float]) -> None:
-        before, slower = self._before, _quartiles(now)[0] > _quartiles(self._before)[1]
+        slower = bool(self._before) and _quartiles(now)[0] > _quartiles(self._before)[1]
         if not slower and len(now) < LOOKS[-1] and sum(now) < ENOUGH_S:
             return
         self.over = True
-        then = "before" if len(before) > 1 else "when the plan was found"
-        times = f"{_ms(statistics.median(before))} -> {_ms(statistics.median(now))} ms a step ({spread(before)}; now {spread(now)})"
+        if not self._before:
+            return say(self._beside_expected(now))
         if not slower:
-            gained = statistics.median(before) / statistics.median(now)
-            sure = _quartiles(now)[1] < _quartiles(before)[0]
-            noise = "" if sure else ", which is within the noise of these steps"
-            say(f"this plan is {gained:.2f} times as fast as your run {then}{noise}: {times}")
-            return
-        why = f"this plan is slower than your run {then}: {times}"
+            return say(self._of_another_machine(now) or self._faster(now))
+        doubt = "" if len(self._before) > 1 else ", unless the machine is busier now"
+        why = f"this plan is slower than your run {self._then}: {self._times(now)}{doubt}"
         stays = "" if self._fall_back is None else self._stays or self._fall_back(why)
-        say(f"{why}; turn it off or profile again{f' (the plan stays, because {stays})' if stays else ''}")
+        follows = self._follows(why) or "turn it off or profile again"
+        say(f"{why}; {follows}{f' (the plan stays, because {stays})' if stays else ''}")
+
+    @property
+    def _then(self) -> str:
+        return "before" if len(self._before) > 1 else "when the plan was found"
+
+    def _times(self, now: list[float]) -> str:
+        before = self._before
+        return f"{_ms(statistics.median(before))} -> {_ms(statistics.median(now))} ms a step ({spread(before)}; now {spread(now)})"
+
+    def _faster(self, now: list[float]) -> str:
+        gained = statistics.median(self._before) / statistics.median(now)
+        sure = _quartiles(now)[1] < _quartiles(self._before)[0]
+        noise = "" if sure else ", which is within the noise of these steps"
+        return f"this plan is {gained:.2f} times as fast as your run {self._then}{noise}: {self._times(now)}"
+
+    def _beside_expected(self, now: list[float]) -> str:
+        took, expected = statistics.median(now), self._expected
+        return (
+            f"a step takes {took / expected.seconds:.2f} times as long as the plan expects: expected {_ms(expected.seconds)} ms{expected.how} -> "
+            f"measured {_ms(took)} ms a step ({spread(now)})"
+        )
+
+    def _of_another_machine(self, now: list[float]) -> str:
+        """Where an earlier run has found the plan while the machine was busier, or less busy, than now: what ran before
+        then says nothing of what the plan gains."""
+        ratio = statistics.median(now) / self._expected.seconds if self._expected.seconds else 1.0
+        if len(self._before) > 1 or abs(ratio - 1) <= KNOWN:
+            return ""
+        return f"{self._beside_expected(now)}: the machine is not as it was when the plan was found; measure again to know what the plan gains"
 
 
 def spread(seconds: Sequence[float]) -> str:

@@ -8,6 +8,7 @@ shrinks), and when the process ends.
 
 import json
 import resource
+import statistics
 from collections import deque
 from collections.abc import Sequence
 from multiprocessing import util
@@ -18,6 +19,7 @@ import torch
 
 from ostinato import _profiler
 from ostinato.files import Diagnostic
+from ostinato.gain import WARM_UP
 
 FORMAT = "ostinato-trace/1"
 STEADY = 32  # steps, of which the median tells what a block takes
@@ -71,6 +73,8 @@ class Trace:
         self._seconds.append(seconds)
         self._records = executor.records()
         if not self._steps:
+            if len(self._seconds) == WARM_UP + 1:
+                self._steady = Steady(self._planned, STEADY)
             self._steady.add(self._records)
         else:
             self._steps[-1]["measured"] = max(end for _, _, end in self._records)
@@ -88,7 +92,9 @@ class Trace:
             whole["step_plans"] = self._steps[: self._written]
         else:
             whole["blocks"] = [
-                {"stage": stage, "action": action} | _spread(means)
+                {"stage": stage, "action": action}
+                | _spread(means)
+                | {"end": statistics.median_low(self._steady.ends[stage, action])}
                 for (stage, action), means in sorted(self._steady.means.items())
             ]
         self._file.write(json.dumps({**self._head, **whole, **_peak_memory()}))
@@ -116,15 +122,22 @@ class Trace:
 
 
 class Steady:
-    """What each block took in the last `steps` steps: nanoseconds, the means of its micro-batches."""
+    """What each block took in the last `steps` steps: nanoseconds, the means of its micro-batches, and when the last of
+    these ended."""
 
     def __init__(self, instructions: Sequence[Any], steps: int):
         self._blocks, self._steps = blocks_of(instructions), steps
         self.means: dict[tuple[int, str], deque[int]] = {}  # by stage and action
+        self.ends: dict[tuple[int, str], deque[int]] = {}
 
     def add(self, records: list[tuple[int, int, int]]) -> None:
-        for block, mean in means_of(self._blocks, records).items():
-            self.means.setdefault(block, deque(maxlen=self._steps)).append(mean)
+        ends: dict[tuple[int, str], int] = {}
+        for index, _, end in records:
+            if (block := self._blocks[index]) is not None:
+                ends[block] = max(end, ends.get(block, 0))
+        for noted, of_step in ((self.means, means_of(self._blocks, records)), (self.ends, ends)):
+            for block, time in of_step.items():
+                noted.setdefault(block, deque(maxlen=self._steps)).append(time)
 
 
 def blocks_of(instructions: Sequence[Any]) -> list[tuple[int, str] | None]:
