@@ -136,6 +136,20 @@ def test_equal(train, plan, way):
     assert found.run.said.count(AGAIN) == 1 and re.search(EQUAL, found.run.said)
 
 
+RESTORED = r"ostinato: trainable weights of \d layers differed from those of the first start, "
+
+
+@pytest.mark.slow  # test_first_weights.py has the same in one process
+def test_adapters_that_each_rank_draws(train, plan):
+    """The second start trains from those of the first. Without a first start, layers that moved have different
+    ones."""
+    plain, found, planned = (train("adapters", section, kind="drawn") for section in (None, AUTO, plan))
+    check(found, plain)
+    assert re.search(EQUAL, found.run.said) and re.search(RESTORED, found.run.said)
+    assert planned.run.status == [0, 0] and planned.losses != plain.losses
+    assert not re.search(RESTORED, planned.run.said)
+
+
 def test_a_plan_that_comes_after_the_model(train, plan):
     late = train("own_optimizer", plan, late=True)
     check(late, train("own_optimizer"))

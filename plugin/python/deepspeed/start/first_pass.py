@@ -51,7 +51,9 @@ from ..errors import OstinatoError, Unsupported
 from ..graph_model import is_graph, layers_read
 from ..data.items import again, making_once, own
 from .layer_costs import REPEATS, WARM_UP, MeasuredLayer, chosen_of, measure, rows_by_size
+from ..place import first_weights
 from ..place.placing import Prepared
+from ..randomness.random_state import Drawing
 from ..data.sizes import Seen, agreed, seen_by, size_function
 from ..upstream import Config, Engine, Model
 
@@ -67,13 +69,17 @@ Search = Callable[[Prepared, Model, Config, type], None]
 
 
 def begin(
-    engine: Engine, original_init, prepared: Prepared, search: Search, args: tuple, kwargs: dict
+    engine: Engine, original_init: Drawing, prepared: Prepared, search: Search, args: tuple, kwargs: dict
 ) -> None:
     """Makes DeepSpeed's own engine, and watches its first steps. All ranks must call it."""
     _refuse_idle(kwargs)
+    first = first_weights.kept(kwargs["model"], original_init.states)
     original_init(engine, *args, **kwargs)
     vars(engine)["_ostinato_first"] = FirstPass(
-        engine, prepared, partial(search, prepared, kwargs["model"], kwargs["config_class"], type(engine))
+        engine,
+        prepared,
+        partial(search, prepared, kwargs["model"], kwargs["config_class"], type(engine)),
+        first,
     )
 
 
@@ -91,8 +97,14 @@ def _refuse_idle(kwargs: dict) -> None:
 class FirstPass:
     """Of one engine: replaces its train_batch() until the last of these steps is over."""
 
-    def __init__(self, engine: Engine, prepared: Prepared, search: Callable[[], None]):
-        self._engine, self._prepared, self._search = engine, prepared, search
+    def __init__(
+        self,
+        engine: Engine,
+        prepared: Prepared,
+        search: Callable[[], None],
+        first: first_weights.First | None,
+    ):
+        self._engine, self._prepared, self._search, self._first = engine, prepared, search, first
         self._asked = prepared.checked()[0]
         self._left = max(1, self._asked.checks)
         self._recorder = Recorder(engine, self._asked.checks)
@@ -164,7 +176,7 @@ class FirstPass:
             except Unsupported as error:
                 second_start.begin_without(self._prepared, error)
             self._refuse_loaded()
-        second_start.begin(self._prepared, records, seconds)
+        second_start.begin(self._prepared, self._first, records, seconds)
 
     def _checked(self) -> str:
         """What 1F1B has computed, and how its last step differs when it runs again: the control for what the
