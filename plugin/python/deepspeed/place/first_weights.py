@@ -22,7 +22,6 @@ import torch.distributed as dist
 from ostinato.errors import counted
 from ostinato.groups import everyones
 
-from ..randomness import random_state
 from ..section.plans import Stage
 from ..upstream import Model
 from .holdings import as_bytes
