@@ -3,15 +3,18 @@
 from those of the first, and draws what comes after them."""
 
 import io
+import random
 import re
 from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 
+import numpy
 import pytest
 import torch
 import torch.distributed as dist
 from ostinato.deepspeed.place import first_weights
+from ostinato.deepspeed.randomness import random_state
 from support import training
 from support.plans import Layout, make_plan
 from support.random_model import LAYERS, WIDTH, Dropping, layers_of, micro_batches
@@ -129,12 +132,16 @@ def test_a_loss_that_learns_and_moves(world2, tmp_path):
 
 
 def no_room(folder: str) -> tuple:
-    first = first_weights.First({"0.weight": torch.ones(2)}, (1,))
+    states = random_state.states()
+    first = first_weights.First({"0.weight": torch.ones(2)}, states)
     first.write(Path(folder) / "missing" / "weights.pt")
     first.write(file := Path(folder) / f"{dist.get_rank()}.pt")
     again = first_weights.read(file)
-    return again.states, again.weights["0.weight"].tolist(), file.exists(), first_weights.read(file)
+    torch.rand(1), random.random(), numpy.random.rand()
+    random_state.become(again.states)
+    same = all(map(random_state.same, states, random_state.states()))
+    return same, again.weights["0.weight"].tolist(), file.exists(), first_weights.read(file)
 
 
 def test_a_file_is_read_once_and_may_be_missing(world2, tmp_path):
-    assert world2.run(no_room, str(tmp_path)) == [((1,), [1.0, 1.0], False, None)] * 2
+    assert world2.run(no_room, str(tmp_path)) == [(True, [1.0, 1.0], False, None)] * 2

@@ -42,8 +42,9 @@ class First(NamedTuple):
 
     def write(self, file: Path) -> None:
         """Leaves no file where there is no room for it."""
+        *others, (kind, key, *rest) = self.states  # NumPy's, with an array
         try:
-            torch.save(tuple(self), file)
+            torch.save((self.weights, (*others, (kind, list(map(int, key)), *rest))), file)
         except (OSError, RuntimeError):  # torch's writer raises either
             with suppress(OSError):
                 file.unlink()
@@ -66,7 +67,7 @@ def read(file: Path) -> First | None:
     """Removes the file, which may lie in memory."""
     if not file.is_file():
         return None
-    made = First(*torch.load(file, weights_only=False))  # random states are tuples of Python's and arrays
+    made = First(*torch.load(file, weights_only=True))
     file.unlink()
     return made
 
@@ -100,7 +101,7 @@ def _said(layers: int) -> str:
         return ""
     return (
         f"trainable weights of {counted(layers, 'layer')} differed from those of the first start, as where a script draws them without a seed "
-        "or on the rank that holds the layer: the run trains from those of the first start"
+        "or on the rank that holds the layer: they were set to those of the first start"
     )
 
 
