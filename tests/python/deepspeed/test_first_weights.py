@@ -79,6 +79,16 @@ def test_the_second_start_trains_from_those_of_the_first(case, world2, stock, tm
     assert re.search(SAID, ours[0]["said"]) and "first start, as" not in ours[1]["said"], ours[0]["said"]
 
 
+@pytest.mark.slow  # each pipeline has its own first start; the engine makes replicas equal
+def test_replicas(world4, stock, tmp_path):
+    options = replace(DROPS, change="drawn", config=ZERO_1)
+    plan = make_plan(tmp_path, LAYOUTS["wave"], LAYERS, MICRO_BATCHES)
+    theirs = stock(world4, options, trained)
+    ours = world4.run(trained, replace(options, section={"plan": str(plan), "check": 1}))
+    assert [rank["losses"] for rank in ours] == [rank["losses"] for rank in theirs]
+    assert [rank["last"] for rank in ours] == [rank["last"] for rank in theirs]
+
+
 @pytest.mark.parametrize("case", everyday(["", "large", "sharded"], "large"))
 def test_what_is_left_as_it_is_drawn(case, world2, tmp_path):
     """Where nothing differs, where weights are too large to be kept, and in a stage of which a rank has a part."""
