@@ -79,7 +79,7 @@ def test_the_second_start_trains_from_those_of_the_first(case, world2, stock, tm
     assert re.search(SAID, ours[0]["said"]) and "first start, as" not in ours[1]["said"], ours[0]["said"]
 
 
-@pytest.mark.slow  # each pipeline has its own first start; the engine makes replicas equal
+@pytest.mark.slow  # test_the_second_start_trains_from_those_of_the_first has one pipeline
 def test_replicas(world4, stock, tmp_path):
     options = replace(DROPS, change="drawn", config=ZERO_1)
     plan = make_plan(tmp_path, LAYOUTS["wave"], LAYERS, MICRO_BATCHES)
