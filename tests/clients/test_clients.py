@@ -136,6 +136,35 @@ def test_equal(train, plan, way):
     assert found.run.said.count(AGAIN) == 1 and re.search(EQUAL, found.run.said)
 
 
+MOVED = 'with "check": 1 the step first runs under DeepSpeed\'s own schedule, which shows whether it fails there, too; layers of each rank: '
+RESTORED = r"ostinato: trainable weights of \d layers differed from those of the first start, "
+
+
+@pytest.mark.slow  # test_first_weights.py has the same in one process
+def test_adapters_that_each_rank_draws(train, plan):
+    """The second start trains from those of the first. Without a first start, layers that moved have different
+    ones."""
+    plain, found, planned = (train("adapters", section, kind="drawn") for section in (None, AUTO, plan))
+    check(found, plain)
+    assert re.search(EQUAL, found.run.said) and re.search(RESTORED, found.run.said)
+    assert planned.run.status == [0, 0] and planned.losses != plain.losses
+    assert not re.search(RESTORED, planned.run.said)
+
+
+@pytest.mark.slow  # test_loss_reads.py has such a model
+def test_a_loss_that_reads_what_a_layer_has_stored(train, plan):
+    """ "auto" keeps both in one stage. A plan that does not is refused where DeepSpeed's own schedule shows it first;
+    else step 1 fails, and the error says what is different from DeepSpeed's partition."""
+    plain, found = train("stores_loss"), train("stores_loss", AUTO)
+    check(found, plain)
+    assert re.search(EQUAL, found.run.said)
+    why = 'the plan has layer 5 and the loss in different stages, but the loss reads "extra", which layer 5 stores'
+    assert why in refused(train("stores_loss", plan | {"check": 1}))
+    failed = train("stores_loss", plan)
+    assert 0 not in failed.run.status and not failed.losses
+    assert MOVED in failed.run.said, failed.run.said[-3000:]
+
+
 def test_a_plan_that_comes_after_the_model(train, plan):
     late = train("own_optimizer", plan, late=True)
     check(late, train("own_optimizer"))

@@ -35,7 +35,7 @@ import tempfile
 import termios
 import threading
 from array import array
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from functools import cache
@@ -108,14 +108,16 @@ def why_not_again(further: bool = False) -> str:
     return next((why for why, holds in reasons.items() if holds), "") or _no_program()
 
 
-def begin_again(files: Mapping[str, str], timeout_s: float, further: bool = False) -> NoReturn:
-    """Replaces this process by itself. Every rank must call it with the texts of all files, and gets a private
-    folder with them. Raises CannotStartAgain on every rank where one does not call it in time, or cannot
+File = str | Callable[[Path], None]  # its text, or what writes it
+
+
+def begin_again(files: Mapping[str, File], timeout_s: float, further: bool = False) -> NoReturn:
+    """Replaces this process by itself. Every rank must call it with all files, and gets a private folder with
+    them. Raises CannotStartAgain on every rank where one does not call it in time, or cannot
     replace itself.
     """
     with tempfile.TemporaryDirectory(prefix=_prefix()) as folder:  # stays, because the process is replaced
-        for name, text in files.items():
-            Path(folder, name).write_text(text)
+        write(files, Path(folder))
         meeting = _agreed(timeout_s, further)
         _end_children()
         if not meeting:
@@ -127,6 +129,14 @@ def begin_again(files: Mapping[str, str], timeout_s: float, further: bool = Fals
         _flush()
         _leave_nothing_open()
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
+
+
+def write(files: Mapping[str, File], folder: Path) -> None:
+    for name, made in files.items():
+        if isinstance(made, str):
+            (folder / name).write_text(made)
+        else:
+            made(folder / name)
 
 
 def _prefix() -> str:

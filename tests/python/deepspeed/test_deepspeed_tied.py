@@ -243,6 +243,65 @@ def test_which_gradients_are_added_up_apart():
         assert sums({0: 0, 2: 1, 5: 2}, *ranks) == (["table"], {})
 
 
+class Head(Embedding):
+    """ChatGLM-Finetuning: the head is another class, under the same key."""
+
+    def forward(self, hidden):
+        return logits(self, hidden)
+
+
+class Terminal(Embedding):
+    """gdGPT: the head is the same class, told apart by an argument."""
+
+    def __init__(self, is_first: bool):
+        super().__init__()
+        self.is_first = is_first
+
+    def forward(self, given):
+        return super().forward(given) if self.is_first else logits(self, given)
+
+
+class TwoModules(Positions):
+    @staticmethod
+    def layers_of(options) -> list:
+        from deepspeed.pipe import TiedLayerSpec
+
+        def tied(kind: type, *given):
+            return TiedLayerSpec("embed", kind, *given, tied_weight_attr="weight")
+
+        blocks = Positions.layers_of(options)[1:-1]
+        if options.change == "argument":
+            return [tied(Terminal, True), *blocks, tied(Terminal, False)]
+        return [tied(Embedding), *blocks, tied(Head)]
+
+
+training.MODELS["two modules"] = TwoModules()
+
+
+def refused(options: Options) -> str:
+    return training.refusal(options)
+
+
+@pytest.mark.parametrize("change", everyday(["class", "argument"], "argument"))
+def test_two_modules_under_one_key_stay_on_their_ranks(world2, stock, tmp_path, change):
+    """On one rank they would be one module. A plan that moves either is refused."""
+    options = replace(BASE, model="two modules", change=change)
+    looped, wave = (
+        str(make_plan(tmp_path / name, Layout(name, (1, 3, 4), ranks), LAYERS, MICRO_BATCHES))
+        for name, ranks in (("looped", (0, 1, 0, 1)), ("wave", (0, 1, 1, 0)))
+    )
+    theirs, ours = (
+        stock(world2, options, trained),
+        world2.run(trained, replace(options, section={"plan": looped})),
+    )
+    assert [losses for losses, _ in ours] == [losses for losses, _ in theirs]
+    for said in world2.run(refused, replace(options, section={"plan": wave})):
+        assert (
+            'the placement has layer 5 on a device other than 1 (tied as "embed", but layers 0 and 5' in said
+        )
+        assert "have different classes or arguments, and on one rank would be one module" in said
+
+
 def averages(engine) -> bytes:
     """Adam's, of the positions: zeros on the last rank, which runs no forward() of the module."""
     state = engine.optimizer.state[engine.module.tied_modules["embed"].positions.weight]

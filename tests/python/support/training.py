@@ -101,15 +101,14 @@ def known(section):
 
 
 @contextmanager
-def second_start(files: dict[str, str]):
+def second_start(files: dict):
     """As in a process that has replaced itself, with these files."""
     from ostinato.ranks import again
     from ostinato.deepspeed.start import start
 
     start._engines = itertools.count(1)
     with tempfile.TemporaryDirectory(prefix=again._prefix()) as folder:
-        for name, text in files.items():
-            (Path(folder) / name).write_text(text)
+        again.write(files, Path(folder))
         os.environ[again.FOLDER] = folder
         again.left_by_first.cache_clear()
         try:

@@ -365,6 +365,9 @@ class PlanEngine(PlanData, BatchSize):
                 f"ostinato: rank {self.global_rank} (pipeline rank {self.stage_id}), step {self.global_steps + 1}, "
                 f"plan {run.program.plan_sha256[:12]}"
             )
+            moved = announce.places(run.stages, run.stock_parts)
+            if self._steps_here <= 1 and moved and not isinstance(error, OstinatoError):
+                error.add_note(announce.first_step_failed(moved, ran_alone=run.unsaid is not None))
             raise
         run.working = None
 

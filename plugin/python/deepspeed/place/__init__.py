@@ -7,5 +7,6 @@ At the end of `PipelineModule.__init__` `placing` learns the plan (from `enable(
 partition built it to the rank of the plan, `holdings` says which tensors move with a layer, `tied` where
 modules go that several layers use, and which layers must stay together.
 
-From then on nothing moves: a script's later changes apply to layers in their final place.
+From then on nothing moves: a script's later changes apply to layers in their final place. Weights that it draws
+there are set to those that it drew in the first start, where there was one (`first_weights`).
 """

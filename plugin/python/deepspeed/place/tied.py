@@ -10,8 +10,9 @@ DeepSpeed's partition:
 
 Where layers of several ranks move to one, it takes the module of the first of them. Where layers of one rank
 move to several, each would train its own copy of what is not tied: no search does that, and a plan that does
-is refused (bound_layers). Where a constructor builds a different module on another rank (Megatron's
-embeddings, with a norm on the first stage only), its layers stay where they are (uneven_layers).
+is refused (bound_layers). Where two ranks have built different modules for one key (an embedding and a head as two
+classes, or Megatron's embeddings, with a norm on the first stage only), their layers stay where they are
+(uneven_layers).
 """
 
 from collections.abc import Sequence
@@ -80,23 +81,39 @@ def bound_layers(model) -> list[Restriction]:
 
 
 def uneven_layers(model) -> list[Restriction]:
-    """The tied layers of this rank in DeepSpeed's own partition for which another rank has built different
-    tensors, because the constructor asks for its rank: they stay. All ranks of the pipeline must call it."""
-    layers: dict[str, list[int]] = {}
+    """The tied layers of this rank in DeepSpeed's own partition for which another rank has built a different
+    module: they stay. All ranks of the pipeline must call it."""
+    layers: dict[str, dict[int, list[int]]] = {}  # by unit and rank
     for layer, (rank, spec) in enumerate(zip(owners_of(model), model._layer_specs, strict=True)):
-        if rank == model.stage_id and "." in (unit := unit_of(layer, spec) or ""):
-            layers.setdefault(unit, []).append(layer)
-    mine = {
-        unit: {(name, tuple(t.shape)) for name, t in tensors_of(model.get_submodule(unit))} for unit in layers
-    }
-    found = []
-    for theirs in everyones(mine, model._grid.pp_proc_group):
-        for unit in mine.keys() & theirs.keys():
-            if differ := sorted(mine[unit] ^ theirs[unit]):
-                key = unit.removeprefix("tied_modules.")
-                why = f'tied as "{key}", but its constructor makes different tensors on another rank ("{differ[0][0]}")'
-                found.append(Restriction("together", why, layers=tuple(layers[unit]), device=model.stage_id))
+        if "." in (unit := unit_of(layer, spec) or ""):
+            layers.setdefault(unit, {}).setdefault(rank, []).append(layer)
+    rank = model.stage_id
+    here = {unit: of_rank for unit, of_rank in layers.items() if rank in of_rank}
+    mine = {unit: {(n, tuple(t.shape)) for n, t in tensors_of(model.get_submodule(unit))} for unit in here}
+    everyone, found = everyones(mine, model._grid.pp_proc_group), []
+    for unit, of_rank in here.items():
+        for other in of_rank.keys() - {rank}:
+            a, b = sorted((of_rank[rank][0], of_rank[other][0]))
+            differ = sorted(mine[unit] ^ everyone[other][unit])
+            if not _built_alike(model._layer_specs[a], model._layer_specs[b]):
+                what = f"layers {a} and {b} have different classes or arguments, and on one rank would be one module"
+            elif differ:
+                what = f'its constructor makes different tensors on another rank ("{differ[0][0]}")'
+            else:
+                continue
+            why = f'tied as "{unit.removeprefix("tied_modules.")}", but {what}'
+            found.append(Restriction("together", why, layers=tuple(of_rank[rank]), device=rank))
     return found
+
+
+def _built_alike(a, b) -> bool:
+    """Whether two tied LayerSpecs ask for the same module."""
+    try:
+        return a.typename is b.typename and bool(
+            (a.module_args, a.module_kwargs) == (b.module_args, b.module_kwargs)
+        )
+    except Exception:  # what cannot be compared may differ: tensors
+        return False
 
 
 def fixed_layers(model) -> list[Restriction]:

@@ -7,6 +7,7 @@ with random_state_kept():              # restores the random states on exit
 
 with draws_of(original) as original:   # the same, except for what `original` draws
     import something                   # (a module may draw when it is imported)
+    original.states = kept             # optional: what it draws from
     original(engine)
 
 drawn = foreign()                      # the states that torch does not know
@@ -81,27 +82,36 @@ def foreign_again(drawn: tuple) -> Iterator[None]:
         _become_foreign(now)
 
 
+class Drawing:
+    """`original`, which draws from `states`, and leaves there what comes next."""
+
+    def __init__(self, original: Callable):
+        self._original, self._inside = original, True
+        self.states = states()
+
+    def __call__(self, *args, **kwargs):
+        if not self._inside:
+            return self._original(*args, **kwargs)
+        become(self.states)
+        try:
+            return self._original(*args, **kwargs)
+        finally:
+            self.states = states()
+
+    def leave(self) -> None:
+        self._inside = False
+        become(self.states)
+
+
 @contextmanager
-def draws_of(original: Callable) -> Iterator[Callable]:
+def draws_of(original: Callable) -> Iterator[Drawing]:
     """Yields a version of `original`. Restores the random states on exit, except for what calls of that
     version have drawn."""
-    kept, inside = states(), True
-
-    def counted(*args, **kwargs):
-        nonlocal kept
-        if not inside:
-            return original(*args, **kwargs)
-        become(kept)
-        try:
-            return original(*args, **kwargs)
-        finally:
-            kept = states()
-
+    drawing = Drawing(original)
     try:
-        yield counted
+        yield drawing
     finally:
-        inside = False
-        become(kept)
+        drawing.leave()
 
 
 def _become_foreign(kept: tuple) -> None:

@@ -13,7 +13,7 @@ import sys
 import time
 import weakref
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial, wraps
 from itertools import pairwise
 from pathlib import Path
@@ -39,7 +39,7 @@ from ostinato.ranks import cores
 from ostinato.groups import everyones
 from ostinato.ranks.presence import ranks_in_words
 from ostinato.ranks.starting import starting
-from ostinato.restrictions import of_classes
+from ostinato.restrictions import Restriction, of_classes
 
 from ostinato import _profiler
 
@@ -51,8 +51,11 @@ from ..equal.checked import Recorder
 from ..errors import OstinatoError, Unsupported
 from ..graph_model import is_graph, layers_read
 from ..data.items import again, making_once, own
+from .loss_reads import LossReads, refuse_apart
 from .layer_costs import REPEATS, WARM_UP, MeasuredLayer, chosen_of, measure, rows_by_size
+from ..place import first_weights
 from ..place.placing import Prepared
+from ..randomness.random_state import Drawing
 from ..data.sizes import Seen, agreed, seen_by, size_function
 from ..upstream import Config, Engine, Model
 
@@ -74,13 +77,17 @@ Search = Callable[[Prepared, Model, Config, type], None]
 
 
 def begin(
-    engine: Engine, original_init, prepared: Prepared, search: Search, args: tuple, kwargs: dict
+    engine: Engine, original_init: Drawing, prepared: Prepared, search: Search, args: tuple, kwargs: dict
 ) -> None:
     """Makes DeepSpeed's own engine, and watches its first steps. All ranks must call it."""
     _refuse_idle(kwargs)
+    first = first_weights.kept(kwargs["model"], original_init.states)
     original_init(engine, *args, **kwargs)
     vars(engine)["_ostinato_first"] = FirstPass(
-        engine, prepared, partial(search, prepared, kwargs["model"], kwargs["config_class"], type(engine))
+        engine,
+        prepared,
+        partial(search, prepared, kwargs["model"], kwargs["config_class"], type(engine)),
+        first,
     )
 
 
@@ -121,8 +128,14 @@ def _checkpoints(model: Model) -> bool:
 class FirstPass:
     """Of one engine: replaces its train_batch() until the last of these steps is over."""
 
-    def __init__(self, engine: Engine, prepared: Prepared, search: Callable[[], None]):
-        self._engine, self._prepared, self._search = engine, prepared, search
+    def __init__(
+        self,
+        engine: Engine,
+        prepared: Prepared,
+        search: Callable[[], None],
+        first: first_weights.First | None,
+    ):
+        self._engine, self._prepared, self._search, self._first = engine, prepared, search, first
         self._asked = prepared.checked()[0]
         self._left = max(1, self._asked.checks)
         self._recorder = Recorder(engine, self._asked.checks)
@@ -130,6 +143,7 @@ class FirstPass:
         self._reading = False
         self._items: list[Any] = []  # micro-batches of the last step, as batch_fn returned them
         self._times = [0]  # ns to read each
+        self._together: list[Restriction] | None = None  # of layers with the loss; None before step 1
         self._loaded: list[tuple[str, str | None]] = []  # checkpoints with optimizer state: (folder, tag)
         vars(engine).update(train_batch=self.train_batch, _next_batch=self.next_batch)
         self._unfinished = weakref.finalize(self, _tell_unfinished, dist.get_rank())
@@ -145,7 +159,9 @@ class FirstPass:
     @tell_of_frozen_inputs
     def train_batch(self, *args, **kwargs):
         self._reading = self._left == 1
-        loss = self._train(*args, **kwargs)
+        with LossReads(self._engine.module) if self._together is None else nullcontext() as seen:
+            loss = self._train(*args, **kwargs)
+        self._together = self._together if seen is None else seen.together()
         self._reading = False
         self._left -= 1
         if self._left == 0:
@@ -182,16 +198,19 @@ class FirstPass:
             or self._engine.curriculum_learning_enabled()
         )
         seconds = [] if differ else self._own_steps()
-        if self._prepared.program is None:
-            try:
+        together = [*dict.fromkeys(one for of_rank in everyones(self._together or []) for one in of_rank)]
+        try:
+            if (program := self._prepared.program) is not None:
+                refuse_apart(together, plans.stages_of(program))
+            else:
                 with starting(
                     "measuring, and searching a plan", range(dist.get_world_size()), self._asked.timeout_s
                 ):
-                    self._measure_and_search(seconds)
-            except Unsupported as error:
-                second_start.begin_without(self._prepared, error)
-            self._refuse_loaded()
-        second_start.begin(self._prepared, records, seconds)
+                    self._measure_and_search(seconds, together)
+                self._refuse_loaded()
+        except Unsupported as error:
+            second_start.begin_without(self._prepared, error)
+        second_start.begin(self._prepared, self._first, records, seconds)
 
     def _checked(self) -> str:
         """What 1F1B has computed, and how its last step differs when it runs again: the control for what the
@@ -226,13 +245,12 @@ class FirstPass:
         """ns per micro-batch, on this rank. Drops the first, which waits for a loader's prefetching to start."""
         return statistics.median_low(self._times[2:] or self._times)
 
-    def _measure_and_search(self, seconds: list[float]) -> None:
+    def _measure_and_search(self, seconds: list[float], together: list[Restriction]) -> None:
         chosen, sizes = _chosen(self._engine, self._items, self._asked.sizes)
         read = max(everyones(self._reading_takes()))
         items = [self._items[i] for i in chosen] if self._items else []
-        profile = _profile(
-            self._engine, items, len(chosen), sizes, read, bool(cores.sharing(self._prepared.places)), seconds
-        )
+        shares_cores = bool(cores.sharing(self._prepared.places))
+        profile = _profile(self._engine, items, len(chosen), sizes, read, shares_cores, seconds, together)
         with TemporaryDirectory(prefix="ostinato-") as temporary:
             paths = self._prepared.checked()[1]
             measured = (paths.output or Path(temporary)) / PROFILE
@@ -291,9 +309,10 @@ def _profile(
     read: int,
     shares_cores: bool,
     seconds: list[float],
+    together: list[Restriction],
 ) -> str:
     """Rank 0 collects the measurements of all ranks into a profile; "" elsewhere. `items`: the `count` chosen;
-    `read`: ns to read a batch; `seconds`: of DeepSpeed's own steps."""
+    `read`: ns to read a batch; `seconds`: of DeepSpeed's own steps; `together`: what step 1 has shown."""
     device = host_timed(torch.device(engine.device))
     config, optimizer, on_cpu = (
         engine._config._param_dict,
@@ -328,7 +347,7 @@ def _profile(
     if sizes and all(size == int(size) for size in sizes):
         profile.tokens = int(sizes[0])
         profile.sizes = [_profiler.SizeCost(*row) for row in rows_by_size(sizes, layers)] if sizes[1:] else []
-    profile.restrictions = [one.row for one in of_classes(engine.module, engine)]
+    profile.restrictions = [one.row for one in (*of_classes(engine.module, engine), *together)]
     own_stages = [end - begin for begin, end in pairwise(engine.module.partitions())]
     profile.set_run(
         own_stages, engine.micro_batches, _profiler.spread_of([round(second * 1e9) for second in seconds])

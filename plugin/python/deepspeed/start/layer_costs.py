@@ -177,7 +177,7 @@ def _layers_of(engine: Engine, items: list[Any], count: int, device: Any) -> lis
         name: vars(model)[name] for name in ["loss_fn"] if name in vars(model)
     }  # (a loss that is a module is a child of the model instead)
     if loss is not None:
-        vars(model)["loss_fn"] = partial(_with_loss, noted[-1], loss)
+        vars(model)["loss_fn"] = partial(_with_loss, model, noted[-1], loss)
     model.activation_checkpoint_interval = 0
     engine.data_iterator = again(items)
     try:
@@ -234,13 +234,24 @@ def _noted(layer: _Local, noted: list[_Local], inputs: Any) -> Any:
     return outputs
 
 
-def _with_loss(noted: list[_Local], loss_fn: Callable, outputs: Any, labels: Any) -> Any:
+def _with_loss(model: Model, noted: list[_Local], loss_fn: Callable, outputs: Any, labels: Any) -> Any:
     """Makes the loss part of the last layer, which then also takes the labels."""
     last, given = noted[-1], map_tensors(_copy, labels)  # a loss may write to them
-    noted[-1] = replace(
-        last, run=lambda both: loss_fn(last.run(both[0]), both[1]), inputs=(last.inputs, given)
-    )
+
+    def run(both: Any) -> Any:
+        made = last.run(both[0])
+        _cut_from_layers(model)
+        return loss_fn(made, both[1])
+
+    noted[-1] = replace(last, run=run, inputs=(last.inputs, given))
     return loss_fn(outputs, labels)
+
+
+def _cut_from_layers(model: Model) -> None:
+    """What a layer has stored on the model for the loss is an input where layers run one by one."""
+    for name, value in vars(model).items():
+        if torch.is_tensor(value) and value.grad_fn is not None:
+            vars(model)[name] = value.detach()
 
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:

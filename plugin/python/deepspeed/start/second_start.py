@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the first start leaves for the second, and what happens where a second start is not possible.
 
-begin(prepared, records)        # in the first start, on all ranks: every process replaces itself (again)
+begin(prepared, first, records) # in the first start, on all ranks: every process replaces itself (again)
+trains_as_first(prepared, model, stages, states)    # in the second: gives the model the first one's weights
 measured(prepared)              # in the second: what DeepSpeed's 1F1B computed in this engine's checked steps, or None
 for_another(prepared)           # in the second: whether the plan is for another engine of the process
 before(prepared)                # in the second: seconds of steps of DeepSpeed's own engine in the first; []: not known
@@ -20,17 +21,20 @@ from pathlib import Path
 from typing import NoReturn
 
 import torch.distributed as dist
-from ostinato.files import write_text
 from ostinato.ranks import again
 from ostinato.groups import everyones
 
 from ..tell.announce import gain_of, say
 from ..engine.adapt import Moved
 from ..errors import OstinatoError, Unsupported
+from ..place import first_weights
 from ..place.placing import Prepared
 from ..section import LEFT, VARIABLE, verdict
+from ..section.plans import Stage
 from ..section.search import FILES, PLAN
+from ..upstream import Model
 
+WEIGHTS = "weights.pt"  # of the first start (first_weights)
 RECORDS = "first.json"  # records of the steps that DeepSpeed's 1F1B ran
 ENGINE = "engine.txt"  # the engine of the process that has the plan
 BEFORE = "before.json"  # seconds of 1F1B's steps
@@ -41,21 +45,25 @@ MOVED = "moved.json"
 class NeedsNewStart(OstinatoError):
     """`files`: that the second start would get."""
 
-    def __init__(self, message: str, files: dict[str, str]):
+    def __init__(self, message: str, files: Mapping[str, again.File]):
         super().__init__(message)
         self.files = files
 
 
-def begin(prepared: Prepared, records: str = "", seconds: Sequence[float] = ()) -> NoReturn:
-    """All ranks must call it, with the same plan, `records` (prints.Records, as text) and `seconds` of steps."""
+def begin(
+    prepared: Prepared, first: first_weights.First | None, records: str = "", seconds: Sequence[float] = ()
+) -> NoReturn:
+    """All ranks must call it, with the same plan, `records` (prints.Records, as text) and `seconds` of steps, and
+    each with what it trains from."""
     asked, paths = prepared.checked()
-    files = dict(prepared.files) or {
+    files: dict[str, again.File] = dict(prepared.files) or {
         name: path.read_text()
         for name, path in zip(FILES, (paths.plan, paths.placement), strict=True)
         if path
     }
     files |= {ENGINE: str(prepared.engine)} | ({RECORDS: records} if records else {})
     files |= {BEFORE: json.dumps(list(seconds))} if seconds else {}
+    files |= {WEIGHTS: first.write} if first is not None else {}
     files[LEFT] = asked.model_dump_json(exclude_unset=True)
     where = _kept(files, paths.output) if asked.searches and dist.get_rank() == 0 else ""
     no_gain = _no_gain(prepared)
@@ -160,6 +168,17 @@ def moved(prepared: Prepared) -> Moved | None:
     return None if text is None else Moved.model_validate_json(text)
 
 
+def trains_as_first(
+    prepared: Prepared, model: Model, stages: Sequence[Stage], states: tuple
+) -> first_weights.Restored:
+    """Gives the model the trainable weights of the first start. All ranks must call it before the engine is
+    made. `states`: of random numbers."""
+    folder = again.left_by_first()
+    if folder is None or for_another(prepared):
+        return first_weights.Restored(states)
+    return first_weights.restore(model, stages, first_weights.read(folder / WEIGHTS), states)
+
+
 def measured(prepared: Prepared) -> str | None:
     return _left(prepared, RECORDS)
 
@@ -187,7 +206,7 @@ def goes_without() -> str:
     return (folder / WITHOUT).read_text() if folder is not None and (folder / WITHOUT).is_file() else ""
 
 
-def _kept(files: dict[str, str], output: Path | None) -> str:
+def _kept(files: Mapping[str, again.File], output: Path | None) -> str:
     """Where the plan is: in "output", where the search wrote it, or in a new folder for a process that cannot
     start again."""
     if output is not None:
@@ -195,6 +214,5 @@ def _kept(files: dict[str, str], output: Path | None) -> str:
     if not again.why_not_again():
         return ""
     folder = Path(tempfile.mkdtemp(prefix="ostinato-plan-"))
-    for name in FILES:
-        write_text(folder / name, files[name])
+    again.write({name: files[name] for name in FILES}, folder)
     return str(folder / PLAN)

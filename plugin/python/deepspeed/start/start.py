@@ -21,7 +21,7 @@ from ostinato.ranks.starting import starting
 from pydantic import BaseModel
 
 from . import first_pass, second_start
-from ..place import model_identity
+from ..place import first_weights, model_identity
 from ..save import checkpoint, universal
 from ..section import plans, verdict
 from ..tell.announce import ends, expected, gain_of, line, places, say
@@ -36,6 +36,7 @@ from ..stages.tied_sums import TiedSums
 from ..place.placing import Placed, Prepared, agreed, lay_out, lower, placed_of, take_kept
 from ..place.rebuild import moves, stock_names
 from ..place.tied import fixed_layers
+from ..randomness.random_state import Drawing
 from ..section.refusals import (
     check_allowed,
     check_lanes,
@@ -71,7 +72,9 @@ ALONE = "the run goes on under DeepSpeed's own schedule"
 _engines = count(1)  # of this process; both starts make the same ones
 
 
-def start(engine: Engine, original_init, section: dict, file: str | None, args: tuple, kwargs: dict) -> None:
+def start(
+    engine: Engine, original_init: Drawing, section: dict, file: str | None, args: tuple, kwargs: dict
+) -> None:
     """Replaces PipelineEngine.__init__. Raises OstinatoError on every rank where the plan cannot run."""
     speak_last()
     _tell_untried_version()
@@ -106,7 +109,7 @@ def start(engine: Engine, original_init, section: dict, file: str | None, args: 
         ) from None
 
 
-def _make(engine: Engine, original_init, prepared: Prepared, args: tuple, kwargs: dict) -> None:
+def _make(engine: Engine, original_init: Drawing, prepared: Prepared, args: tuple, kwargs: dict) -> None:
     """Called after all checks that need no search."""
     model, config, (asked, paths) = kwargs["model"], kwargs["config_class"], prepared.checked()
     refuse_passes(type(engine))
@@ -123,7 +126,7 @@ def _make(engine: Engine, original_init, prepared: Prepared, args: tuple, kwargs
         check_allowed(program, plans.stages_of(program), restrictions_of(model, type(engine), asked))
     if first and (asked.check or program is None):
         return first_pass.begin(engine, original_init, prepared, search, args, kwargs)
-    placed = placed_of(model) or _place_late(prepared, model)
+    placed = placed_of(model) or _place_late(prepared, model, original_init.states)
     _install(engine, original_init, placed, prepared, args, kwargs)
 
 
@@ -154,11 +157,11 @@ def _search_for_these_ranks(prepared: Prepared, model: Model, config: Config, en
     search(prepared, model, config, engine)
 
 
-def _place_late(prepared: Prepared, model: Model) -> Placed:
+def _place_late(prepared: Prepared, model: Model, states: tuple) -> Placed:
     """The script already has the model: if layers must move, all ranks start again."""
     stages = plans.wired(plans.stages_of(prepared.program), model._layer_specs)
     if moves(model, stages):
-        second_start.begin(prepared)
+        second_start.begin(prepared, first_weights.kept(model, states))
     return lay_out(prepared, model)
 
 
@@ -178,7 +181,7 @@ def _alone(engine: Engine, original_init, args: tuple, kwargs: dict) -> None:
 
 
 def _without_plan(
-    error: Unsupported, engine: Engine, original_init, prepared: Prepared, args: tuple, kwargs: dict
+    error: Unsupported, engine: Engine, original_init: Drawing, prepared: Prepared, args: tuple, kwargs: dict
 ) -> None:
     """Where the section allows it, makes DeepSpeed's own engine; if layers have already moved, after a second
     start."""
@@ -191,7 +194,7 @@ def _without_plan(
 
 
 def _install(
-    engine: Engine, original_init, placed: Placed, prepared: Prepared, args: tuple, kwargs: dict
+    engine: Engine, original_init: Drawing, placed: Placed, prepared: Prepared, args: tuple, kwargs: dict
 ) -> None:
     """Makes `engine` run the program on which all ranks have agreed. All ranks must call it."""
     model, config, (asked, paths), program = (
@@ -217,6 +220,8 @@ def _install(
     run.gained = None if moved else _gained(prepared, model)
     if rebuilt.apart:
         run.tied_sums = TiedSums(engine, rebuilt.apart)
+    restored = second_start.trains_as_first(prepared, model, stages, original_init.states)
+    original_init.states = restored.states
     if rebuilt.copies is not None:
         rebuilt.copies.settle()
     vars(model)["has_engine"] = True
@@ -242,8 +247,9 @@ def _install(
         run.adapt = Adapt(
             asked.adapt, asked.search or SearchOptions(), program, engine.stage_id, paths, moved, move
         )
-    for said in rebuilt.notes:
-        say(said)
+    for said in (*rebuilt.notes, restored.said):
+        if said:
+            say(said)
     say(line(program, run.plans_steps))
     if plans.trains(program):
         say(run.said)

@@ -93,6 +93,18 @@ def places(stages: list[Stage], parts: list[int]) -> str:
     )
 
 
+def first_step_failed(moved: str, ran_alone: bool) -> str:
+    """What an error from the script's code in step 1 is told with. `moved`: places(); `ran_alone`: the step has
+    run under DeepSpeed's own schedule."""
+    shows = "the step ran under DeepSpeed's own schedule, and failed under the plan"
+    if not ran_alone:
+        shows = 'with "check": 1 the step first runs under DeepSpeed\'s own schedule, which shows whether it fails there, too'
+    return (
+        f"ostinato: {shows}; {moved}. A layer that reads what another one stores outside its outputs, or a loss that does, must be in one "
+        "stage with it"
+    )
+
+
 def _ranges(layers: list[int]) -> str:
     """[0, 2, 3, 4] -> "0, 2-4"."""
     first = [layer for layer in layers if layer - 1 not in layers]
