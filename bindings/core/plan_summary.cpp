@@ -225,7 +225,8 @@ std::string summary(const Plan& plan, const Placement& placement, double seconds
   text += memory_line(plan, placement, facts.step_memory);
   if (plan.modes) text += modes_lines(plan);
   if (plan.any_placement) text += any_placement_line(plan, value);
-  text += line("method", plan.search.method + cut_text(plan));
+  const bool only_ends = plan.search.method.starts_with("repetend") && plan.steady_state.count == 0;
+  text += line("method", (only_ends ? "completion of a " : "") + plan.search.method + cut_text(plan));
   if (seconds >= 0) text += line("searched", fmt::format("{:.2f} s", seconds));
   return text;
 }

@@ -236,6 +236,7 @@ def test_a_run_names_the_peers_of_its_transfers(tmp_path):
         predicted=1,
         whole_step=3,
         beside=[],
+        stages=[SimpleNamespace(lane="network")],
         instructions=lambda device: [here, there],
     )
     written = Trace(tmp_path, program, 0, 0)
@@ -243,6 +244,7 @@ def test_a_run_names_the_peers_of_its_transfers(tmp_path):
     computed, sent = read_traces(tmp_path)[0].instructions
     written.close()
     assert read_traces(tmp_path)[0].whole_step == 3
+    assert (computed.lane, sent.lane) == ("network", "")
     assert (sent.peer, sent.peer_stage) == (1, 1) and (computed.peer, computed.peer_stage) == (None, None)
 
 
@@ -332,6 +334,7 @@ def test_a_trace_leaves_out_the_steps_that_warm_up(tmp_path):
         "predicted": 1,
         "whole_step": 0,
         "beside": [],
+        "stages": [SimpleNamespace(lane="")],
     }
     program = SimpleNamespace(**values, instructions=lambda device: [instruction, instruction])
     written = Trace(tmp_path, program, 0, 0)
