@@ -4,9 +4,11 @@
 // 2. An event for each step of the plan, chained in the plan's order on each device. Of two steps with one
 //    start, the one that takes no time goes first; between two such, the dependencies decide.
 // 3. An event for each input on each device that does not hold it, between its producer and its consumer.
-// 4. place(): a topological order with the smallest key first (Kahn), projected on the ranks. A circle means
+// 4. What runs on a lane is begun as soon as its inputs are there, ahead of computes that the rank would
+//    otherwise have to end first: its lane makes it wait for its turn.
+// 5. place(): a topological order with the smallest key first (Kahn), projected on the ranks. A circle means
 //    that the plan contradicts the placement.
-// 5. The proof of deadlock.h. The cost is O(n log n) in events.
+// 6. The proof of deadlock.h. The cost is O(n log n) in events.
 #include "plugin/lowering/lower.h"
 
 #include <algorithm>
@@ -26,7 +28,8 @@ namespace {
 
 /// A compute or a transfer, as a node of the graph whose linear order the ranks' lists are projections of.
 struct Event {
-  Nanoseconds time = 0;  ///< when it can happen: start of a compute, end of a transfer's producer
+  Nanoseconds time = 0;  ///< when it can happen: start of a compute (of one on a lane: when its inputs are
+                         ///< there), end of a transfer's producer
   Nanoseconds next = 0;  ///< end of a compute, start of a transfer's consumer
   bool compute = true;
   Instruction source;        ///< the compute, or the sending side
@@ -84,6 +87,7 @@ class Lowering {
     add_computes();
     chain_devices();
     add_transfers();
+    advance_lanes();
     return place();
   }
 
@@ -171,6 +175,32 @@ class Lowering {
       for (std::size_t k = 0; k < placement_.blocks[b].after.size(); ++k)
         add_transfers(static_cast<int>(b), k);
     }
+  }
+
+  void advance_lanes() {
+    for (std::size_t b = 0; b < placement_.blocks.size(); ++b) {
+      if (graph_.stages[graph_.stage_of[b]].lane.empty()) continue;
+      for (int m = 0; m < plan_.micro_batches; ++m) {
+        Event& event = events_[event_of(static_cast<int>(b), m)];
+        event.time = std::min(event.time, ready(static_cast<int>(b), m));
+      }
+    }
+  }
+
+  /// When the inputs of a block are planned to be there.
+  Nanoseconds ready(int block, int micro_batch) const {
+    const Block& of = placement_.blocks[block];
+    const std::vector<int> ranks = ranks_of(placement_, of);
+    Nanoseconds last = 0;
+    for (std::size_t k = 0; k < of.after.size(); ++k) {
+      const std::vector<int> holders = ranks_of(placement_, placement_.blocks[of.after[k].block]);
+      Nanoseconds slowest = 0;
+      for (const int to : ranks)
+        if (!std::ranges::binary_search(holders, to))
+          slowest = std::max(slowest, quickest(holders, to, bytes_of(block, k, micro_batch)).first);
+      last = std::max(last, events_[event_of(of.after[k].block, micro_batch)].next + slowest);
+    }
+    return last;
   }
 
   /// Of one input of a block, for all micro-batches, to each of its devices that does not hold it.
