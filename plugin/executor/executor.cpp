@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cassert>
 #include <map>
+#include <set>
 #include <tuple>
 
 #include "plugin/executor/error.h"
@@ -64,6 +65,7 @@ std::vector<std::string> range_names(const Program& program, int rank) {
 Executor::Executor(Program program, int rank, Channel& channel, ExecutorOptions options)
     : program_(checked(std::move(program), rank)),
       rank_(rank),
+      device_(channel.device()),
       ranges_(range_names(program_, rank)),
       traffic_(
           program_, rank, channel, options.timeout, meter_, [this](int index) { waiting(index); },
@@ -126,6 +128,7 @@ void Executor::run() {
 void Executor::step() {
   trace_.begin();
   const int size = static_cast<int>(program_.ranks[rank_].size());
+  begun_.assign(size, 0);
   for (int index = 0; index < size; ++index) {
     at_ = index;
     execute(index);
@@ -160,20 +163,43 @@ void Executor::execute(int index) {
 }
 
 void Executor::compute(int index) {
-  auto compute = std::make_unique<Compute>(Compute{.index = index});
-  compute->messages = take(index);
   const Instruction& i = program_.ranks[rank_][index];
+  if (!program_.stages[i.stage].lane.empty()) {
+    if (!begun_[index]) begin_beside(index, true);
+    return trace_.begun(index, i.action, i.stage, i.micro_batch);
+  }
+  Compute compute{.index = index};
+  compute.messages = take(index);
+  begin_ahead(index);
   trace_.begun(index, i.action, i.stage, i.micro_batch);
-  if (const std::string& lane = program_.stages[i.stage].lane; !lane.empty())
-    return run_beside(std::move(compute), lane);
-  run_stage(*compute);
-  end(*compute);
+  run_stage(compute);
+  end(compute);
+}
+
+/// What lanes can begin before the rank itself computes again: its thread looks at nothing while it computes.
+void Executor::begin_ahead(int index) {
+  if (lanes_.empty() || !device_.is_cpu()) return;
+  const auto& list = program_.ranks[rank_];
+  std::set<std::string> held;  // a lane keeps its order
+  for (int next = index + 1; next < static_cast<int>(list.size()); ++next) {
+    if (!is_compute(list[next].action) || begun_[next]) continue;
+    const std::string& lane = program_.stages[list[next].stage].lane;
+    if (lane.empty()) return;
+    if (held.contains(lane) || begin_beside(next, false)) continue;
+    held.insert(lane);
+  }
 }
 
 /// On a lane: by its thread.
 void Executor::run_stage(Compute& compute) {
   const Instruction& i = program_.ranks[rank_][compute.index];
   StageRun& run = *stages_.at(i.stage);
+  for (Arriving& one : compute.arriving) {
+    one.asked = trace_.now();
+    traffic_.await(one.message, one.receive);
+    one.there = trace_.now();
+    compute.messages[one.place] = Message::copy_of(one.message.buffers);
+  }
   compute.start = trace_.now();
   if (i.action == Action::forward) {
     compute.made = {run.forward(i.micro_batch, std::move(compute.messages))};
@@ -187,14 +213,61 @@ void Executor::run_stage(Compute& compute) {
   compute.end = trace_.now();
 }
 
-void Executor::run_beside(std::unique_ptr<Compute> compute, const std::string& lane) {
+/// False where it is not at its place in the list, and would have to wait for more than messages.
+bool Executor::begin_beside(int index, bool at_its_place) {
+  const Instruction& i = program_.ranks[rank_][index];
+  if (!at_its_place && !may_begin(i, index)) return false;
+  begun_[index] = 1;
+  auto compute = std::make_unique<Compute>(Compute{.index = index});
+  take_beside(*compute);
   hand_on(*compute, true);
   std::vector<at::Tensor> inputs;
   for (const Message& message : compute->messages)
     inputs.insert(inputs.end(), message.tensors.begin(), message.tensors.end());
-  Beside& beside = lanes_.at(lane);
+  Beside& beside = lanes_.at(program_.stages[i.stage].lane);
   compute->ended = beside.queue.run([this, here = compute.get()] { run_stage(*here); }, inputs);
   beside.computes.push_back(std::move(compute));
+  return true;
+}
+
+/// Whether what it takes of this rank is there, and receives of the rest can be posted.
+bool Executor::may_begin(const Instruction& i, int index) {
+  if (i.action == Action::backward_weight) return true;
+  const bool is_forward = i.action == Action::forward;
+  const ProgramStage& stage = program_.stages[i.stage];
+  const std::vector<int>& others = is_forward ? stage.inputs : stage.outputs;
+  const HandOver& here = is_forward ? activations_ : gradients_;
+  const std::vector<int>& needs = traffic_.itinerary().needs[index];
+  for (std::size_t k = 0; k < others.size(); ++k) {
+    if (needs[k] >= 0) {
+      if (!traffic_.is_posted(needs[k])) return false;
+      continue;
+    }
+    const auto found = here.find({others[k], i.stage, i.micro_batch});
+    if (found == here.end() || found->second.pending >= 0) return false;
+  }
+  return true;
+}
+
+/// As take(), but that messages are waited for on the lane.
+void Executor::take_beside(Compute& compute) {
+  const Instruction& i = program_.ranks[rank_][compute.index];
+  if (!device_.is_cpu() || i.action == Action::backward_weight) {
+    compute.messages = take(compute.index);
+    return;
+  }
+  const ProgramStage& stage = program_.stages[i.stage];
+  const bool is_forward = i.action == Action::forward;
+  const std::vector<int>& others = is_forward ? stage.inputs : stage.outputs;
+  const std::vector<int>& needs = traffic_.itinerary().needs[compute.index];
+  for (std::size_t k = 0; k < others.size(); ++k) {
+    if (needs[k] < 0) {
+      compute.messages.push_back(take_here(i, others[k]));
+      continue;
+    }
+    compute.messages.emplace_back();
+    compute.arriving.push_back({.receive = needs[k], .place = k, .message = traffic_.expect(needs[k])});
+  }
 }
 
 /// To whom it is due, once for each that takes it; `pending`: when it will be there.
@@ -214,6 +287,12 @@ void Executor::hand_on(const Compute& compute, bool pending) {
 }
 
 void Executor::end(const Compute& compute) {
+  const Instruction& i = program_.ranks[rank_][compute.index];
+  const Action receive = i.action == Action::forward ? Action::receive_forward : Action::receive_backward;
+  for (const Arriving& one : compute.arriving) {
+    traffic_.arrived(one.receive);
+    trace_.ran(one.receive, receive, i.stage, i.micro_batch, one.asked, one.there);
+  }
   trace_.ended(compute.index, compute.start, compute.end);
   hand_on(compute, false);
 }
@@ -235,19 +314,25 @@ void Executor::end_until(int last, Beside& beside) {
   }
 }
 
+Message Executor::take_here(const Instruction& i, int other) {
+  const bool is_forward = i.action == Action::forward;
+  HandOver& here = is_forward ? activations_ : gradients_;
+  Message message = Message::from_here(hand_over(here, {other, i.stage, i.micro_batch}).tensors);
+  if (is_forward) traffic_.learn(other, i.stage, i.micro_batch, message.tensors);
+  return message;
+}
+
 std::vector<Message> Executor::take(int index) {
   const Instruction& i = program_.ranks[rank_][index];
   const ProgramStage& stage = program_.stages[i.stage];
   if (i.action == Action::backward_weight) return {};
   const bool is_forward = i.action == Action::forward;
   const std::vector<int>& others = is_forward ? stage.inputs : stage.outputs;
-  HandOver& here = is_forward ? activations_ : gradients_;
   const std::vector<int>& needs = traffic_.itinerary().needs[index];
   std::vector<Message> messages;
   for (std::size_t k = 0; k < others.size(); ++k) {
     if (needs[k] < 0) {
-      messages.push_back(Message::from_here(hand_over(here, {others[k], i.stage, i.micro_batch}).tensors));
-      if (is_forward) traffic_.learn(others[k], i.stage, i.micro_batch, messages.back().tensors);
+      messages.push_back(take_here(i, others[k]));
       continue;
     }
     const NvtxRange range(ranges_[needs[k]].c_str());
@@ -255,7 +340,6 @@ std::vector<Message> Executor::take(int index) {
     messages.push_back(Message::from_peer(traffic_.wait(needs[k])));
     const Action receive = is_forward ? Action::receive_forward : Action::receive_backward;
     trace_.ran(needs[k], receive, i.stage, i.micro_batch, start, trace_.now());
-    if (!stage.lane.empty()) messages.back() = messages.back().copied();
   }
   return messages;
 }

@@ -101,19 +101,32 @@ class Executor {
   void send(int index);
   void waiting(int index);
   std::vector<Message> take(int index);
+  Message take_here(const Instruction& i, int other);
   std::string with_whom(const Instruction& i) const;
+
+  /// A message that a compute on a lane waits for by itself.
+  struct Arriving {
+    int receive = 0;
+    std::size_t place = 0;  ///< among the messages
+    Traffic::Inbound message;
+    Moment asked{}, there{};
+  };
 
   /// A compute, from its begin to when what it has made is taken.
   struct Compute {
     int index = 0;
     std::vector<Message> messages = {};  ///< until it takes them
+    std::vector<Arriving> arriving = {};
     Moment start{}, end{};
     std::vector<std::vector<at::Tensor>> made = {};  ///< of a backward: for each stage that takes of it
     LaneQueue::Ended ended = {};                     ///< of one on a lane
   };
   struct Beside;
   void run_stage(Compute& compute);
-  void run_beside(std::unique_ptr<Compute> compute, const std::string& lane);
+  bool begin_beside(int index, bool at_its_place);
+  void begin_ahead(int index);
+  bool may_begin(const Instruction& i, int index);
+  void take_beside(Compute& compute);
   void hand_on(const Compute& compute, bool pending);
   void end(const Compute& compute);
   void end_until(int last, Beside& beside);
@@ -132,6 +145,7 @@ class Executor {
 
   Program program_;
   int rank_;
+  at::Device device_;
   std::vector<std::string> ranges_;  ///< NVTX range of each instruction: "<stage> <kind> <micro-batch>"
   Meter meter_;
   Traffic traffic_;
@@ -145,6 +159,7 @@ class Executor {
     LaneQueue queue;                                ///< last: at work with these
   };
   std::map<std::string, Beside> lanes_;  ///< by name
+  std::vector<char> begun_;              ///< per instruction: on a lane, ahead of its place
   HandOver activations_;
   HandOver gradients_;
   std::string failed_;  ///< why the executor cannot be used any more

@@ -33,11 +33,13 @@ Message Message::from_here(std::vector<at::Tensor> tensors) {
   return message;
 }
 
-Message Message::copied() const {
+Message Message::copy_of(const std::vector<Buffer>& buffers) {
   Message message;
-  for (const at::Tensor& tensor : tensors)
+  for (const Buffer& buffer : buffers) {
+    const at::Tensor tensor = buffer.as_sent();
     message.tensors.push_back(tensor.defined() ? tensor.clone() : tensor);
-  message.wants_gradient = wants_gradient;
+    message.wants_gradient.push_back(buffer.wants_gradient());
+  }
   return message;
 }
 

@@ -36,7 +36,7 @@ struct Message {
   static Message from_here(std::vector<at::Tensor> tensors);
 
   /// Without the buffers, which only the thread may give back that took them.
-  Message copied() const;
+  static Message copy_of(const std::vector<Buffer>& buffers);
 };
 
 class StageRun {

@@ -142,6 +142,11 @@ std::string Traffic::late(int index) const {
 void Traffic::complete(Transfers& transfers, int index) {
   if (transfers.empty()) return;
   waiting_(index);
+  await(transfers, index);
+  waiting_(-1);
+}
+
+void Traffic::await(Transfers& transfers, int index) {
   for (auto& transfer : transfers) {
     try {
       if (!wait_for(*transfer)) throw TimeoutError(late(index));
@@ -152,19 +157,18 @@ void Traffic::complete(Transfers& transfers, int index) {
     }
   }
   transfers.clear();
-  waiting_(-1);
 }
 
 bool Traffic::wait_for(Transfer& transfer) {
-  const auto note = [this](Transfer* waited) {
+  const auto note = [&](bool waits) {
     const std::lock_guard lock(abandoning_);
-    waited_ = waited;
+    waits ? void(waited_.insert(&transfer)) : void(waited_.erase(&transfer));
     return abandoned_;
   };
-  const bool can_end = note(&transfer).empty();
-  const auto over = c10::make_scope_exit([&] { note(nullptr); });
+  const bool can_end = note(true).empty();
+  const auto over = c10::make_scope_exit([&] { note(false); });
   if (transfer.wait(can_end ? timeout_ : std::chrono::nanoseconds{0})) return true;
-  const std::string why = note(nullptr);
+  const std::string why = note(false);
   if (!why.empty()) throw ExecutionError(why);
   return false;
 }
@@ -172,7 +176,7 @@ bool Traffic::wait_for(Transfer& transfer) {
 void Traffic::abandon(const std::string& why) {
   const std::lock_guard lock(abandoning_);
   if (abandoned_.empty()) abandoned_ = why;
-  if (waited_) waited_->give_up();
+  for (Transfer* transfer : waited_) transfer->give_up();
 }
 
 bool Traffic::is_known(int index) {
@@ -267,17 +271,28 @@ void Traffic::read_orders(int index) {
 }
 
 std::vector<Buffer> Traffic::wait(int index) {
-  while (next_post_ <= index) {
-    post_before(index + 1);
-    if (next_post_ <= index) post_here(next_post_);
-  }
+  Inbound inbound = expect(index);
+  complete(inbound.transfers, index);
+  arrived(index);
+  return std::move(inbound.buffers);
+}
+
+bool Traffic::is_posted(int index) {
+  post_before(index + 1);
+  return next_post_ > index;
+}
+
+Traffic::Inbound Traffic::expect(int index) {
+  while (!is_posted(index)) post_here(next_post_);
   assert(inbound_[index]);
   Inbound inbound = std::move(*inbound_[index]);
   inbound_[index].reset();
-  complete(inbound.transfers, index);
-  release_sends(at(index).peer, itinerary_.sends_over[index]);
-  return std::move(inbound.buffers);
+  return inbound;
 }
+
+void Traffic::await(Inbound& message, int index) { await(message.transfers, index); }
+
+void Traffic::arrived(int index) { release_sends(at(index).peer, itinerary_.sends_over[index]); }
 
 void Traffic::check(const Instruction& i, const MessageSpec& spec,
                     const std::vector<at::Tensor>& tensors) const {

@@ -32,6 +32,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -78,6 +79,17 @@ class Traffic {
   /// not exist. Throws TimeoutError or ExecutionError.
   std::vector<Buffer> wait(int index);
 
+  /// The same in three parts, where another thread waits: posts the receive, waiting for its announcement
+  /// where its shapes are not known yet; waits, on any thread; and is told that the message is there.
+  struct Inbound {
+    std::vector<Buffer> buffers;
+    std::vector<std::unique_ptr<Transfer>> transfers;  ///< one, or none where nothing travels
+  };
+  Inbound expect(int index);
+  bool is_posted(int index);  ///< after trying to, without waiting
+  void await(Inbound& message, int index);
+  void arrived(int index);
+
   /// Activations: the stage's outputs. Gradients: one entry per output of the peer's stage; an undefined one
   /// where a gradient is due travels as zeros. Throws ExecutionError where the message does not look as
   /// announced. On an accelerator the tensors are there when `made` comes.
@@ -98,10 +110,6 @@ class Traffic {
 
  private:
   using Transfers = std::vector<std::unique_ptr<Transfer>>;
-  struct Inbound {
-    std::vector<Buffer> buffers;
-    Transfers transfers;  ///< one, or none where nothing travels
-  };
   struct Outbound {
     int index = 0;
     std::int64_t bytes = 0;  ///< held for this send alone
@@ -148,12 +156,13 @@ class Traffic {
   std::string name(int index) const;
   at::Tensor receive_words(std::int64_t count, int index);
   void complete(Transfers& transfers, int index);
+  void await(Transfers& transfers, int index);
   bool wait_for(Transfer& transfer);
   void release_sends(int peer, int count);
 
   std::mutex abandoning_;
-  std::string abandoned_;       ///< why; guarded, as the next one is
-  Transfer* waited_ = nullptr;  ///< for now
+  std::string abandoned_;       ///< why; guarded, as the next ones are
+  std::set<Transfer*> waited_;  ///< for now
   const Program& program_;
   int rank_;
   Channel& channel_;
