@@ -55,7 +55,7 @@ void LaneQueue::serve() {
   while (true) {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return closing_ || !waiting_.empty(); });
-    if (waiting_.empty()) return;
+    if (closing_) return;
     std::packaged_task<void()> task = std::move(waiting_.front());
     waiting_.pop_front();
     lock.unlock();

@@ -30,7 +30,7 @@ class LaneQueue {
 
   explicit LaneQueue(at::Device device);
 
-  /// Waits for what is still at work.
+  /// Waits for what is at work, and begins nothing more.
   ~LaneQueue();
 
   /// `work` runs after all that was given before. `inputs`: what of it the caller's stream has made.

@@ -149,7 +149,7 @@ def test_other_keys_are_left_alone(key):
 
 
 def stage(name, *ranks, has_backward=True):
-    return SimpleNamespace(name=name, ranks=list(ranks), has_backward=has_backward)
+    return SimpleNamespace(name=name, ranks=list(ranks), has_backward=has_backward, lane="")
 
 
 @pytest.mark.parametrize(
