@@ -26,6 +26,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+/// Computes of the rank itself behind which a lane's may stand and begin; each may bring a buffer to receive
+/// into.
+constexpr int kComputesAhead = 2;
+
 bool same_stages(const Program& a, const Program& b) {
   return std::equal(a.stages.begin(), a.stages.end(), b.stages.begin(), b.stages.end(),
                     [](const ProgramStage& x, const ProgramStage& y) {
@@ -177,14 +181,19 @@ void Executor::compute(int index) {
 }
 
 /// What lanes can begin before the rank itself computes again: its thread looks at nothing while it computes.
+/// Where a message comes later than planned, what waits for it stands behind more than that compute.
 void Executor::begin_ahead(int index) {
   if (lanes_.empty() || !device_.is_cpu()) return;
   const auto& list = program_.ranks[rank_];
+  int passed = 0;
   std::set<std::string> held;  // a lane keeps its order
   for (int next = index + 1; next < static_cast<int>(list.size()); ++next) {
     if (!is_compute(list[next].action) || begun_[next]) continue;
     const std::string& lane = program_.stages[list[next].stage].lane;
-    if (lane.empty()) return;
+    if (lane.empty()) {
+      if (++passed > kComputesAhead) return;
+      continue;
+    }
     if (held.contains(lane) || begin_beside(next, false)) continue;
     held.insert(lane);
   }
