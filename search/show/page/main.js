@@ -10,7 +10,9 @@ const first = shownPlans[0];
 
 // ---- figures
 const computing = (plan) => plan.devices.filter((device) => !device.lane);
-const titleOf = (plan) => `${plan.name}: ${plan.micro_batches} micro-batches on ${computing(plan).length} devices`;
+const counted = (number, one, more) => `${number} ${number === 1 ? one : more}`;
+const titleOf = (plan) => `${plan.name}: ${counted(plan.micro_batches, "micro-batch", "micro-batches")} on ` +
+  counted(computing(plan).length, "device", "devices");
 function figure(name, value) {
   const item = element(byId("figures"), "li");
   element(item, "b", value);
