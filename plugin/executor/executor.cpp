@@ -173,7 +173,7 @@ void Executor::compute(int index) {
     return trace_.begun(index, i.action, i.stage, i.micro_batch);
   }
   Compute compute{.index = index};
-  compute.messages = take(index);
+  take(compute);
   begin_ahead(index);
   trace_.begun(index, i.action, i.stage, i.micro_batch);
   run_stage(compute);
@@ -228,7 +228,7 @@ bool Executor::begin_beside(int index, bool at_its_place) {
   if (!at_its_place && !may_begin(i, index)) return false;
   begun_[index] = 1;
   auto compute = std::make_unique<Compute>(Compute{.index = index});
-  take_beside(*compute);
+  take(*compute);
   hand_on(*compute, true);
   std::vector<at::Tensor> inputs;
   for (const Message& message : compute->messages)
@@ -241,12 +241,9 @@ bool Executor::begin_beside(int index, bool at_its_place) {
 
 /// Whether what it takes of this rank is there, and receives of the rest can be posted.
 bool Executor::may_begin(const Instruction& i, int index) {
-  if (i.action == Action::backward_weight) return true;
-  const bool is_forward = i.action == Action::forward;
-  const ProgramStage& stage = program_.stages[i.stage];
-  const std::vector<int>& others = is_forward ? stage.inputs : stage.outputs;
-  const HandOver& here = is_forward ? activations_ : gradients_;
+  const HandOver& here = handed(i.action);
   const std::vector<int>& needs = traffic_.itinerary().needs[index];
+  const std::vector<int>& others = feeding(i);
   for (std::size_t k = 0; k < others.size(); ++k) {
     if (needs[k] >= 0) {
       if (!traffic_.is_posted(needs[k])) return false;
@@ -258,25 +255,44 @@ bool Executor::may_begin(const Instruction& i, int index) {
   return true;
 }
 
-/// As take(), but that messages are waited for on the lane.
-void Executor::take_beside(Compute& compute) {
-  const Instruction& i = program_.ranks[rank_][compute.index];
-  if (!device_.is_cpu() || i.action == Action::backward_weight) {
-    compute.messages = take(compute.index);
-    return;
-  }
+/// Stages that hand to a compute what it takes.
+const std::vector<int>& Executor::feeding(const Instruction& i) const {
+  static const std::vector<int> none;
   const ProgramStage& stage = program_.stages[i.stage];
-  const bool is_forward = i.action == Action::forward;
-  const std::vector<int>& others = is_forward ? stage.inputs : stage.outputs;
+  if (i.action == Action::backward_weight) return none;
+  return i.action == Action::forward ? stage.inputs : stage.outputs;
+}
+
+/// On a lane of a CPU messages are waited for there.
+void Executor::take(Compute& compute) {
+  const Instruction& i = program_.ranks[rank_][compute.index];
+  const bool waits_there = device_.is_cpu() && !program_.stages[i.stage].lane.empty();
   const std::vector<int>& needs = traffic_.itinerary().needs[compute.index];
+  const std::vector<int>& others = feeding(i);
   for (std::size_t k = 0; k < others.size(); ++k) {
     if (needs[k] < 0) {
       compute.messages.push_back(take_here(i, others[k]));
-      continue;
+    } else if (waits_there) {
+      compute.messages.emplace_back();
+      compute.arriving.push_back({.receive = needs[k], .place = k, .message = traffic_.expect(needs[k])});
+    } else {
+      const NvtxRange range(ranges_[needs[k]].c_str());
+      const Moment start = trace_.now();
+      compute.messages.push_back(Message::from_peer(traffic_.wait(needs[k])));
+      received(needs[k], start, trace_.now());
     }
-    compute.messages.emplace_back();
-    compute.arriving.push_back({.receive = needs[k], .place = k, .message = traffic_.expect(needs[k])});
   }
+}
+
+Message Executor::take_here(const Instruction& i, int other) {
+  Message message = Message::from_here(hand_over(handed(i.action), {other, i.stage, i.micro_batch}).tensors);
+  if (i.action == Action::forward) traffic_.learn(other, i.stage, i.micro_batch, message.tensors);
+  return message;
+}
+
+void Executor::received(int index, const Moment& asked, const Moment& there) {
+  const Instruction& i = program_.ranks[rank_][index];
+  trace_.ran(index, i.action, i.stage, i.micro_batch, asked, there);
 }
 
 /// To whom it is due, once for each that takes it; `pending`: when it will be there.
@@ -291,16 +307,14 @@ void Executor::hand_on(const Compute& compute, bool pending) {
     Kept kept{.takers = takers[k], .made = compute.end, .pending = pending ? compute.index : -1};
     if (!pending) kept.tensors = compute.made[is_forward ? 0 : k];
     if (!pending && is_forward) traffic_.learn(i.stage, others[k], i.micro_batch, kept.tensors);
-    keep(is_forward ? activations_ : gradients_, {i.stage, others[k], i.micro_batch}, kept);
+    keep(handed(i.action), {i.stage, others[k], i.micro_batch}, kept);
   }
 }
 
 void Executor::end(const Compute& compute) {
-  const Instruction& i = program_.ranks[rank_][compute.index];
-  const Action receive = i.action == Action::forward ? Action::receive_forward : Action::receive_backward;
   for (const Arriving& one : compute.arriving) {
     traffic_.arrived(one.receive);
-    trace_.ran(one.receive, receive, i.stage, i.micro_batch, one.asked, one.there);
+    received(one.receive, one.asked, one.there);
   }
   trace_.ended(compute.index, compute.start, compute.end);
   hand_on(compute, false);
@@ -323,35 +337,6 @@ void Executor::end_until(int last, Beside& beside) {
   }
 }
 
-Message Executor::take_here(const Instruction& i, int other) {
-  const bool is_forward = i.action == Action::forward;
-  HandOver& here = is_forward ? activations_ : gradients_;
-  Message message = Message::from_here(hand_over(here, {other, i.stage, i.micro_batch}).tensors);
-  if (is_forward) traffic_.learn(other, i.stage, i.micro_batch, message.tensors);
-  return message;
-}
-
-std::vector<Message> Executor::take(int index) {
-  const Instruction& i = program_.ranks[rank_][index];
-  const ProgramStage& stage = program_.stages[i.stage];
-  if (i.action == Action::backward_weight) return {};
-  const bool is_forward = i.action == Action::forward;
-  const std::vector<int>& others = is_forward ? stage.inputs : stage.outputs;
-  const std::vector<int>& needs = traffic_.itinerary().needs[index];
-  std::vector<Message> messages;
-  for (std::size_t k = 0; k < others.size(); ++k) {
-    if (needs[k] < 0) {
-      messages.push_back(take_here(i, others[k]));
-      continue;
-    }
-    const NvtxRange range(ranges_[needs[k]].c_str());
-    const Moment start = trace_.now();
-    messages.push_back(Message::from_peer(traffic_.wait(needs[k])));
-    const Action receive = is_forward ? Action::receive_forward : Action::receive_backward;
-    trace_.ran(needs[k], receive, i.stage, i.micro_batch, start, trace_.now());
-  }
-  return messages;
-}
 void Executor::keep(HandOver& here, const Handed& key, const Kept& kept) {
   if (kept.takers > 0) here[key] = kept;
 }

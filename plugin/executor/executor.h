@@ -100,7 +100,6 @@ class Executor {
   void compute(int index);
   void send(int index);
   void waiting(int index);
-  std::vector<Message> take(int index);
   Message take_here(const Instruction& i, int other);
   std::string with_whom(const Instruction& i) const;
 
@@ -126,7 +125,9 @@ class Executor {
   bool begin_beside(int index, bool at_its_place);
   void begin_ahead(int index);
   bool may_begin(const Instruction& i, int index);
-  void take_beside(Compute& compute);
+  void take(Compute& compute);
+  void received(int index, const Moment& asked, const Moment& there);
+  const std::vector<int>& feeding(const Instruction& i) const;
   void hand_on(const Compute& compute, bool pending);
   void end(const Compute& compute);
   void end_until(int last, Beside& beside);
@@ -140,6 +141,7 @@ class Executor {
   };
   using Handed = std::tuple<int, int, int>;  ///< from stage, to stage, micro-batch
   using HandOver = std::map<Handed, Kept>;
+  HandOver& handed(Action action) { return action == Action::forward ? activations_ : gradients_; }
   static void keep(HandOver& here, const Handed& key, const Kept& kept);
   Kept hand_over(HandOver& here, const Handed& key);
 

@@ -32,11 +32,10 @@ struct Event {
                          ///< there), end of a transfer's producer
   Nanoseconds next = 0;  ///< end of a compute, start of a transfer's consumer
   bool compute = true;
-  Instruction source;        ///< the compute, or the sending side
-  Instruction target;        ///< the receiving side; unused for a compute
-  std::vector<int> ranks;    ///< of a compute: all that run it; of a transfer: sender, receiver
-  std::vector<int> devices;  ///< of a compute: those of its block, lanes among them
-  int waiting = 0;           ///< events before it that are not placed yet
+  Instruction source;      ///< the compute, or the sending side
+  Instruction target;      ///< the receiving side; unused for a compute
+  std::vector<int> ranks;  ///< of a compute: all that run it; of a transfer: sender, receiver
+  int waiting = 0;         ///< events before it that are not placed yet
   std::vector<int> followers;
 
   /// Earlier first; transfers before computes that start at the same instant; then whatever makes it total.
@@ -96,6 +95,8 @@ class Lowering {
     return computes_[block * plan_.micro_batches + micro_batch];
   }
 
+  const std::vector<int>& ranks_of(int block) const { return graph_.stages[graph_.stage_of[block]].devices; }
+
   void join(int before, int after) {
     events_[before].followers.push_back(after);
     ++events_[after].waiting;
@@ -135,8 +136,7 @@ class Lowering {
                       .micro_batch = s.micro_batch,
                       .start = event.time,
                       .end = event.next};
-      event.ranks = ranks_of(placement_, placement_.blocks[s.block]);
-      event.devices = placement_.blocks[s.block].devices;
+      event.ranks = ranks_of(s.block);
       computes_[s.block * plan_.micro_batches + s.micro_batch] = static_cast<int>(events_.size());
       events_.push_back(std::move(event));
     }
@@ -159,7 +159,7 @@ class Lowering {
     for (std::size_t b = 0; b < placement_.blocks.size(); ++b) {
       for (int m = 0; m < plan_.micro_batches; ++m) {
         const int e = event_of(static_cast<int>(b), m);
-        for (const int device : events_[e].devices)
+        for (const int device : placement_.blocks[b].devices)
           order[device].emplace_back(events_[e].time, events_[e].next, rank_in_graph[b], m, e);
       }
     }
@@ -189,16 +189,12 @@ class Lowering {
 
   /// When the inputs of a block are planned to be there.
   Nanoseconds ready(int block, int micro_batch) const {
-    const Block& of = placement_.blocks[block];
-    const std::vector<int> ranks = ranks_of(placement_, of);
+    const std::vector<Dependency>& after = placement_.blocks[block].after;
     Nanoseconds last = 0;
-    for (std::size_t k = 0; k < of.after.size(); ++k) {
-      const std::vector<int> holders = ranks_of(placement_, placement_.blocks[of.after[k].block]);
-      Nanoseconds slowest = 0;
-      for (const int to : ranks)
-        if (!std::ranges::binary_search(holders, to))
-          slowest = std::max(slowest, quickest(holders, to, bytes_of(block, k, micro_batch)).first);
-      last = std::max(last, events_[event_of(of.after[k].block, micro_batch)].next + slowest);
+    for (std::size_t k = 0; k < after.size(); ++k) {
+      const Dependency input{after[k].block, bytes_of(block, k, micro_batch)};
+      last = std::max(last,
+                      events_[event_of(input.block, micro_batch)].next + placement_.transfer(input, block));
     }
     return last;
   }
@@ -206,8 +202,8 @@ class Lowering {
   /// Of one input of a block, for all micro-batches, to each of its devices that does not hold it.
   void add_transfers(int block, std::size_t input) {
     const int producer = placement_.blocks[block].after[input].block;
-    const std::vector<int> holders = ranks_of(placement_, placement_.blocks[producer]);
-    for (const int to : ranks_of(placement_, placement_.blocks[block])) {
+    const std::vector<int>& holders = ranks_of(producer);
+    for (const int to : ranks_of(block)) {
       if (std::binary_search(holders.begin(), holders.end(), to)) continue;
       for (int m = 0; m < plan_.micro_batches; ++m) {
         const auto [time, from] = quickest(holders, to, bytes_of(block, input, m));

@@ -66,6 +66,16 @@ std::string lane_of(const Placement& placement, const Block& block) {
   return lane;
 }
 
+/// Devices of a block, its lanes' among them; ascending.
+std::vector<int> ranks_of(const Placement& placement, const Block& block) {
+  std::vector<int> ranks;
+  for (const int d : block.devices) ranks.push_back(device_of(placement, d));
+  std::ranges::sort(ranks);
+  const auto [end, last] = std::ranges::unique(ranks);
+  ranks.erase(end, last);
+  return ranks;
+}
+
 void place_blocks(const Placement& placement, StageGraph& graph) {
   std::unordered_map<std::string, int> index;
   graph.stages = listed_stages(placement);
@@ -180,15 +190,6 @@ void check_dependencies(const Placement& placement, const StageGraph& graph) {
 }
 
 }  // namespace
-
-std::vector<int> ranks_of(const Placement& placement, const Block& block) {
-  std::vector<int> ranks;
-  for (const int d : block.devices) ranks.push_back(device_of(placement, d));
-  std::ranges::sort(ranks);
-  const auto [end, last] = std::ranges::unique(ranks);
-  ranks.erase(end, last);
-  return ranks;
-}
 
 StageGraph stage_graph(const Placement& placement) {
   StageGraph graph;

@@ -24,9 +24,6 @@ struct StageGraph {
   std::vector<int> stage_of;         ///< per block
 };
 
-/// Devices of a block, its lanes' among them; ascending.
-std::vector<int> ranks_of(const Placement& placement, const Block& block);
-
 /// Throws InputError, with the block's name, for what cannot be enforced: a kind "other", a stage whose
 /// blocks are on different devices or that has no forward, two blocks of a kind, a backward that does not
 /// wait for the stages that send it its gradient, a dependency between devices that carries neither

@@ -66,7 +66,6 @@ class Builder {
         readers_(parts_.size()),
         output_(parts_.size(), -1),
         gradient_(parts_.size(), -1) {
-    for (const Part& part : parts_) stages_.push_back(part.stage);
     placement_.name = profile.model;
     connect();
     add_devices();
@@ -83,7 +82,7 @@ class Builder {
   /// Another stage, and the bytes that pass between the two.
   using Neighbours = std::map<int, Bytes>;
 
-  int count() const { return static_cast<int>(stages_.size()); }
+  int count() const { return static_cast<int>(parts_.size()); }
 
   void add_devices() {
     for (int d = 0; d < model_.devices(); ++d) {
@@ -131,7 +130,7 @@ class Builder {
   }
 
   bool is_on(int stage, int device) const {
-    const std::vector<int>& devices = stages_[stage].devices;
+    const std::vector<int>& devices = parts_[stage].stage.devices;
     return std::find(devices.begin(), devices.end(), device) != devices.end();
   }
 
@@ -167,12 +166,12 @@ class Builder {
   void connect() {
     std::vector<int> stage_of(model_.profile.layers.size());
     for (int s = 0; s < count(); ++s) {
-      for (const int l : stages_[s].layers) stage_of[l] = s;
+      for (const int l : parts_[s].stage.layers) stage_of[l] = s;
       for (const int l : parts_[s].beside) stage_of[l] = s;
     }
     for (int s = 0; s < count(); ++s) {
       std::map<int, Bytes> read;
-      for (const int l : stages_[s].layers) {
+      for (const int l : parts_[s].stage.layers) {
         for (const LayerInput& input : model_.graph.inputs(l)) {
           if (stage_of[input.layer] != s) read[input.layer] = std::max(read[input.layer], input.bytes);
         }
@@ -186,7 +185,7 @@ class Builder {
   void add_layers() {
     bool runs = true;
     for (int s = 0; s < count(); ++s) {
-      Stage& stage = placement_.stages.emplace_back(stages_[s]);
+      Stage& stage = placement_.stages.emplace_back(parts_[s].stage);
       stage.name = name(s);
       std::sort(stage.devices.begin(), stage.devices.end());
       runs = runs && stage.layers.runs().size() == 1;
@@ -204,7 +203,7 @@ class Builder {
 
   /// What the layers on the lane of a stage do, behind `before`; its index.
   int add_beside(int s, Kind kind, int before) {
-    const int device = stages_[s].devices.front();
+    const int device = parts_[s].stage.devices.front();
     Nanoseconds time = 0;
     for (const int l : parts_[s].beside) {
       const LayerCost& layer = model_.on_kind[model_.kind_of(device)][l];
@@ -226,7 +225,7 @@ class Builder {
     block.stage = name(s);
     block.name = block.stage + suffix;
     block.kind = kind;
-    block.devices = stages_[s].devices;
+    block.devices = parts_[s].stage.devices;
     std::sort(block.devices.begin(), block.devices.end());
     block.time = time;
     block.workspace = workspace;
@@ -239,9 +238,10 @@ class Builder {
   void add_forward(int s) {
     const StageCost& cost = costs_[s];
     // The forward runs on a copy, beside the batch that was read and what another stage of the rank made.
-    const Bytes beside = inputs_[s].empty() ? data_of(s) : handed_on(inputs_[s], stages_[s].devices.front());
+    const Bytes beside =
+        inputs_[s].empty() ? data_of(s) : handed_on(inputs_[s], parts_[s].stage.devices.front());
     Block& block = add(s, Kind::forward, ".F", cost.forward, cost.forward_workspace + beside);
-    block.memory = cost.in_flight(stages_[s].recompute);
+    block.memory = cost.in_flight(parts_[s].stage.recompute);
     for (const auto& [input, bytes] : inputs_[s]) block.after.push_back({output_[input], bytes});
     forward_.push_back(output_[s] = static_cast<int>(placement_.blocks.size()) - 1);
     if (lane_of_[s] >= 0) output_[s] = add_beside(s, Kind::forward, forward_[s]);
@@ -255,11 +255,11 @@ class Builder {
 
   void add_backward(int s) {
     const StageCost& cost = costs_[s];
-    const bool split = model_.split && stages_[s].devices.size() == 1 && cost.halves;
-    const Nanoseconds whole = model_.split && stages_[s].devices.size() == 1
+    const bool split = model_.split && parts_[s].stage.devices.size() == 1 && cost.halves;
+    const Nanoseconds whole = model_.split && parts_[s].stage.devices.size() == 1
                                   ? cost.backward_input + cost.backward_weight
                                   : cost.backward;
-    const Bytes workspace = cost.backward_workspace + handed_on(readers_[s], stages_[s].devices.front());
+    const Bytes workspace = cost.backward_workspace + handed_on(readers_[s], parts_[s].stage.devices.front());
     int beside = -1;
     if (lane_of_[s] >= 0) {
       beside = add_beside(s, Kind::backward, output_[s]);
@@ -280,7 +280,7 @@ class Builder {
       return;
     }
     // What a split backward recomputed serves its second half as well, for which gradients wait.
-    const Bytes again = cost.waiting + (stages_[s].recompute ? cost.kept : 0);
+    const Bytes again = cost.waiting + (parts_[s].stage.recompute ? cost.kept : 0);
     block.memory = again - cost.sent;  // which has arrived
     block.workspace = std::max<Bytes>(0, block.workspace - std::max<Bytes>(0, again - cost.sent));
     Block& weight = add(s, Kind::backward_weight, ".W", cost.backward_weight,
@@ -291,7 +291,6 @@ class Builder {
 
   const Model model_;
   const std::vector<Part> parts_;
-  std::vector<Stage> stages_;  ///< of the parts
   std::vector<StageCost> costs_;
   std::vector<Neighbours> inputs_, readers_;  ///< by stage
   std::vector<int> lane_of_;   ///< by stage: where the layers beside it run; -1: there are none

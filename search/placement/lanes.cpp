@@ -55,4 +55,11 @@ std::vector<int> with_lanes_beside(const Placement& placement) {
   return order;
 }
 
+std::vector<int> rows_of(const Placement& placement) {
+  const std::vector<int> order = with_lanes_beside(placement);
+  std::vector<int> rows(order.size());
+  for (std::size_t row = 0; row < order.size(); ++row) rows[order[row]] = static_cast<int>(row);
+  return rows;
+}
+
 }  // namespace ostinato

@@ -45,4 +45,7 @@ int device_of(const Placement& placement, int lane);
 /// All devices, each followed by its lanes: the order in which people look for them.
 std::vector<int> with_lanes_beside(const Placement& placement);
 
+/// The place of each device and lane in that order.
+std::vector<int> rows_of(const Placement& placement);
+
 }  // namespace ostinato

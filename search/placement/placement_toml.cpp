@@ -225,8 +225,6 @@ void PlacementReader::model(const Value& value) {
   const auto devices = static_cast<std::size_t>(count_without_lanes(placement_));
   if (const Value* list = fields.find("step_time"); list && model_.step_time.size() != devices)
     fields.fail(list, "'step_time' needs one number of nanoseconds per device");
-  for (auto* of_devices : {&model_.step_memory, &model_.step_time})  // a lane takes none
-    if (!of_devices->empty()) of_devices->resize(placement_.devices.size(), 0);
   for (const Value& layer : elements(fields.find("layers"), file_, "layers")) {
     if (layer.kind != ValueKind::text)
       fields.fail(&layer,

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,7 +18,7 @@ namespace {
 Json devices_of(const Plan& plan, const Placement& placement) {
   const std::vector<Nanoseconds> busy = busy_times(plan, placement);
   const std::vector<RepetendSpan> spans = repetend_spans(plan, placement);
-  const std::vector<int> rows = with_lanes_beside(placement);
+  const std::vector<int> rows = rows_of(placement);
   Json list = Json::array();
   for (std::size_t d = 0; d < placement.devices.size(); ++d) {
     const Device& device = placement.devices[d];
@@ -32,7 +31,7 @@ Json devices_of(const Plan& plan, const Placement& placement) {
                     {"peak", d < plan.peak_memory.size() ? plan.peak_memory[d] : 0},
                     {"busy", busy[d]},
                     {"lane", device.lane_of >= 0},
-                    {"row", std::ranges::find(rows, static_cast<int>(d)) - rows.begin()},
+                    {"row", rows[d]},
                     {"repetend", std::move(repetend)}});
   }
   return list;

@@ -135,13 +135,12 @@ void add_memory(const Plan& plan, const Placement& placement, Json& events) {
 
 std::string show_perfetto(const Plan& plan, const Placement& placement) {
   Json events = Json::array();
-  const std::vector<int> rows = with_lanes_beside(placement);
-  for (std::size_t row = 0; row < rows.size(); ++row) {
-    const int d = rows[row];
+  const std::vector<int> rows = rows_of(placement);
+  for (std::size_t d = 0; d < placement.devices.size(); ++d) {
     events.push_back(
         {{"ph", "M"}, {"pid", d}, {"name", "process_name"}, {"args", {{"name", placement.devices[d].name}}}});
     events.push_back(
-        {{"ph", "M"}, {"pid", d}, {"name", "process_sort_index"}, {"args", {{"sort_index", row}}}});
+        {{"ph", "M"}, {"pid", d}, {"name", "process_sort_index"}, {"args", {{"sort_index", rows[d]}}}});
     events.push_back(
         {{"ph", "M"}, {"pid", d}, {"tid", 0}, {"name", "thread_name"}, {"args", {{"name", "planned"}}}});
   }

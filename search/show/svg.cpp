@@ -96,9 +96,7 @@ class Picture {
     left_ = 20 + kLetter * static_cast<int>(std::min(longest, kLongestName));
     bottom_ = kTop + kRow * static_cast<int>(placement.devices.size());
     chunks_ = chunks_of_blocks(placement);
-    const std::vector<int> beside = with_lanes_beside(placement);
-    rows_.resize(beside.size());
-    for (std::size_t row = 0; row < beside.size(); ++row) rows_[beside[row]] = static_cast<int>(row);
+    rows_ = rows_of(placement);
     has_letters_ = letters_fit();
   }
 

@@ -8,7 +8,7 @@ import pytest
 from support import models
 from support.models import LAYERS
 from support.plans import Layout, make_plan
-from support.training import MICRO_BATCHES, MODELS, Options, data_of, make_engine, weights
+from support.training import MICRO_BATCHES, MODELS, Options, Replacing, data_of, make_engine, weights
 from torch import nn
 
 WAVE = Layout("wave", (2, 4, 6), (0, 1, 1, 0))  # rank 0 has layers 0, 1, 6, 7
@@ -27,22 +27,7 @@ class Experts(nn.Module):
         return hidden + self.moe(hidden)[0]
 
 
-class ExpertModel:
-    """models, with experts in the places of the layers `changed`."""
-
-    loss, micro_batches = staticmethod(models.loss), staticmethod(models.micro_batches)
-
-    @staticmethod
-    def layers_of(options: Options) -> list:
-        from deepspeed.pipe import LayerSpec
-
-        places = [index for index, _ in options.changed]
-        return [
-            LayerSpec(Experts) if i in places else layer for i, layer in enumerate(models.layers_of(options))
-        ]
-
-
-MODELS["experts"] = ExpertModel
+MODELS["experts"] = Replacing(Experts)
 
 
 def at(*layers: int) -> Options:

@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import pytest
 from ostinato.nn import on_lane
-from support import models
 from support.models import LAYERS
 from support.plans import Layout, make_plan
-from support.training import MICRO_BATCHES, MODELS, Options, data_of, make_engine, weights
+from support.training import MICRO_BATCHES, MODELS, Options, Replacing, data_of, make_engine, refusal, weights
 from torch import nn
 
 # Layer 1 runs on rank 0's lane, layer 4, whose input comes from rank 0, on rank 1's.
@@ -26,25 +25,9 @@ class Exchange(nn.Module):
         return 1.5 * hidden.flip(0)
 
 
-class ExchangingModel:
-    """models, with exchanges in the places of the layers `changed`."""
-
-    loss, micro_batches = staticmethod(models.loss), staticmethod(models.micro_batches)
-
-    @staticmethod
-    def layers_of(options: Options) -> list:
-        from deepspeed.pipe import LayerSpec
-
-        places = [index for index, _ in options.changed]
-        return [
-            LayerSpec(Exchange) if i in places else layer for i, layer in enumerate(models.layers_of(options))
-        ]
-
-
-MODELS["exchanging"] = ExchangingModel
+MODELS["exchanging"] = Replacing(Exchange)
 PLAIN = Options(model="exchanging", changed=((1, "exchange"), (4, "exchange")))
 PRECISE = {"bf16": {"enabled": True}, "zero_optimization": {"stage": 1}}
-CHECKPOINTED = {"checkpoint_interval": 1}
 
 
 def trained(options: Options) -> dict:
@@ -57,11 +40,8 @@ def trained(options: Options) -> dict:
 
 
 def refused(options: Options) -> str:
-    try:
-        make_engine(options)
-    except RuntimeError as error:
-        return str(error)
-    return ""
+    """From this module, which adds the model."""
+    return refusal(options)
 
 
 @pytest.fixture(scope="module")
@@ -85,5 +65,5 @@ def test_a_layer_that_learns_is_refused_on_a_lane(world2, section):
     said = world2.run(refused, replace(PLAIN, changed=((4, "exchange"),), section=section))
     assert said[0] == said[1]
     assert said[0] == (
-        "layer 1 on lane network has parameters: only layers that exchange or copy what they are given may be on a lane"
+        "Unsupported: layer 1 on lane network has parameters: only layers that exchange or copy what they are given may be on a lane"
     )

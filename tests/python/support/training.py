@@ -33,6 +33,24 @@ MODELS |= {
 
 
 @dataclass(frozen=True)
+class Replacing:
+    """models, with layers of this class in the places of the layers `changed`."""
+
+    kind: type
+
+    loss, micro_batches = staticmethod(models.loss), staticmethod(models.micro_batches)
+
+    def layers_of(self, options: "Options") -> list:
+        from deepspeed.pipe import LayerSpec
+
+        places = [index for index, _ in options.changed]
+        return [
+            LayerSpec(self.kind) if i in places else layer
+            for i, layer in enumerate(models.layers_of(options))
+        ]
+
+
+@dataclass(frozen=True)
 class Options:
     """`section`: the "ostinato" section, or None for DeepSpeed alone. Other fields change the training
     itself."""

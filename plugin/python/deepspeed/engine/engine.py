@@ -9,6 +9,7 @@ monitors, checkpoints. The engine's class is changed when it is made; DeepSpeed'
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from itertools import chain, count
 
 import torch
@@ -139,13 +140,12 @@ class PlanEngine(PlanData, BatchSize):
         )
         for stage in run.stages:
             if stage.on(self.stage_id):
+                computes = not stage.lane  # a lane's stage has no parameters: DeepSpeed knows nothing of it
                 executor.set_stage(
                     stage.index,
-                    lambda micro_batch, inputs, c=stage: self._train_forward(c, micro_batch, inputs),
-                    before_backward=lambda micro_batch, part, c=stage: self._before_backward(
-                        c, micro_batch, part
-                    ),
-                    after_backward=lambda micro_batch, part, c=stage: self._after_backward(c, part),
+                    partial(self._train_forward, stage),
+                    before_backward=partial(self._before_backward, stage) if computes else None,
+                    after_backward=self._after_backward if computes else None,
                     may_split=self.module.may_split(stage),
                     one_by_one=plans.one_by_one(stage, run.stock_parts),
                 )

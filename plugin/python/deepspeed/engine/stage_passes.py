@@ -80,11 +80,9 @@ class StagePasses(Engine):
 
     def _train_forward(self, stage: Stage, micro_batch: int, inputs: tuple | None):
         """The executor calls it; returns the outputs of a stage, or the scaled loss."""
-        if stage.lane:
-            return self._forward_beside(stage, inputs)
         run = self._ostinato
         copies, name = plans.copies_of(run.stages), run.program.stages[stage.index].name
-        with run.memory.forward(name) if run.memory else nullcontext():
+        with run.memory.forward(name) if run.memory and not stage.lane else nullcontext():
             outputs = self.forward_stage(stage, batch := copies * micro_batch + stage.copy, inputs)
         if not stage.ends:
             return outputs
@@ -194,8 +192,6 @@ class StagePasses(Engine):
         `part`: "B" (whole), "I" or "W". DeepSpeed prepares for gradients of weights (bf16: clears the last
         ones) in the part that makes them.
         """
-        if stage.lane:
-            return
         run = self._ostinato
         run.active = stage
         self.module.show(stage)
@@ -213,11 +209,9 @@ class StagePasses(Engine):
             if run.idle is not None:
                 learn_nothing(run.idle)
 
-    def _after_backward(self, stage: Stage, part: str) -> None:
+    def _after_backward(self, _micro_batch: int, part: str) -> None:
         """Does what DeepSpeedEngine.backward() does once the gradients are there (bf16: adds them to their
         fp32 sums)."""
-        if stage.lane:
-            return
         if part == "I":
             self._stop_timers(self.engine_timers.backward_timers)
         else:
