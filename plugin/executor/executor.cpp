@@ -279,7 +279,7 @@ void Executor::take(Compute& compute) {
       const NvtxRange range(ranges_[needs[k]].c_str());
       const Moment start = trace_.now();
       compute.messages.push_back(Message::from_peer(traffic_.wait(needs[k])));
-      received(needs[k], start, trace_.now());
+      received(needs[k], i, start, trace_.now());
     }
   }
 }
@@ -290,9 +290,10 @@ Message Executor::take_here(const Instruction& i, int other) {
   return message;
 }
 
-void Executor::received(int index, const Moment& asked, const Moment& there) {
-  const Instruction& i = program_.ranks[rank_][index];
-  trace_.ran(index, i.action, i.stage, i.micro_batch, asked, there);
+/// The trace compares the receive with the compute that takes what it brings.
+void Executor::received(int receive, const Instruction& by, const Moment& asked, const Moment& there) {
+  const Action action = by.action == Action::forward ? Action::receive_forward : Action::receive_backward;
+  trace_.ran(receive, action, by.stage, by.micro_batch, asked, there);
 }
 
 /// To whom it is due, once for each that takes it; `pending`: when it will be there.
@@ -312,9 +313,10 @@ void Executor::hand_on(const Compute& compute, bool pending) {
 }
 
 void Executor::end(const Compute& compute) {
+  const Instruction& i = program_.ranks[rank_][compute.index];
   for (const Arriving& one : compute.arriving) {
     traffic_.arrived(one.receive);
-    received(one.receive, one.asked, one.there);
+    received(one.receive, i, one.asked, one.there);
   }
   trace_.ended(compute.index, compute.start, compute.end);
   hand_on(compute, false);

@@ -126,7 +126,7 @@ class Executor {
   void begin_ahead(int index);
   bool may_begin(const Instruction& i, int index);
   void take(Compute& compute);
-  void received(int index, const Moment& asked, const Moment& there);
+  void received(int receive, const Instruction& by, const Moment& asked, const Moment& there);
   const std::vector<int>& feeding(const Instruction& i) const;
   void hand_on(const Compute& compute, bool pending);
   void end(const Compute& compute);
