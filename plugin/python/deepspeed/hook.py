@@ -24,6 +24,8 @@ from .section import LEFT, VARIABLE
 SECTION = "ostinato"
 OFF = "ostinato_off"  # keeps a section without using it
 
+Known = tuple[dict | None, str | None]  # a section, and the file that it came from
+
 _enabled: dict | None = None  # the argument of enable()
 _loaded: tuple[dict, str] | None = None  # the last configuration read from a file, and the file
 
@@ -44,15 +46,15 @@ def disable() -> None:
     _enabled = None
 
 
-def section_of(configuration: dict) -> dict | None:
-    """The section of a DeepSpeed configuration, or None. Raises OstinatoError for a misspelt key, for the
-    section in the wrong place, and for null: whoever wrote these wants a plan to run.
+def section_of(configuration: dict, file: str | None = None) -> Known:
+    """The section for a DeepSpeed configuration, which comes from `file`, or (None, None). Raises OstinatoError for
+    a misspelt key, for the section in the wrong place, and for null: whoever wrote these wants a plan to run.
     """
     for key, value in configuration.items():
         if key not in (SECTION, OFF):
             _refuse_strays(key, value, ())
     if SECTION not in configuration:
-        return _enabled or _of_environment()[0]
+        return (_enabled, None) if _enabled is not None else _of_environment()
     if _enabled is not None:
         raise OstinatoError(
             f'a plan is given twice, by ostinato.deepspeed.enable() and by the "{SECTION}" section: keep one'
@@ -61,10 +63,8 @@ def section_of(configuration: dict) -> dict | None:
         raise OstinatoError(
             f'"{SECTION}" is null: give it a "plan"; to train without one, remove the key or rename it "{OFF}"'
         )
-    return configuration[SECTION]
-
-
-Known = tuple[dict | None, str | None]  # a section, and the file that it came from
+    named = _of_environment()
+    return named if named[0] is not None else (configuration[SECTION], file)
 
 
 def known_section() -> Known:
@@ -174,7 +174,7 @@ def wrap(module) -> None:
 def _pipeline_init(original):
     @functools.wraps(original)
     def init(engine, *args, **kwargs):
-        section = _section_given(kwargs)
+        section, file = _section_given(kwargs)
         if section is None:
             _refuse_placed(kwargs.get("model"))
             return original(engine, *args, **kwargs)
@@ -183,7 +183,7 @@ def _pipeline_init(original):
         with draws_of(original) as counted:
             from .start.start import start
 
-            return start(engine, counted, section, _file_of(kwargs), args, kwargs)
+            return start(engine, counted, section, file, args, kwargs)
 
     return init
 
@@ -268,7 +268,7 @@ def _checked_load(original):
 def _plain_init(original, pipeline):
     @functools.wraps(original)
     def init(engine, *args, **kwargs):
-        if not isinstance(engine, pipeline) and _section_given(kwargs) is not None:
+        if not isinstance(engine, pipeline) and _section_given(kwargs)[0] is not None:
             _speak_last()
             raise OstinatoError(
                 f'the "{SECTION}" section needs a deepspeed.pipe.PipelineModule, which this model is not, and a loop that calls '
@@ -280,9 +280,10 @@ def _plain_init(original, pipeline):
     return init
 
 
-def _section_given(kwargs: dict) -> dict | None:
+def _section_given(kwargs: dict) -> Known:
     config = kwargs.get("config_class")
-    return _spoken(lambda: section_of(getattr(config, "_param_dict", None) or kwargs.get("config") or {}))
+    given = getattr(config, "_param_dict", None) or kwargs.get("config") or {}
+    return _spoken(lambda: section_of(given, _file_of(kwargs)))
 
 
 def _speak_last() -> None:

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+import torch
 from rich.console import Console
 from rich.progress import Progress
 
@@ -27,7 +28,16 @@ from ostinato.files import why_not_all, why_not_apart, write_text
 from ostinato.profile.errors import ProfileError
 from ostinato.profile.machine.block_time import count_blocks
 from ostinato.profile.machine.device import Cpu, device_of_this_process
-from ostinato.profile.machine.launched import Role, file_of_kind, meet, world
+from ostinato.profile.machine.launched import (
+    ALONE,
+    TOGETHER,
+    Company,
+    Role,
+    file_of_kind,
+    meet,
+    run_in_engine,
+    world,
+)
 from ostinato.profile.machine.transfers import given_transfers, measure_transfers
 from ostinato.profile.measure.check import StageCheck, check_profile
 from ostinato.profile.measure.company import most_beside
@@ -203,8 +213,16 @@ class Work:
     """Profiles what the script trains, from inside its first step, and ends the process there, because a script
     might catch every exception and go on."""
 
-    def __init__(self, args: argparse.Namespace, argv: list[str], part: Role):
-        self.args, self.argv, self.part = args, argv, part
+    def __init__(
+        self,
+        args: argparse.Namespace,
+        argv: list[str],
+        script_arguments: list[str],
+        part: Role,
+        company: Company | None,
+    ):
+        self.args, self.argv, self.script_arguments, self.part = args, argv, script_arguments, part
+        self.company = company
         self.folder, self.environment, self.output, self.leave = (
             Path.cwd(),
             dict(os.environ),
@@ -238,9 +256,18 @@ class Work:
             return Status.INTERNAL_ERROR
         finally:
             self.output.back()
+            if self.company is not None:
+                self.company.tell(ALONE)
 
     def profile(self, job: Job) -> int:
         """Measures, writes and reports; returns the exit status."""
+        if job.slices > 1 and (self.company is None or self.part.ranks != job.ranks):
+            sys.stderr.write(
+                f"ostinato profile: layers are sliced over {job.slices} ranks, and the collectives between these take no time "
+                f"here: torchrun with {job.ranks} ranks and -m ostinato profile measures them\n"
+            )
+        elif job.slices > 1:
+            return self.profile_together(job)
         args = self.args
         job.repeats, job.warm_up, job.kind, job.beside = (
             args.repeats,
@@ -258,13 +285,53 @@ class Work:
         profile.transfers = self.given()
         if not args.no_transfers:
             self.measure_transfers(job, profile)
+        return self.end_with(Result(profile, checks, drawn))
+
+    def profile_together(self, job: Job) -> int:
+        """The same with layers that are sliced over ranks: on all ranks of the launch, in DeepSpeed's engine."""
+        args = self.args
+        for name in ("check", "sizes", "perfetto", "draw_ranks"):
+            if getattr(args, name):
+                raise ProfileError(
+                    f"--{name.replace('_', '-')} does not go with layers that are sliced over ranks: remove it",
+                    Status.USAGE,
+                )
+        assert self.company is not None
+        self.company.tell(TOGETHER)
+        sys.stderr.write(
+            f"ostinato profile: layers are sliced over {job.slices} ranks: all {job.ranks} ranks measure them, in DeepSpeed's engine\n"
+        )
+        profile = self.run_together()
+        if profile is None:
+            raise ProfileError(f"{args.script} ended in DeepSpeed's engine before its layers were measured")
+        profile.model = job.name
+        profile.set_device(kind=args.kind, torch=torch.__version__, **job.device.description())
+        profile.transfers = self.given() or self.part.transfers()
+        return self.end_with(Result(profile, [], []))
+
+    def run_together(self) -> Any:
+        """This rank's part, which every rank of the launch runs. Returns the profile on rank 0, else None."""
+        with tempfile.TemporaryDirectory(prefix="ostinato-profile-") as name:
+            args, written = self.args, Path(name) / "profile.json"
+            status = run_in_engine(
+                args.script, args.module, self.script_arguments, Path(name), self.folder, self.environment
+            )
+            if status:
+                raise ProfileError(f"{args.script} ended with status {status} in DeepSpeed's engine", status)
+            return _profiler.read_profile(str(written)) if written.is_file() else None
+
+    def accompany(self) -> int:
+        self.run_together()
+        return Status.DONE
+
+    def end_with(self, result: Result) -> int:
         self.output.back()
-        files = write(Result(profile, checks, drawn), args, self.folder)
+        files = write(result, self.args, self.folder)
         with contextlib.suppress(
             BrokenPipeError, SystemExit
         ):  # the reader of the pipe has gone, which rich reports so
-            report(profile, checks, files, args)
-        return status_of(profile)
+            report(result.profile, result.checks, files, self.args)
+        return status_of(result.profile)
 
     def beside(self, job: Job) -> int:
         """How many processes compute at the same time. None beside an accelerator, which has its own clock, or an
@@ -344,15 +411,19 @@ def run(args: argparse.Namespace, argv: list[str], script_arguments: list[str]) 
         check_script(args.script, args.module)
     check_outputs(args, script_arguments)
     attempt, part = resumed() or (None, my_part(args))
+    company = None if saved else Company.of(part)
     if not part.profiles:
-        return 0
+        if company is None or company.told() == ALONE:
+            return 0
+        work = Work(args, argv, script_arguments, part, None)
+        return work.status_of(work.accompany)
     for name in ("output", "html", "perfetto"):
         if getattr(args, name) is not None:
             setattr(args, name, file_of_kind(getattr(args, name), args.kind, part.kinds))
     check_outputs(args, script_arguments)
     if attempt is None:
         attempt = Attempt(args.world_size or max(part.ranks, 1), fixed=args.world_size is not None)
-    work = Work(args, argv, part)
+    work = Work(args, argv, script_arguments, part, company)
     if saved:
         return work.status_of(lambda: work.profile(job_of_program(args)))
     try:

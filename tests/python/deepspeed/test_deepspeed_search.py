@@ -215,7 +215,7 @@ def test_auto_goes_on_without_a_plan_where_it_may(world2, alone):
             ['"objective" in the "search" section must be \'makespan\''],
         ),
         ({"profile": "/nowhere/p.json"}, ["/nowhere/p.json: no such file", "ostinato profile"]),
-        ({"auto": 1}, ['"auto"', 'true, false or "measure"']),
+        ({"auto": 1}, ['"auto"', 'true, false, "measure" or "profile"']),
         ({"auto": True, "search": {"inference": True}}, ['"inference"', 'needs "profile"']),
         ({"auto": True, "adapt": {}}, ['"adapt"', 'needs "auto" or "profile", and "output"']),
         ({"plan": "p.json", "adapt": {}}, ['"adapt"', 'needs "auto" or "profile", and "output"']),

@@ -79,3 +79,72 @@ def test_file_names_of_kinds():
     assert file_of_kind(Path("out/p.json"), "NVIDIA H200", ["NVIDIA H200", "cpu"]) == Path(
         "out/p.nvidia-h200.json"
     )
+
+
+SLICED = f"""
+import sys
+import time
+
+sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+from types import SimpleNamespace
+
+import deepspeed
+import torch
+from deepspeed.ops import __compatible_ops__
+from deepspeed.pipe import PipelineModule
+from support import sliced_model
+
+__compatible_ops__["deepspeed_shm_comm"] = False
+torch.set_num_threads(1)
+deepspeed.init_distributed("gloo", verbose=False)
+whole = sliced_model.summed
+
+
+def summed(part):
+    time.sleep(0.02 * sliced_model.here.index)  # slice 1 is late for every collective
+    return whole(part)
+
+
+sliced_model.summed = summed
+made, shape = sliced_model.Sliced(), SimpleNamespace(stages=2, slices=2)
+layers, topology = made.layers_of(shape), sliced_model.topology_of(shape)
+model = PipelineModule(layers, topology=topology, loss_fn=made.loss, partition_method="uniform")
+config = {{
+    "train_micro_batch_size_per_gpu": sliced_model.BATCH,
+    "gradient_accumulation_steps": 4,
+    "optimizer": {{"type": "SGD", "params": {{"lr": 0.05}}}},
+    "zero_allow_untested_optimizer": True,
+    "ostinato": {{"auto": True, "output": "never"}},  # profiling does not heed it
+}}
+engine, *_ = deepspeed.initialize(model=model, model_parameters=list(model.parameters()), config=config)
+engine.train_batch(made.micro_batches(0))
+print("trained on")
+"""
+
+
+def test_layers_that_are_sliced_over_ranks_are_measured_with_their_collectives(tmp_path):
+    (tmp_path / "train.py").write_text(SLICED)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4", "-m"]
+    command += ["ostinato.profile", "train.py", "--html", "page.html"]
+    result = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT, env=environment()
+    )
+    assert result.returncode == 0, result.stderr
+    assert "trained on" not in result.stdout + result.stderr and result.stdout.count("wrote ") == 2
+    assert not (tmp_path / "never").exists() and (tmp_path / "page.html").stat().st_size
+    written = json.loads((tmp_path / "profile.json").read_text())
+    assert (written["model"]["name"], written["slices"], len(written["transfers"])) == ("train", 2, 12)
+    blocks = [row for row in written["layers"] if "Block" in row["name"]]
+    assert len(blocks) == 4
+    for row in blocks:  # two collectives each way
+        assert row["forward"]["median"] > 40e6 and row["backward"]["median"] > 40e6
+
+
+def test_sliced_layers_without_their_ranks_are_measured_with_a_word_about_it(tmp_path):
+    (tmp_path / "train.py").write_text(SLICED)
+    command = [sys.executable, "-m", "ostinato.profile", "train.py", "--world-size", "4", *QUICK]
+    result = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT, env=environment()
+    )
+    assert result.returncode == 0, result.stderr
+    assert "torchrun with 4 ranks and -m ostinato profile measures them" in result.stderr

@@ -115,9 +115,7 @@ def _is_known(section: Section, paths: Paths) -> bool:
     """Whether the plan is known now, while the model is made, and nothing runs before it."""
     if again.left_by_first() is not None:
         return paths.plan is not None and paths.plan.parent == again.left_by_first()
-    return not section.check and (
-        not section.searches or section.placement is not None or (section.auto and paths.output is not None)
-    )
+    return not section.check and (not section.searches or section.placement is not None or section.uses_kept)
 
 
 def take_kept(prepared: Prepared, model: Model, made: bool = True) -> bool:

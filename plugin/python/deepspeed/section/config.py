@@ -8,7 +8,8 @@ alone):
 
       "profile": "profile.json",      // or: search one at start, from a profile
       "auto": true,                   // or: run the first step under DeepSpeed's 1F1B, measure, search, and start again with the plan;
-                                      // "measure": end there, and let the next start run the plan in "output"
+                                      // "measure": end there, and let the next start run the plan in "output";
+                                      // "profile": end before the search, with profile.json in "output"
       "check": 1,                     // steps that DeepSpeed's 1F1B runs first, to compare the plan's steps with (0; with "auto" 1)
       "fallback": true,               // where the plan is slower than DeepSpeed's own steps: go on without it (with "auto" true)
       "search": {"time_limit": 30},   // how to search, for "profile" and "auto"; keys as in configs/options.toml
@@ -110,7 +111,7 @@ class Section(BaseModel):
     plan: str | None = Field(default=None, min_length=1)
     placement: str | None = Field(default=None, min_length=1)
     profile: str | None = Field(default=None, min_length=1)
-    auto: bool | Literal["measure"] = False
+    auto: bool | Literal["measure", "profile"] = False
     check: int | None = Field(default=None, ge=0, le=1000)
     fallback: bool | None = None
     search: Search | None = None
@@ -128,18 +129,23 @@ class Section(BaseModel):
     @field_validator("auto", mode="before")
     @classmethod
     def _is_a_way(cls, value: object) -> object:
-        if value is True or value is False or value == "measure":
+        if value is True or value is False or value in ("measure", "profile"):
             return value
-        raise ValueError('must be true, false or "measure"')
+        raise ValueError('must be true, false, "measure" or "profile"')
 
     @property
     def checks(self) -> int:
         """How many steps DeepSpeed's own 1F1B runs first."""
-        return int(bool(self.auto)) if self.check is None else self.check
+        return int(self.auto not in (False, "profile")) if self.check is None else self.check
 
     @property
     def falls_back(self) -> bool:
         return bool(self.auto) if self.fallback is None else self.fallback
+
+    @property
+    def uses_kept(self) -> bool:
+        """Whether it runs the plan that an earlier run has left in "output"."""
+        return bool(self.auto) and self.auto != "profile" and self.output is not None
 
     @property
     def searches(self) -> bool:
@@ -215,8 +221,9 @@ def _faults(section: Section) -> Iterator[Fault]:
         return
     if section.placement and section.searches and (section.auto or not section.sizes):
         yield ("placement",), 'goes with "plan": a search makes its own placement'
-    if section.auto == "measure" and not section.output:
-        yield ("auto",), 'is "measure", which needs "output", a folder for the plan'
+    if section.auto in ("measure", "profile") and not section.output:
+        made = "plan" if section.auto == "measure" else "profile"
+        yield ("auto",), f'is "{section.auto}", which needs "output", a folder for the {made}'
     if section.auto and section.search is not None and section.search.inference:
         yield ("search", "inference"), 'needs "profile", because "auto" measures while training'
     if section.fallback and not section.auto and not section.checks:

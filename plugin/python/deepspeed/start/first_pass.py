@@ -18,7 +18,7 @@ from functools import partial, wraps
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -56,6 +56,7 @@ from .layer_costs import REPEATS, WARM_UP, MeasuredLayer, chosen_of, measure, ro
 from ..place import first_weights
 from ..place.placing import Prepared
 from ..randomness.random_state import Drawing
+from ..tell.announce import say
 from ..data.sizes import Seen, agreed, seen_by, size_function
 from ..upstream import Config, Engine, Model
 
@@ -64,6 +65,11 @@ STEPS, LEAST_STEPS, ENOUGH_S = (
     2,
     15.0,
 )  # DeepSpeed's own steps that are timed: fewer where they take long
+THEN = {
+    True: "ostinato measures the layers, searches a plan, and the run starts again with it",
+    "measure": "ostinato measures the layers, searches a plan, and the run ends",
+    "profile": "ostinato measures the layers, and the run ends",
+}
 UPDATES = (schedule.ReduceGrads, schedule.ReduceTiedGrads, schedule.OptimizerStep)
 
 FROZEN_INPUTS = (
@@ -149,11 +155,7 @@ class FirstPass:
         self._unfinished = weakref.finalize(self, _tell_unfinished, dist.get_rank())
         if dist.get_rank() == 0:
             steps = "step" if self._left == 1 else f"{self._left} steps"
-            then = (
-                "the run starts again with the plan"
-                if prepared.program
-                else "ostinato measures the layers, searches a plan, and the run starts again with it"
-            )
+            then = "the run starts again with the plan" if prepared.program else THEN[self._asked.auto]
             print(f"ostinato: running the first {steps} under DeepSpeed's own 1F1B; then {then}", flush=True)
 
     @tell_of_frozen_inputs
@@ -206,7 +208,11 @@ class FirstPass:
                 with starting(
                     "measuring, and searching a plan", range(dist.get_world_size()), self._asked.timeout_s
                 ):
-                    self._measure_and_search(seconds, together)
+                    profile = self._measure(seconds, together)
+                    if self._asked.auto != "profile":
+                        self._search_with(profile)
+                if self._asked.auto == "profile":
+                    self._end_with(profile)
                 self._refuse_loaded()
         except Unsupported as error:
             second_start.begin_without(self._prepared, error)
@@ -245,12 +251,15 @@ class FirstPass:
         """ns per micro-batch, on this rank. Drops the first, which waits for a loader's prefetching to start."""
         return statistics.median_low(self._times[2:] or self._times)
 
-    def _measure_and_search(self, seconds: list[float], together: list[Restriction]) -> None:
+    def _measure(self, seconds: list[float], together: list[Restriction]) -> str:
+        """Rank 0's profile; "" elsewhere."""
         chosen, sizes = _chosen(self._engine, self._items, self._asked.sizes)
         read = max(everyones(self._reading_takes()))
         items = [self._items[i] for i in chosen] if self._items else []
         shares_cores = bool(cores.sharing(self._prepared.places))
-        profile = _profile(self._engine, items, len(chosen), sizes, read, shares_cores, seconds, together)
+        return _profile(self._engine, items, len(chosen), sizes, read, shares_cores, seconds, together)
+
+    def _search_with(self, profile: str) -> None:
         with TemporaryDirectory(prefix="ostinato-") as temporary:
             paths = self._prepared.checked()[1]
             measured = (paths.output or Path(temporary)) / PROFILE
@@ -258,6 +267,15 @@ class FirstPass:
                 write_text(measured, profile)
             self._prepared.paths = paths.model_copy(update={"profile": measured})
             self._search()
+
+    def _end_with(self, profile: str) -> NoReturn:
+        """Where the section asks for a profile alone."""
+        output = self._prepared.checked()[1].output
+        assert output is not None
+        if profile:
+            write_text(output / PROFILE, profile)
+        say(f"the profile is in {output / PROFILE}")
+        sys.exit(0)
 
 
 def _tell_unfinished(rank: int) -> None:

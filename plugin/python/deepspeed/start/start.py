@@ -111,10 +111,10 @@ def start(
 
 def _make(engine: Engine, original_init: Drawing, prepared: Prepared, args: tuple, kwargs: dict) -> None:
     """Called after all checks that need no search."""
-    model, config, (asked, paths) = kwargs["model"], kwargs["config_class"], prepared.checked()
+    model, config, asked = kwargs["model"], kwargs["config_class"], prepared.checked()[0]
     refuse_passes(type(engine))
     first = again.left_by_first() is None and placed_of(model) is None
-    if first and asked.auto and paths.output is not None and not asked.check:
+    if first and asked.uses_kept and not asked.check:
         if _stays_without(prepared, model):
             return _alone(engine, original_init, args, kwargs)
         # The section was not known when the model was made, or the plan is for a different number of ranks.

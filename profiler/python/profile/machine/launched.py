@@ -4,22 +4,37 @@
     torchrun --nproc-per-node 4 -m ostinato.profile train.py -- --deepspeed_config ds_config.json
 
 All ranks measure the transfers between them, pair by pair, over the backend that they will train with
-(wire.py). Then the first rank of each device kind profiles the model by itself, and the others end. With one
-kind, rank 0 writes the profile; with several, each kind's goes to a file of its own.
+(wire.py). Then the first rank of each device kind profiles the model by itself. With one kind, rank 0 writes the
+profile; with several, each kind's goes to a separate file.
+
+Layers that are sliced over ranks (tensor parallelism) run collectives, for which one rank is not enough. Under
+torchrun, whose agent keeps the ranks' store, the other ranks wait until rank 0 has seen the layers (Company). If
+they are sliced, every rank runs the script under DeepSpeed's own engine, which measures them there
+("auto": "profile" in the section that it gets).
 """
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from ostinato.profile.machine.transfers import all_pairs, fitted, measure_pairs
 from ostinato.profile.machine.wire import joined
 from ostinato.groups import everyones
+
+ALONE, TOGETHER = "alone", "together"  # what rank 0 tells the other ranks: they may end, or run the script
+WORD = "who profiles"
+PATIENCE = timedelta(days=7)
 
 
 @dataclass
@@ -48,15 +63,68 @@ def world() -> tuple[int, int]:
     return 0, 1
 
 
+def store_of_launch(rank: int, ranks: int) -> dist.Store:
+    """With keys that a script's own process group does not see."""
+    store, _, _ = next(dist.rendezvous("env://", rank, ranks))
+    return dist.PrefixStore("ostinato profile", store)
+
+
 def meet(rank: int, ranks: int, kind: str, device: Any, with_transfers: bool) -> Role:
     """Called by every rank of a launch. The process group lasts for this call alone."""
     torch.set_num_threads(1)
-    with joined(rank, ranks, "env://", device) as wire:
+    with joined(rank, ranks, store_of_launch(rank, ranks), device) as wire:
         kinds = everyones(kind)
         pairs = everyones(measure_pairs(wire, rank, all_pairs(ranks)) if with_transfers else [])
     return Role(
         kinds.index(kind) == rank, list(dict.fromkeys(kinds)), ranks, [row for rows in pairs for row in rows]
     )
+
+
+class Company:
+    """The other ranks of a launch, which wait for rank 0.
+
+    company = Company.of(role)      # None: there are none, or they do not wait
+    if role.profiles:
+        company.tell(ALONE)         # rank 0, once it knows
+    elif company.told() == TOGETHER: ...
+    """
+
+    def __init__(self, store: dist.Store):
+        self._store, self._told = store, False
+
+    @classmethod
+    def of(cls, role: Role) -> Company | None:
+        """Ranks wait if they have one kind of device, and a store that outlives rank 0's process."""
+        rank, ranks = world()
+        if ranks < 2 or len(role.kinds) > 1 or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+            return None
+        return cls(store_of_launch(rank, ranks))
+
+    def tell(self, word: str) -> None:
+        """Counts once."""
+        if not self._told:
+            self._told = True
+            self._store.set(WORD, word)
+
+    def told(self) -> str:
+        self._store.wait([WORD], PATIENCE)
+        return self._store.get(WORD).decode()
+
+
+def run_in_engine(
+    script: Path,
+    module: bool,
+    arguments: Sequence[str],
+    output: Path,
+    folder: Path,
+    environment: Mapping[str, str],
+) -> int:
+    """Runs this rank of the script under DeepSpeed's own engine, which leaves profile.json in `output` of rank 0;
+    returns the script's exit status. Called on every rank of a launch. `folder`, `environment`: of the launcher."""
+    section = json.dumps({"auto": "profile", "output": str(output)})
+    named = ["-m", str(script)] if module else [str(script)]
+    command = [sys.executable, "-m", "ostinato.run", *named, *arguments]
+    return subprocess.call(command, cwd=folder, env={**environment, "OSTINATO_PLAN": section})
 
 
 def file_of_kind(path: Path, kind: str, kinds: list[str]) -> Path:

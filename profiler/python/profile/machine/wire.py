@@ -2,7 +2,7 @@
 """One rank's end of the process group whose transfers are measured: its buffers, its clock, and which backend
 it is.
 
-    with joined(rank, ranks, "env://", device_of_this_process()) as wire:      # every rank of the launch
+    with joined(rank, ranks, store, device_of_this_process()) as wire:      # every rank of the launch
         wire.backend                                                            # "nccl"
         wire.round_trips(other, size=4096, first=True, count=18)               # ns, one a trip
 
@@ -120,12 +120,13 @@ def wire_of(device: Any) -> Any:
 
 
 @contextmanager
-def joined(rank: int, ranks: int, init_method: str, device: Any) -> Iterator[Any]:
-    """The process group lasts for the block alone. Called by every rank."""
+def joined(rank: int, ranks: int, at: dist.Store | str, device: Any) -> Iterator[Any]:
+    """The process group lasts for the block alone. Called by every rank. `at`: where they meet, a store or a URL."""
     if not dist.is_gloo_available():
         raise ProfileError("this torch has no gloo: use --no-transfers", Status.MISSING)
     limit = timedelta(seconds=TIMEOUT)
-    dist.init_process_group("gloo", init_method=init_method, rank=rank, world_size=ranks, timeout=limit)
+    where: Any = {"store": at} if isinstance(at, dist.Store) else {"init_method": at}
+    dist.init_process_group("gloo", rank=rank, world_size=ranks, timeout=limit, **where)
     try:
         with device.active():
             yield wire_of(device)

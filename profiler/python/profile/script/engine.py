@@ -271,12 +271,6 @@ class Takeover:
                 )
             )
         layers, notes = layers_as_left(model, self.states.get(id(model), {}), self.types.get(id(model), {}))
-        slices = max(1, model.topology().get_dim("model"))
-        if slices > 1:
-            notes.append(
-                f"layers are sliced over {slices} ranks, and the collectives between these take no time here; "
-                'the profile that "auto" writes has them'
-            )
         for line in notes:
             self.note(line)
         job = Job(
@@ -290,7 +284,7 @@ class Takeover:
             restrictions=of_classes(model, engine),
             stages=[end - begin for begin, end in itertools.pairwise(model.partitions())],
             micro_batches=engine.micro_batches,
-            slices=slices,
+            slices=max(1, model.topology().get_dim("model")),
         )
         release(
             engine,
