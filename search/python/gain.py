@@ -76,4 +76,5 @@ def _in_brackets(notes: list[str]) -> str:
 
 
 def _ms(nanoseconds: float) -> str:
-    return f"{nanoseconds / 1e6:.1f}"
+    milliseconds = nanoseconds / 1e6
+    return f"{milliseconds:.1f}" if milliseconds >= 1 else f"{milliseconds:.3g}"

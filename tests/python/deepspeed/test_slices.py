@@ -347,3 +347,11 @@ def test_slices_of_unequal_shapes():
     assert together([{0: "a"}, {0: "b"}, {0: "a", 1: "c"}, {0: "b"}], topology) == {0: "a", 1: "c"}
     with pytest.raises(OstinatoError, match="layer 0 has different parameters on rank 3 than on rank 1"):
         together([{0: "a"}, {0: "b"}, {0: "a"}, {0: "a"}], topology)
+
+
+def test_auto_on_one_stage(world4, stock):
+    """1 x 2 x 2: nothing to place, but nothing in the way."""
+    options = replace(SLICED, stages=1)
+    got = world4.run(training.train, replace(options, section={"auto": True, "search": {"time_limit": 1}}))
+    for ours, theirs in zip(got, stock(world4, options), strict=True):
+        assert (ours["losses"], ours["last"]) == (theirs["losses"], theirs["last"])
