@@ -18,6 +18,7 @@
 #include <c10/core/Event.h>
 
 #include <algorithm>
+#include <atomic>
 #include <deque>
 #include <map>
 #include <memory>
@@ -28,19 +29,20 @@
 
 namespace ostinato {
 
-/// Bytes that the executor itself holds, and the most it ever held.
+/// Bytes that the executor itself holds, and the most it ever held. Safe to use from several threads.
 class Meter {
  public:
   void add(std::int64_t bytes) {
-    now_ += bytes;
-    peak_ = std::max(peak_, now_);
+    const std::int64_t now = now_ += bytes;
+    for (std::int64_t peak = peak_; peak < now && !peak_.compare_exchange_weak(peak, now);) {
+    }
   }
   std::int64_t now() const { return now_; }
   std::int64_t peak() const { return peak_; }
 
  private:
-  std::int64_t now_ = 0;
-  std::int64_t peak_ = 0;
+  std::atomic<std::int64_t> now_ = 0;
+  std::atomic<std::int64_t> peak_ = 0;
 };
 
 class BufferPool;

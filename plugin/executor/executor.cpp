@@ -222,6 +222,19 @@ void Executor::run_stage(Compute& compute) {
   compute.end = trace_.now();
 }
 
+/// The rank's thread would find what the lane made only after its compute.
+void Executor::send_from_lane(Compute& compute) {
+  const auto& list = program_.ranks[rank_];
+  const ProgramStage& stage = program_.stages[list[compute.index].stage];
+  for (const int index : traffic_.itinerary().sends[compute.index]) {
+    const bool is_forward = list[index].action == Action::send_forward;
+    const auto to = std::find(stage.inputs.begin(), stage.inputs.end(), list[index].peer_stage);
+    const Moment start = trace_.now();
+    if (traffic_.send_early(index, compute.made[is_forward ? 0 : to - stage.inputs.begin()]))
+      compute.sent.emplace(index, Span{start, trace_.now()});
+  }
+}
+
 /// False where it is not at its place in the list, and would have to wait for more than messages.
 bool Executor::begin_beside(int index, bool at_its_place) {
   const Instruction& i = program_.ranks[rank_][index];
@@ -234,7 +247,11 @@ bool Executor::begin_beside(int index, bool at_its_place) {
   for (const Message& message : compute->messages)
     inputs.insert(inputs.end(), message.tensors.begin(), message.tensors.end());
   Beside& beside = lanes_.at(program_.stages[i.stage].lane);
-  compute->ended = beside.queue.run([this, here = compute.get()] { run_stage(*here); }, inputs);
+  const auto work = [this, here = compute.get()] {
+    run_stage(*here);
+    if (device_.is_cpu()) send_from_lane(*here);
+  };
+  compute->ended = beside.queue.run(work, inputs);
   beside.computes.push_back(std::move(compute));
   return true;
 }
@@ -312,20 +329,21 @@ void Executor::hand_on(const Compute& compute, bool pending) {
   }
 }
 
-void Executor::end(const Compute& compute) {
+void Executor::end(Compute& compute) {
   const Instruction& i = program_.ranks[rank_][compute.index];
   for (const Arriving& one : compute.arriving) {
     traffic_.arrived(one.receive);
     received(one.receive, i, one.asked, one.there);
   }
   trace_.ended(compute.index, compute.start, compute.end);
+  sent_.merge(compute.sent);
   hand_on(compute, false);
 }
 
 /// Waits for what a lane has begun up to instruction `last`; -1: for all of it.
 void Executor::end_until(int last, Beside& beside) {
   while (!beside.computes.empty() && (last < 0 || beside.computes.front()->index <= last)) {
-    const Compute& first = *beside.computes.front();
+    Compute& first = *beside.computes.front();
     waiting(first.index);
     const auto outputs = [&] {
       std::vector<at::Tensor> all;
@@ -358,9 +376,13 @@ void Executor::send(int index) {
   const Instruction& i = program_.ranks[rank_][index];
   HandOver& here = i.action == Action::send_forward ? activations_ : gradients_;
   const Kept kept = hand_over(here, {i.stage, i.peer_stage, i.micro_batch});
-  const Moment start = trace_.now();
-  traffic_.send(index, kept.tensors, trace_.event(kept.made));
-  trace_.ran(index, i.action, i.stage, i.micro_batch, start, trace_.now());
+  auto sent = sent_.extract(index);
+  if (!sent) {
+    const Moment start = trace_.now();
+    traffic_.send(index, kept.tensors, trace_.event(kept.made));
+    return trace_.ran(index, i.action, i.stage, i.micro_batch, start, trace_.now());
+  }
+  trace_.ran(index, i.action, i.stage, i.micro_batch, sent.mapped().start, sent.mapped().end);
 }
 
 void Executor::waiting(int index) {

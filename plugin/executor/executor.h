@@ -111,6 +111,10 @@ class Executor {
     Moment asked{}, there{};
   };
 
+  struct Span {
+    Moment start{}, end{};
+  };
+
   /// A compute, from its begin to when what it has made is taken.
   struct Compute {
     int index = 0;
@@ -119,9 +123,11 @@ class Executor {
     Moment start{}, end{};
     std::vector<std::vector<at::Tensor>> made = {};  ///< of a backward: for each stage that takes of it
     LaneQueue::Ended ended = {};                     ///< of one on a lane
+    std::map<int, Span> sent = {};                   ///< by the lane's thread, by instruction
   };
   struct Beside;
   void run_stage(Compute& compute);
+  void send_from_lane(Compute& compute);
   bool begin_beside(int index, bool at_its_place);
   void begin_ahead(int index);
   bool may_begin(const Instruction& i, int index);
@@ -129,7 +135,7 @@ class Executor {
   void received(int receive, const Instruction& by, const Moment& asked, const Moment& there);
   const std::vector<int>& feeding(const Instruction& i) const;
   void hand_on(const Compute& compute, bool pending);
-  void end(const Compute& compute);
+  void end(Compute& compute);
   void end_until(int last, Beside& beside);
 
   /// Tensors between the compute that made them and the sends and computes on this rank that take them.
@@ -162,6 +168,7 @@ class Executor {
   };
   std::map<std::string, Beside> lanes_;  ///< by name
   std::vector<char> begun_;              ///< per instruction: on a lane, ahead of its place
+  std::map<int, Span> sent_;             ///< sends that lanes have issued, by instruction
   HandOver activations_;
   HandOver gradients_;
   std::string failed_;  ///< why the executor cannot be used any more

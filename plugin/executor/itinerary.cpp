@@ -76,6 +76,30 @@ std::vector<std::vector<int>> takers_of(const Program& program, const List& list
   return takers;
 }
 
+/// By the compute that made what they carry.
+std::vector<std::vector<int>> sends_of(const List& list) {
+  const auto index = index_of(list);
+  std::vector<std::vector<int>> sends(list.size());
+  for (std::size_t n = 0; n < list.size(); ++n) {
+    const Instruction& i = list[n];
+    if (!is_send(i.action)) continue;
+    for (const Action action : {Action::forward, Action::backward, Action::backward_input}) {
+      if ((action == Action::forward) != (i.action == Action::send_forward)) continue;
+      const auto made = index.find({action, i.stage, i.micro_batch, -1});
+      if (made != index.end()) sends[made->second].push_back(static_cast<int>(n));
+    }
+  }
+  return sends;
+}
+
+std::vector<int> sends_before_of(const List& list) {
+  std::vector<int> before(list.size(), 0);
+  std::map<int, int> seen;  ///< by peer
+  for (std::size_t n = 0; n < list.size(); ++n)
+    if (is_send(list[n].action)) before[n] = seen[list[n].peer]++;
+  return before;
+}
+
 std::vector<int> post_until_of(const Program& program, const List& list, Posting posting) {
   const int size = static_cast<int>(list.size());
   std::vector<int> until(list.size());
@@ -134,6 +158,8 @@ Itinerary itinerary(const Program& program, int rank, Posting posting) {
   Itinerary result;
   result.needs = needs_of(program, list);
   result.takers = takers_of(program, list, result.needs);
+  result.sends = sends_of(list);
+  result.sends_before = sends_before_of(list);
   result.post_until = post_until_of(program, list, posting);
   result.sends_over.assign(list.size(), 0);
   std::map<int, PeerView> views;

@@ -37,6 +37,12 @@ struct Itinerary {
   /// it is a gradient that nobody wants.
   std::vector<std::vector<int>> takers;
 
+  /// Per instruction: the sends of what this compute made, as indices into the rank's list.
+  std::vector<std::vector<int>> sends;
+
+  /// Per instruction: at a send, how many sends to its peer come before it.
+  std::vector<int> sends_before;
+
   /// Per instruction: receives with a smaller index are posted before it runs. At a compute, where `posting`
   /// lets them pass it, those up to the compute after it, so that what that one needs arrives meanwhile.
   std::vector<int> post_until;

@@ -97,6 +97,7 @@ Traffic::Edge& Traffic::edge(const Instruction& i) {
 }
 
 void Traffic::learn(int from, int to, int micro_batch, const std::vector<at::Tensor>& tensors) {
+  const Lock lock(mutex_);
   Edge& e = edges_[{from, to}];
   if (!e.forward) e.learn(describe(tensors));
   if (dynamic_) e.of_micro_batch[micro_batch] = gradient_of(describe(tensors));
@@ -188,6 +189,11 @@ bool Traffic::is_known(int index) {
 }
 
 void Traffic::post_before(int index) {
+  const Lock lock(mutex_);
+  post_until(index);
+}
+
+void Traffic::post_until(int index) {
   for (; next_post_ < index; ++next_post_) {
     const Instruction& i = at(next_post_);
     if (!is_receive(i.action)) continue;
@@ -211,11 +217,12 @@ void Traffic::post_before(int index) {
 }
 
 void Traffic::post(int index) {
+  const Lock lock(mutex_);
   if (!late_) post_here(index);
 }
 
 void Traffic::post_here(int index) {
-  post_before(index + 1);
+  post_until(index + 1);
   if (next_post_ > index) return;
   assert(next_post_ == index);
   if (at(index).action == Action::receive_backward)
@@ -224,7 +231,7 @@ void Traffic::post_here(int index) {
     read_flag(index);
   else
     read_announcement(index);
-  post_before(index + 1);
+  post_until(index + 1);
 }
 
 at::Tensor Traffic::receive_words(std::int64_t count, int index) {
@@ -278,12 +285,14 @@ std::vector<Buffer> Traffic::wait(int index) {
 }
 
 bool Traffic::is_posted(int index) {
-  post_before(index + 1);
+  const Lock lock(mutex_);
+  post_until(index + 1);
   return next_post_ > index;
 }
 
 Traffic::Inbound Traffic::expect(int index) {
-  while (!is_posted(index)) post_here(next_post_);
+  const Lock lock(mutex_);
+  for (post_until(index + 1); next_post_ <= index; post_until(index + 1)) post_here(next_post_);
   assert(inbound_[index]);
   Inbound inbound = std::move(*inbound_[index]);
   inbound_[index].reset();
@@ -292,7 +301,10 @@ Traffic::Inbound Traffic::expect(int index) {
 
 void Traffic::await(Inbound& message, int index) { await(message.transfers, index); }
 
-void Traffic::arrived(int index) { release_sends(at(index).peer, itinerary_.sends_over[index]); }
+void Traffic::arrived(int index) {
+  const Lock lock(mutex_);
+  release_sends(at(index).peer, itinerary_.sends_over[index]);
+}
 
 void Traffic::check(const Instruction& i, const MessageSpec& spec,
                     const std::vector<at::Tensor>& tensors) const {
@@ -358,6 +370,22 @@ Traffic::Payload Traffic::payload(const Instruction& i, const Edge& edge,
 }
 
 void Traffic::send(int index, const std::vector<at::Tensor>& tensors, const c10::Event* made) {
+  const Lock lock(mutex_);
+  send_here(index, tensors, made);
+}
+
+bool Traffic::send_early(int index, const std::vector<at::Tensor>& tensors) {
+  const Lock lock(mutex_, std::try_to_lock);
+  if (!lock || dynamic_ || ahead_ > 0) return false;
+  const int peer = at(index).peer;
+  const int sent = static_cast<int>(outbound_[peer].size());
+  if (sent != itinerary_.sends_before[index]) return false;
+  if (sent - released_[peer] >= itinerary_.most_sends.at(peer)) return false;
+  send_here(index, tensors, nullptr);
+  return true;
+}
+
+void Traffic::send_here(int index, const std::vector<at::Tensor>& tensors, const c10::Event* made) {
   const Instruction& i = at(index);
   Edge& e = edge(i);
   Outbound out{.index = index, .bytes = 0, .transfers = {}};
@@ -389,6 +417,7 @@ void Traffic::release_sends(int peer, int count) {
 }
 
 void Traffic::finish() {
+  const Lock lock(mutex_);
   for (auto& [peer, sends] : outbound_) {
     release_sends(peer, static_cast<int>(sends.size()));
     sends.clear();

@@ -5,6 +5,7 @@
 //   traffic.post(index);                     // receives of the list up to there, in its order
 //   auto buffers = traffic.wait(index);      // one receive, at its consumer
 //   traffic.send(index, tensors);            // returns at once
+//   traffic.send_early(index, tensors);      // from another thread, if that changes no order
 //   traffic.finish();                        // end of the step
 //
 // Announcements: the first message along an edge of the stage graph to a peer is preceded by its shapes, so
@@ -22,6 +23,9 @@
 // In training, gradients that come back say which sends are over. In a program of forwards nothing comes
 // back, so a send waits while as many as sends_ahead() says (flow.h) are under way to its peer: a rank that
 // is quicker than the one behind it does not fill the memory of either.
+//
+// One thread, the rank's, may call anything. What a lane's thread may call says so: it takes the lock only
+// where the rank's thread does not hold it, because that may wait for a peer while it does.
 //
 // On an accelerator every transfer is issued on the lane of its peer and direction (lane.h); all of this is
 // called with the computing stream current.
@@ -79,7 +83,7 @@ class Traffic {
   /// not exist. Throws TimeoutError or ExecutionError.
   std::vector<Buffer> wait(int index);
 
-  /// The same in three parts, where another thread waits: posts the receive, waiting for its announcement
+  /// The same in three parts, where a lane's thread waits: posts the receive, waiting for its announcement
   /// where its shapes are not known yet; waits, on any thread; and is told that the message is there.
   struct Inbound {
     std::vector<Buffer> buffers;
@@ -94,6 +98,11 @@ class Traffic {
   /// where a gradient is due travels as zeros. Throws ExecutionError where the message does not look as
   /// announced. On an accelerator the tensors are there when `made` comes.
   void send(int index, const std::vector<at::Tensor>& tensors, const c10::Event* made = nullptr);
+
+  /// Sends before the place in the list, on a lane's thread: where this is the next send to its peer, no more
+  /// are under way than the channel was opened for, and the rank's thread is not at work here. Returns
+  /// whether it did; the rank's thread sends what is left, at its place.
+  bool send_early(int index, const std::vector<at::Tensor>& tensors);
 
   /// Waits for every send of the step. Asserts that every receive was waited for.
   void finish();
@@ -138,7 +147,10 @@ class Traffic {
 
   const Instruction& at(int index) const { return program_.ranks[rank_][index]; }
   Edge& edge(const Instruction& transfer);
+  using Lock = std::unique_lock<std::mutex>;
+  void post_until(int index);
   void post_here(int index);
+  void send_here(int index, const std::vector<at::Tensor>& tensors, const c10::Event* made);
   void read_announcement(int index);
   void read_orders(int index);
   void read_flag(int index);
@@ -160,6 +172,7 @@ class Traffic {
   bool wait_for(Transfer& transfer);
   void release_sends(int peer, int count);
 
+  std::mutex mutex_;  ///< of all that is not said otherwise: between the rank's thread and its lanes'
   std::mutex abandoning_;
   std::string abandoned_;       ///< why; guarded, as the next ones are
   std::set<Transfer*> waited_;  ///< for now

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 
 #include "plugin/lowering/deadlock.h"
 #include "plugin/lowering/lower.h"
@@ -65,6 +66,30 @@ std::vector<Program> programs() {
     }
   }
   return all;
+}
+
+TEST(Itinerary, EverySendIsOfTheComputeThatMadeItsTensors) {
+  for (const Program& program : programs()) {
+    for (int rank = 0; rank < static_cast<int>(program.ranks.size()); ++rank) {
+      const auto& list = program.ranks[rank];
+      const Itinerary known = itinerary(program, rank, Posting::anywhere);
+      std::map<int, int> sent;
+      int with_compute = 0;
+      for (std::size_t n = 0; n < list.size(); ++n) {
+        if (is_send(list[n].action)) {
+          EXPECT_EQ(known.sends_before[n], sent[list[n].peer]++);
+        }
+        for (const int send : known.sends[n]) {
+          EXPECT_GT(send, static_cast<int>(n));
+          EXPECT_EQ(list[send].stage, list[n].stage);
+          EXPECT_EQ(list[send].micro_batch, list[n].micro_batch);
+          EXPECT_EQ(list[send].action == Action::send_forward, list[n].action == Action::forward);
+          ++with_compute;
+        }
+      }
+      EXPECT_EQ(with_compute, std::ranges::count_if(list, [](const auto& i) { return is_send(i.action); }));
+    }
+  }
 }
 
 // What computes are passed by may block wherever it is issued: the lists as they are issued pass the proof,

@@ -133,23 +133,24 @@ TEST(Lanes, RunBesideWhatTheirRankComputes) {
   last.join();
 }
 
-/// A layer that computes its forward until the lane has begun the next micro-batch.
+/// A stage whose forward takes until another has begun `ahead` micro-batches later.
+struct Pair {
+  int waits = 0, begins = 0, ahead = 0, micro_batches = 0;
+};
+
 class Computing : public testing::Layer {
  public:
-  Computing(const ProgramStage& stage, int index, int micro_batches, Waiting::Begun& begun)
-      : Layer(stage, index),
-        lane_(!stage.lane.empty()),
-        waits_(stage.outputs.empty()),
-        last_(micro_batches - 1),
-        begun_(begun) {}
+  Computing(const ProgramStage& stage, int index, const Pair& pair, Waiting::Begun& begun)
+      : Layer(stage, index), index_(index), pair_(pair), begun_(begun) {}
 
   std::vector<at::Tensor> forward(int micro_batch, const std::vector<at::Tensor>& inputs) override {
     std::unique_lock lock(begun_.mutex);
-    if (lane_) {
+    const int until = micro_batch + pair_.ahead;
+    if (index_ == pair_.begins) {
       begun_.micro_batch = micro_batch;
       begun_.changed.notify_all();
-    } else if (waits_ && micro_batch < last_ &&
-               !begun_.changed.wait_for(lock, 30s, [&] { return begun_.micro_batch > micro_batch; })) {
+    } else if (index_ == pair_.waits && until < pair_.micro_batches &&
+               !begun_.changed.wait_for(lock, 30s, [&] { return begun_.micro_batch >= until; })) {
       throw std::runtime_error("the lane waits for the rank that computes");
     }
     lock.unlock();
@@ -157,23 +158,31 @@ class Computing : public testing::Layer {
   }
 
  private:
-  bool lane_, waits_;
-  int last_;
+  int index_;
+  Pair pair_;
   Waiting::Begun& begun_;
 };
 
-TEST(Lanes, BeginWhenTheirMessageComesWhateverTheirRankComputes) {
-  Placement placement = testing::on_lanes(testing::chain({0, 1, 1}), {1});
-  placement.blocks[placement.find_block("0.F")].time = 20;  // in the list 1F1 stands behind 2F0, and so on
-  const int micro_batches = 4;
-  const Plan plan = testing::list_schedule(placement, micro_batches, [&](int block, int micro_batch) {
+void expect_to_end(const Placement& placement, const Pair& pair) {
+  const Plan plan = testing::list_schedule(placement, pair.micro_batches, [&](int block, int micro_batch) {
     return placement.blocks[block].kind == Kind::forward ? micro_batch : 100 - micro_batch;
   });
   const Program program = lower(plan, placement);
   Waiting::Begun begun;
   std::map<int, Computing> layers;
-  for (int s = 0; s < 3; ++s) layers.try_emplace(s, program.stages[s], s, micro_batches, begun);
+  for (int s = 0; s < 3; ++s) layers.try_emplace(s, program.stages[s], s, pair, begun);
   for (const std::string& failure : run_all(program, layers, 1)) EXPECT_EQ(failure, "");
+}
+
+TEST(Lanes, BeginWhenTheirMessageComesWhateverTheirRankComputes) {
+  Placement placement = testing::on_lanes(testing::chain({0, 1, 1}), {1});
+  placement.blocks[placement.find_block("0.F")].time = 20;  // in the list 1F1 stands behind 2F0, and so on
+  expect_to_end(placement, {.waits = 2, .begins = 1, .ahead = 1, .micro_batches = 4});
+}
+
+TEST(Lanes, SendWhatTheyMadeWhileTheirRankComputes) {
+  expect_to_end(testing::on_lanes(testing::chain({0, 0, 1}), {1}),
+                {.waits = 0, .begins = 2, .ahead = -1, .micro_batches = 4});
 }
 
 /// A layer that fails.
