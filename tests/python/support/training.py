@@ -213,7 +213,7 @@ def weights(engine) -> dict[str, bytes]:
     mine = dict(engine.module.named_parameters()) | dict(engine.module.named_buffers())
     mine.pop("ostinato_idle", None)  # of a rank with nothing to train: no layer's
     run = getattr(engine, "_ostinato", None)
-    places = {id(p.parameter): (p.shard.index, p.dimension) for p in run.parts} if run else {}
+    places = {id(p.parameter): (p.shard.index, p.dimension) for p in run.parameter_parts} if run else {}
     replica = engine.grid.data_parallel_id
     if engine.grid.slice_parallel_size > 1:
         replica = f"{replica}, slice {engine.grid.get_slice_parallel_rank()}"

@@ -48,14 +48,19 @@ class Readers:
         engine = self._engine
         self._wanted = self._others and (self._reads or engine.stage_id in self._theirs.values())
         given = next(
-            (it for it in (data_iter, engine.data_iterator, engine._ostinato.offered) if it is not None), None
+            (
+                it
+                for it in (data_iter, engine.data_iterator, engine._ostinato.unread_iterator)
+                if it is not None
+            ),
+            None,
         )
         if self._wanted and given is not None and not self._reads:
             self.looking = True  # a loader may ask the engine which rank it is for
             with random_state_kept():
                 self._look(given)
             self.looking = False
-        engine._ostinato.offered = None
+        engine._ostinato.unread_iterator = None
 
     def _look(self, given: Iterator[Any]) -> None:
         try:

@@ -83,6 +83,6 @@ class BatchSize(PlanCheckpoints):
         if elsewhere and not run.random_numbers.elsewhere:
             run.random_numbers = RandomNumbers(self, run.stages, elsewhere)
         announce.say(f"from step {self.global_steps + 1} on: {announce.line(program)}")
-        if (losses := run.expected()) != run.said:
-            run.said = losses
+        if (losses := run.expected_losses()) != run.losses_said:
+            run.losses_said = losses
             announce.say(losses)

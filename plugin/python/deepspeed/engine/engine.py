@@ -35,6 +35,7 @@ from .evaluation import Forwards
 from .first_step import FirstStep
 from ..tell.outside import Outside
 from .plan_data import PlanData
+from .run import StepState
 from ..equal.random_numbers import RandomNumbers
 from ..data.readers import Readers
 from ..section.refusals import refuse_passes
@@ -93,16 +94,18 @@ class PlanEngine(PlanData, BatchSize):
         if run.paths.memory is not None:
             run.memory = StepMemory(run.paths.memory, self.global_rank, self)
         if first is not None:
-            run.unsaid = []
-            compare_with(self, first, run.section.require, run.unsaid)
+            run.first_step_notes = []
+            compare_with(self, first, run.section.require, run.first_step_notes)
 
     def _plan_steps(self) -> None:
         """From here on each step gets its own plan."""
         run = self._ostinato
         assert run.group is not None
         asked, planner = run.section, min(stage.rank for stage in run.stages if stage.reads or stage.ends)
-        of = run.placement, run.measured, asked.size or 0.0
-        run.steps = StepPlans(run.group, *of, asked.keep_order, asked.effort, planner)
+        size = asked.size or 0.0
+        run.step_plans = StepPlans(
+            run.group, run.placement, run.profile, size, asked.keep_order, asked.effort, planner
+        )
 
     def _watched(self) -> Watch:
         """The watch over this pipeline; all ranks give it signs of life, as a checkpoint waits for all."""
@@ -176,10 +179,10 @@ class PlanEngine(PlanData, BatchSize):
             not run.ready or run.readers.looking
         ):  # __init__ tests transfers between neighbours, in the order of the ranks
             return super().is_last_stage()
-        if run.active is not None:
-            return run.active.ends
+        if run.step.active is not None:
+            return run.step.active.ends
         ranks = self._loss_ranks()
-        return self.stage_id in ranks if run.loading else self.stage_id == ranks[0]
+        return self.stage_id in ranks if run.step.reading else self.stage_id == ranks[0]
 
     def _loss_ranks(self) -> list[int]:
         """Pipeline ranks that compute losses; the first reports them all."""
@@ -276,10 +279,10 @@ class PlanEngine(PlanData, BatchSize):
         for said in run.readers.end():
             print(f"ostinato: rank {self.global_rank}: {said}", flush=True)
         assert run.first_step is not None
-        notes = run.first_step.end(run.keeps_bits, planned_in_steps=run.steps is not None)
+        notes = run.first_step.end(run.keeps_bits, planned_in_steps=run.step_plans is not None)
         run.first_step = None
-        if run.unsaid is not None:
-            run.unsaid += notes
+        if run.first_step_notes is not None:
+            run.first_step_notes += notes
             return
         for line in notes:
             announce.say(line)
@@ -305,12 +308,12 @@ class PlanEngine(PlanData, BatchSize):
         self.module.follow()
         batches = pipe_schedule.micro_batches if evaluates else self.micro_batches
         self._reserve_pipe_buffers(batches)
-        run.batches = Batches(
-            self, batches, [c for c in run.stages if c.rank == self.stage_id], plans.copies_of(run.stages)
-        )
+        here = [stage for stage in run.stages if stage.rank == self.stage_id]
+        run.step = StepState()
+        run.step.batches = Batches(self, batches, here, plans.copies_of(run.stages))
         self.module.whole_logits = not self._compute_loss
         self._steps_here += not evaluates
-        if run.steps is not None and not evaluates:
+        if run.step_plans is not None and not evaluates:
             self._plan_step(batches)
         if evaluates:
             run.forwards.refuse_without_data()
@@ -327,15 +330,11 @@ class PlanEngine(PlanData, BatchSize):
                 self.ostinato_run(run.executor)
             whole = True
         finally:
-            run.active = None
+            step, run.step = run.step, StepState()
             self._running_engine_backward = False
             self.module.show_all()
-            run.items.clear()  # of a step that failed
-            if not evaluates:
-                self.fwd_outputs = [
-                    run.ended[batch] for batch in sorted(run.ended)
-                ]  # a subclass may report from it
-                run.ended = {}
+            if not evaluates:  # a subclass may report from it
+                self.fwd_outputs = [step.losses[batch] for batch in sorted(step.losses)]
             run.random_numbers.end(whole)
         run.batches_before += batches
         if not evaluates:
@@ -353,7 +352,7 @@ class PlanEngine(PlanData, BatchSize):
     def ostinato_run(self, executor) -> None:
         """Runs all instructions of this rank; an error gets a note of where it came from."""
         run = self._ostinato
-        run.working = executor
+        run.running = executor
         try:
             executor.run()
         except Exception as error:
@@ -367,22 +366,22 @@ class PlanEngine(PlanData, BatchSize):
             )
             moved = announce.places(run.stages, run.stock_parts)
             if self._steps_here <= 1 and moved and not isinstance(error, OstinatoError):
-                error.add_note(announce.first_step_failed(moved, ran_alone=run.unsaid is not None))
+                error.add_note(announce.first_step_failed(moved, ran_alone=run.first_step_notes is not None))
             raise
-        run.working = None
+        run.running = None
 
     def _position(self) -> str:
         """The watch's thread calls it."""
         run = self._ostinato
         if not hasattr(run, "outside"):  # the watch begins before it
             return "has not begun"
-        working = run.working  # which may end meanwhile
+        running = run.running  # which may end meanwhile
         between = f"{run.outside.where()}, between steps" if run.batches_before else "has not begun"
         if part := run.outside.part():
             return part
         return (
-            run.outside.in_the_script(working.position())
-            if working is not None
+            run.outside.in_the_script(running.position())
+            if running is not None
             else run.outside.whole() or between
         )
 
@@ -405,9 +404,11 @@ class PlanEngine(PlanData, BatchSize):
     def _after_the_plan(self, pipe_schedule) -> list:
         """DeepSpeed's instructions that follow the last backward. Its schedule is read once."""
         run = self._ostinato
-        if not run.rest:
-            run.rest = [c for commands in pipe_schedule for c in commands if not isinstance(c, EXECUTED)]
-        return run.rest
+        if not run.after_plan:
+            run.after_plan = [
+                c for commands in pipe_schedule for c in commands if not isinstance(c, EXECUTED)
+            ]
+        return run.after_plan
 
     def clip_fp32_gradients(self):
         names = self._ostinato.stock_names
@@ -444,7 +445,7 @@ class PlanEngine(PlanData, BatchSize):
             if follows is not None:
                 follows.close()
         super().destroy()
-        run.executor = run.working = None  # which hold them, too
+        run.executor = run.running = None  # which hold them, too
         run.forwards.forget_shapes()  # its executors hold it
         del run.forwards
         for group in (run.group, *chain.from_iterable(run.links.values())):

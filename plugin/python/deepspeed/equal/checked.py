@@ -152,7 +152,9 @@ class Recorder:
     def _held(self, named: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, Any]]:
         """The tensors that this rank holds whole."""
         run = getattr(self._engine, "_ostinato", None)
-        parts, shards = ({id(part.parameter) for part in run.parts}, run.shards) if run else (set(), {})
+        parts, shards = (
+            ({id(part.parameter) for part in run.parameter_parts}, run.shards) if run else (set(), {})
+        )
         for name, tensor in named:
             layer = _layer_of(name, self._engine.module._layer_specs)
             of_shard = layer in shards and not isinstance(tensor, torch.nn.Parameter)

@@ -213,8 +213,20 @@ def _install(
     groups = given_groups(kwargs.get("optimizer"), kwargs.get("model_parameters"))
     idle = give_idle(model, groups) if optimizes and plans.trains(program) else None
     names = stock_names(model, rebuilt.units, NAME) if rebuilt.units else names_where_idle(model, idle)
-    run = Run(program, stages, stock, names, asked, paths, placed.shards, rebuilt.parts, rebuilt.copies, idle)
-    run.placement, run.measured = prepared.placement, prepared.measured
+    run = Run(
+        section=asked,
+        paths=paths,
+        placement=prepared.placement,
+        profile=prepared.measured,
+        program=program,
+        stages=stages,
+        stock_parts=stock,
+        stock_names=names,
+        shards=placed.shards,
+        parameter_parts=rebuilt.parts,
+        copies=rebuilt.copies,
+        idle=idle,
+    )
     run.programs[program.micro_batches] = program
     moved = second_start.moved(prepared)
     run.gained = None if moved else _gained(prepared, model)
@@ -238,8 +250,8 @@ def _install(
     refuse_uneven(engine)
     others_name = rebuilt.copies.others_name if rebuilt.copies else lambda _: False
     universal.prepare(engine, rebuilt.parts, others_name)
-    run.expected = partial(_expected, engine, run, rebuilt)
-    run.said = run.expected()
+    run.expected_losses = partial(_expected, engine, run, rebuilt)
+    run.losses_said = run.expected_losses()
     elsewhere = plans.draws_elsewhere(program, stages, stock, model, any_order=asked.sizes is not None)
     engine.ostinato_begin(elsewhere, second_start.measured(prepared))  # type: ignore[attr-defined]  # it has become a PlanEngine
     if asked.adapt is not None and plans.trains(program):
@@ -252,7 +264,7 @@ def _install(
             say(said)
     say(line(program, run.plans_steps))
     if plans.trains(program):
-        say(run.said)
+        say(run.losses_said)
     for said in (places(stages, stock), ends(stages, model._grid.pp_group)):
         if said:
             say(said)
