@@ -26,6 +26,7 @@ from ostinato.groups import everyones
 
 from ..randomness import random_state
 from ..randomness.random_state import random_state_kept
+from ..save.tensor_names import layer_of, tied_key
 from ..stages.buffers import Buffers
 from ..stages.idle import NAME as IDLE
 from .prints import BEFORE, KINDS, Difference, Print, Records, Step, compare, print_of, same
@@ -229,17 +230,17 @@ def _has_share(parameter: Any) -> bool:
 
 def _layer_of(name: str, specs: list[Any]) -> int:
     """By the tensor's name in a PipelineModule."""
-    first, second = [*name.split("."), ""][:2]
-    if first == "tied_modules":
-        return next(index for index, spec in enumerate(specs) if getattr(spec, "key", None) == second)
-    return int(first) if first.isdigit() else len(specs)
+    if (key := tied_key(name)) is not None:
+        return next(index for index, spec in enumerate(specs) if getattr(spec, "key", None) == key)
+    return len(specs) if (layer := layer_of(name)) is None else layer
 
 
 def _first_use(name: str, model: Any) -> int:
     """The first layer of this rank that uses the tied tensor; of one that is not tied, 0."""
-    first, key = [*name.split("."), ""][:2]
+    if (key := tied_key(name)) is None:
+        return 0
     tied = [index for index, spec in enumerate(model._layer_specs) if getattr(spec, "key", None) == key]
-    return next((i for i in tied if first == "tied_modules" and model.stage_owner(i) == model.stage_id), 0)
+    return next((index for index in tied if model.stage_owner(index) == model.stage_id), 0)
 
 
 def _merged(everyone: list[tuple[str, dict[str, int], Records]]) -> Records:

@@ -212,7 +212,11 @@ def _install(
     optimizes = bool(kwargs.get("optimizer") or config.optimizer_name)
     groups = given_groups(kwargs.get("optimizer"), kwargs.get("model_parameters"))
     idle = give_idle(model, groups) if optimizes and plans.trains(program) else None
-    names = stock_names(model, rebuilt.units, NAME) if rebuilt.units else names_where_idle(model, idle)
+    names = (
+        stock_names(model, rebuilt.stock_modules, NAME)
+        if rebuilt.stock_modules
+        else names_where_idle(model, idle)
+    )
     run = Run(
         section=asked,
         paths=paths,
@@ -373,4 +377,4 @@ def _clips_otherwise(engine: Engine, rebuilt) -> bool:
     """Whether the optimizer (ZeRO or half precision) clips by a norm that is summed rank by rank; see clipping
     for other optimizers."""
     own = engine.zero_optimization() or engine.fp16_enabled() or engine.bfloat16_enabled()
-    return bool(rebuilt.units and own and engine.gradient_clipping() > 0)
+    return bool(rebuilt.stock_modules and own and engine.gradient_clipping() > 0)
