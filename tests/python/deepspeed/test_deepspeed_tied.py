@@ -10,8 +10,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 from ostinato import _search
-from ostinato.deepspeed.equal.checked import Recorder
-from ostinato.deepspeed.equal.prints import Comparison, Records, compare
+from ostinato.deepspeed.equal.recorder import Recorder
+from ostinato.deepspeed.equal.comparison import Comparison, compare
+from ostinato.deepspeed.equal.records import Records
 from ostinato.deepspeed.place.tied import beside, bound_layers, source_of, sums_of, together_now
 from support import models, training
 from support.plans import Layout, make_plan, placement_text

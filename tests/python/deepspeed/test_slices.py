@@ -9,7 +9,8 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from ostinato.deepspeed.equal.prints import Records, compare
+from ostinato.deepspeed.equal.comparison import compare
+from ostinato.deepspeed.equal.records import Records
 from ostinato.deepspeed.errors import OstinatoError, Unsupported
 from ostinato.deepspeed.place.model_identity import together
 from ostinato.deepspeed.section.refused_keys import whole_messages
@@ -197,7 +198,7 @@ def test_checkpoints(world4, plans, tmp_path, config):
 
 
 def recorded(options: Options, harm: bool = False) -> str:
-    from ostinato.deepspeed.equal.checked import Recorder
+    from ostinato.deepspeed.equal.recorder import Recorder
 
     engine = make_engine(options)
     recorder, data = Recorder(engine, options.steps), data_of(engine)

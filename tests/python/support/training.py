@@ -128,12 +128,12 @@ def second_start(files: dict):
     with tempfile.TemporaryDirectory(prefix=again._prefix()) as folder:
         again.write(files, Path(folder))
         os.environ[again.FOLDER] = folder
-        again.left_by_first.cache_clear()
+        again.folder_of_first_start.cache_clear()
         try:
             yield
         finally:
             del os.environ[again.FOLDER]
-            again.left_by_first.cache_clear()
+            again.folder_of_first_start.cache_clear()
 
 
 def in_both_starts(job, *args):

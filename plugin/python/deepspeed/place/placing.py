@@ -93,7 +93,7 @@ def place(model: Model, section: dict, file: str | None) -> None:
     prepared = Prepared()
     try:
         prepared.section = parse_section(section, file or "DeepSpeed configuration")
-        prepared.paths = resolve(prepared.section, file, again.left_by_first())
+        prepared.paths = resolve(prepared.section, file, again.folder_of_first_start())
     except OstinatoError as error:
         prepared.error = error
     asked, paths = prepared.section, prepared.paths
@@ -113,8 +113,8 @@ def place(model: Model, section: dict, file: str | None) -> None:
 
 def _is_known(section: Section, paths: Paths) -> bool:
     """Whether the plan is known now, while the model is made, and nothing runs before it."""
-    if again.left_by_first() is not None:
-        return paths.plan is not None and paths.plan.parent == again.left_by_first()
+    if again.folder_of_first_start() is not None:
+        return paths.plan is not None and paths.plan.parent == again.folder_of_first_start()
     return not section.check and (not section.searches or section.placement is not None or section.uses_kept)
 
 

@@ -113,7 +113,7 @@ def _make(engine: Engine, original_init: Drawing, prepared: Prepared, args: tupl
     """Called after all checks that need no search."""
     model, config, asked = kwargs["model"], kwargs["config_class"], prepared.checked()[0]
     refuse_passes(type(engine))
-    first = again.left_by_first() is None and placed_of(model) is None
+    first = again.folder_of_first_start() is None and placed_of(model) is None
     if first and asked.uses_kept and not asked.check:
         if _stays_without(prepared, model):
             return _alone(engine, original_init, args, kwargs)
@@ -257,7 +257,7 @@ def _install(
     run.expected_losses = partial(_expected, engine, run, rebuilt)
     run.losses_said = run.expected_losses()
     elsewhere = plans.draws_elsewhere(program, stages, stock, model, any_order=asked.sizes is not None)
-    engine.ostinato_begin(elsewhere, second_start.measured(prepared))  # type: ignore[attr-defined]  # it has become a PlanEngine
+    engine.ostinato_begin(elsewhere, second_start.records_of_1f1b(prepared))  # type: ignore[attr-defined]  # it has become a PlanEngine
     if asked.adapt is not None and plans.trains(program):
         move = partial(second_start.move, prepared)
         run.adapt = Adapt(
@@ -311,7 +311,7 @@ def _prepare(section: dict, file: str | None, model: Model, config: Config) -> P
     try:
         made.section = parse_section(section, file or "DeepSpeed configuration")
         check_run(model, config)
-        made.paths = resolve(made.section, file, again.left_by_first())
+        made.paths = resolve(made.section, file, again.folder_of_first_start())
         if made.section.sizes:
             check_slices(model)
             size_function(made.section.sizes)
