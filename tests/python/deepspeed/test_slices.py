@@ -21,7 +21,7 @@ from support.profiles import write_profile
 from support.shapes import placement_text, two_directions
 from support.sliced_model import LAYERS, broadcast
 from support.tiers import everyday
-from support.training import MICRO_BATCHES, Options, data_of, make_engine, weights
+from support.training import MICRO_BATCHES, Options, data_of, make_engine, trained_and_saved, weights
 from support.worlds import World
 
 SLICED = Options(model="sliced", slices=2, optimizer="SGD", steps=3, config={"gradient_clipping": 0.1})
@@ -157,19 +157,14 @@ def test_no_slice_rank_has_data(world4, plans):
 
 
 def save(options: Options, folder: str) -> list[float]:
-    engine = make_engine(options)
-    data = data_of(engine)
-    engine.train_batch(data)
-    engine.save_checkpoint(folder)
+    engine, data = trained_and_saved(options, folder, 1)
     return [engine.train_batch(data).item() for _ in range(2)]
 
 
 def load(options: Options, folder: str, optimizer: bool) -> list[float]:
     engine = make_engine(options)
     engine.load_checkpoint(folder, load_optimizer_states=optimizer)
-    data = data_of(engine)
-    for _ in range(MICRO_BATCHES):
-        next(data)
+    data = data_of(engine, after=1)
     return [engine.train_batch(data).item() for _ in range(2)]
 
 

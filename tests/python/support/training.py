@@ -198,12 +198,26 @@ def _two_groups(model):
     return torch.optim.AdamW(groups, lr=0.01)
 
 
-def data_of(engine, seed: int = 7):
+def data_of(engine, seed: int = 7, after: int = 0):
     """Other data for each data-parallel replica; None on ranks that DeepSpeed does not read from, so that
-    they must be given theirs."""
+    they must be given theirs. `after`: so many steps, as they go on from a checkpoint."""
     if not (engine.is_first_stage() or engine.is_last_stage()):
         return None
-    return engine.batches(seed + engine.grid.data_parallel_id)
+    data = engine.batches(seed + engine.grid.data_parallel_id)
+    for _ in range(after * MICRO_BATCHES):
+        next(data)
+    return data
+
+
+def trained_and_saved(options: Options, folder: str, steps: int, **how) -> tuple:
+    """An engine that has saved a checkpoint after so many steps, and the rest of its data. `how`: for
+    save_checkpoint()."""
+    engine = make_engine(options)
+    data = data_of(engine)
+    for _ in range(steps):
+        engine.train_batch(data)
+    engine.save_checkpoint(folder, **how)
+    return engine, data
 
 
 def weights(engine) -> dict[str, bytes]:

@@ -80,7 +80,7 @@ class Readers:
             return []
         everyone = everyones(self._digests, self._engine.grid.pp_proc_group)
         return [
-            self._words(kind, rank)
+            self._sentence(kind, rank)
             for kind in KINDS
             for rank in sorted(self._ours[kind])
             if self._differ(everyone, kind, rank)
@@ -90,7 +90,7 @@ class Readers:
         ours, theirs, index = everyone[rank], everyone[self._theirs[kind]], KINDS.index(kind)
         return bool(ours and theirs) and ours[index] != theirs[index]
 
-    def _words(self, kind: str, rank: int) -> str:
+    def _sentence(self, kind: str, rank: int) -> str:
         ranks = self._engine.grid.pp_group
         theirs, asked = ranks[self._theirs[kind]], "first" if kind == "inputs" else "last"
         return (

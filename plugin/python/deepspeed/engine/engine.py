@@ -38,7 +38,7 @@ from .plan_data import PlanData
 from .run import StepState
 from ..equal.random_numbers import RandomNumbers
 from ..data.readers import Readers
-from ..section.refusals import refuse_passes
+from ..section.refusals import UNCALLED, refuse_passes
 from ..stages.sharding import couriers_of
 from ..tell.step_memory import StepMemory
 from ..data.step_plans import StepPlans
@@ -49,15 +49,7 @@ _engines = count()  # all ranks make their engines in the same order
 
 # What the executor runs instead of DeepSpeed; the rest of a training schedule (reductions, the step) stays
 # with DeepSpeed.
-EXECUTED = (
-    schedule.LoadMicroBatch,
-    schedule.ForwardPass,
-    schedule.BackwardPass,
-    schedule.SendActivation,
-    schedule.RecvActivation,
-    schedule.SendGrad,
-    schedule.RecvGrad,
-)
+EXECUTED = (schedule.LoadMicroBatch, schedule.ForwardPass, *UNCALLED)
 
 
 def become(kind: type, engine: Engine) -> None:
