@@ -103,10 +103,6 @@ def job_of_program(args: argparse.Namespace) -> Job:
     return job
 
 
-def ranks_drawn(args: argparse.Namespace) -> int:
-    return args.draw_ranks or args.check or 1
-
-
 @dataclass
 class Result:
     profile: Any
@@ -144,7 +140,7 @@ def check_outputs(args: argparse.Namespace, script_arguments: list[str]) -> None
 
 def write(result: Result, args: argparse.Namespace, folder: Path) -> list[Path]:
     """Writes the files that were asked for, each completely or not at all. `folder`: where relative paths start."""
-    shown = result.profile, ranks_drawn(args), result.recordings
+    shown = result.profile, args.check or 1, result.recordings
     views = {args.html: lambda: html(*shown), args.perfetto: lambda: perfetto(*shown)}
     wanted = [(args.output, result.profile.json), *views.items()]
     files = [(path, text) for path, text in wanted if path is not None]
@@ -280,7 +276,7 @@ class Work:
             profile = self.layers_of(job, progress)
             checks = check_profile(job, profile, args.check, progress) if args.check else []
             drawn = (
-                record_memory(job, profile, ranks_drawn(args), progress) if args.html or args.perfetto else []
+                record_memory(job, profile, args.check or 1, progress) if args.html or args.perfetto else []
             )
         profile.transfers = self.given()
         if not args.no_transfers:
@@ -290,7 +286,7 @@ class Work:
     def profile_together(self, job: Job) -> int:
         """The same with layers that are sliced over ranks: on all ranks of the launch, in DeepSpeed's engine."""
         args = self.args
-        for name in ("check", "sizes", "perfetto", "draw_ranks"):
+        for name in ("check", "sizes", "perfetto"):
             if getattr(args, name):
                 raise ProfileError(
                     f"--{name.replace('_', '-')} does not go with layers that are sliced over ranks: remove it",
