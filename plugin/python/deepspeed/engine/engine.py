@@ -310,7 +310,14 @@ class PlanEngine(PlanData, BatchSize):
         if evaluates:
             run.forwards.refuse_without_data()
         run.random_numbers.begin(batches)
-        whole = False
+        self._run_stages(evaluates, batches)
+        run.batches_before += batches
+        if not evaluates:
+            self._end_step(pipe_schedule)
+
+    def _run_stages(self, evaluates: bool, batches: int) -> None:
+        """The part of a step, or of an evaluation, that the executor runs."""
+        run, whole = self._ostinato, False
         try:
             if evaluates:
                 with self._whole_or_failed("an evaluation"):
@@ -328,18 +335,24 @@ class PlanEngine(PlanData, BatchSize):
             if not evaluates:  # a subclass may report from it
                 self.fwd_outputs = [step.losses[batch] for batch in sorted(step.losses)]
             run.random_numbers.end(whole)
-        run.batches_before += batches
-        if not evaluates:
-            if run.copies is not None:
-                with run.outside.both_directions():
-                    run.copies.add_gradients(self)
-            if run.memory is not None:
-                run.memory.note()
-            if run.tied_sums is not None:
-                run.tied_sums.add()
-            for command in self._after_the_plan(pipe_schedule):
-                with run.outside.command(command):
-                    self._INSTRUCTION_MAP[type(command)](self, **command.kwargs)
+
+    def _end_step(self, pipe_schedule) -> None:
+        """What follows the last backward: sums of gradients, and DeepSpeed's own instructions."""
+        run = self._ostinato
+        if run.copies is not None:
+            with run.outside.both_directions():
+                run.copies.add_gradients(self)
+        if run.memory is not None:
+            run.memory.note()
+        if run.tied_sums is not None:
+            run.tied_sums.add()
+        if not run.after_plan:  # the schedule is read once
+            run.after_plan = [
+                c for commands in pipe_schedule for c in commands if not isinstance(c, EXECUTED)
+            ]
+        for command in run.after_plan:
+            with run.outside.command(command):
+                self._INSTRUCTION_MAP[type(command)](self, **command.kwargs)
 
     def ostinato_run(self, executor) -> None:
         """Runs all instructions of this rank; an error gets a note of where it came from."""
@@ -392,15 +405,6 @@ class PlanEngine(PlanData, BatchSize):
         return super()._bcast_pipe_scalar(
             data, self._loss_stage_global_rank() if src_rank is None else src_rank, dtype
         )
-
-    def _after_the_plan(self, pipe_schedule) -> list:
-        """DeepSpeed's instructions that follow the last backward. Its schedule is read once."""
-        run = self._ostinato
-        if not run.after_plan:
-            run.after_plan = [
-                c for commands in pipe_schedule for c in commands if not isinstance(c, EXECUTED)
-            ]
-        return run.after_plan
 
     def clip_fp32_gradients(self):
         names = self._ostinato.stock_names

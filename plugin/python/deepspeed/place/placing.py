@@ -59,7 +59,7 @@ class Prepared:
     paths: Paths | None = None
     program: "Program | None" = None
     placement: str = ""  # its text, where more plans may be searched for it
-    measured: str = ""  # the profile that these plans follow; "": none
+    profile: str = ""  # that these plans follow, as text; "": none
     places: list[cores.Place] = field(default_factory=list)  # by rank; known when the ranks have agreed
     error: OstinatoError | None = None
     files: dict[str, str] = field(default_factory=dict)  # texts of a searched plan's files, by name
@@ -162,7 +162,7 @@ def _lower(prepared: Prepared, paths: Paths, model: Model) -> None:
     if section.searches or section.sizes:
         prepared.placement = paths.placement.read_text()
     if section.sizes:
-        prepared.measured = costs_in(paths.sizes)
+        prepared.profile = costs_in(paths.sizes)
     prepared.program = program
 
 

@@ -221,7 +221,7 @@ def _install(
         section=asked,
         paths=paths,
         placement=prepared.placement,
-        profile=prepared.measured,
+        profile=prepared.profile,
         program=program,
         stages=stages,
         stock_parts=stock,
@@ -334,7 +334,7 @@ def _take_placed(made: Prepared, placed: Placed) -> None:
     assert there is not None and made.section is not None
     if given is None and not (made.section.searches and made.section.placement):
         made.program, made.kept = there, placed.prepared.kept
-        made.placement, made.measured = placed.prepared.placement, placed.prepared.measured
+        made.placement, made.profile = placed.prepared.placement, placed.prepared.profile
     elif given is not None and given.placement_sha256 != there.placement_sha256:
         raise OstinatoError(
             f'PipelineModule placed its layers for placement "{there.placement_name}", but this configuration\'s section names a plan on '
