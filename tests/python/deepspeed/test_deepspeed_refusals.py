@@ -76,7 +76,7 @@ def test_a_configuration_without_the_section():
         "csv_monitor": {"job_name": "ostinato"},
         3: [1, {"x": None}],
     }
-    assert section_of(named_otherwise) is None
+    assert section_of(named_otherwise) == (None, None)
 
 
 def test_a_null_section_stops_an_engine(world2):
