@@ -209,10 +209,8 @@ def _module_init(original):
 
 def _compiled() -> None:
     """Raises OstinatoError where ostinato was built without torch."""
-    import ostinato
-
     try:
-        ostinato._plugin  # noqa: B018  # is loaded
+        from ostinato import _plugin  # noqa: F401
     except ImportError as error:
         raise OstinatoError(str(error)) from None
 
