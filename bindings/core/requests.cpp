@@ -63,10 +63,12 @@ FewerDevices fewer_devices(const Options& options, Objective objective) {
 std::vector<int> may_be_sharded(const Profile& profile, const std::string& named) {
   for (const int layer : find_layers(profile, named)) {
     if (!profile.layers[layer].shardable)
-      throw InputError("", 0,
-                       fmt::format("--shard: the profile does not mark layer \"{}\" as shardable; ostinato "
-                                   "profile marks nn.Embedding, nn.Linear and classes with sharded(shard)",
-                                   profile.layers[layer].name));
+      throw InputError(
+          "", 0,
+          fmt::format("--shard: layer \"{}\" cannot be divided: only nn.Embedding, nn.Linear and classes "
+                      "with sharded(shard) can. Make it several LayerSpecs, of which one is its large "
+                      "nn.Linear, or give its class sharded(shard), and profile again",
+                      profile.layers[layer].name));
   }
   return shardable_layers(profile);
 }

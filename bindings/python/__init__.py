@@ -39,17 +39,21 @@ def __getattr__(name: str) -> object:
 
 
 def _built_with_torch(name: str) -> object:
-    from importlib import import_module
+    from importlib import import_module, metadata
 
     try:
         return import_module(name)
     except ModuleNotFoundError as error:
         if error.name != name:
             raise
-        advice = "install torch and then ostinato again (pip install .), or the wheel ostinato-deepspeed"
-        raise ImportError(
-            f"profiler and plugin, which are built for one version of torch, are not installed: {advice}"
-        ) from None
+    try:
+        torch = f"torch {metadata.version('torch')} is installed, but was not when ostinato was built"
+        advice = "build it again (pip install --force-reinstall --no-deps .)"
+    except metadata.PackageNotFoundError:
+        torch, advice = "they need torch", "install it and then ostinato again (pip install .)"
+    raise ImportError(
+        f"profiler and plugin are not installed: {torch}: {advice}, or install the wheel ostinato-deepspeed"
+    )
 
 
 def __dir__() -> list[str]:

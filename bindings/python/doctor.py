@@ -50,8 +50,10 @@ def check_torch() -> list[Finding]:
 
 
 def check_cupti() -> Finding:
-    from ostinato import _profiler
-
+    try:
+        from ostinato import _profiler
+    except ImportError:  # check_torch() says so
+        return Finding("cupti", "absent", "needs the profiler")
     status = _profiler.cupti_status()
     return Finding("cupti", "ok" if status["usable"] else "absent", status["detail"])
 

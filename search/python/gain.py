@@ -17,18 +17,27 @@ Beside = tuple[
 
 
 WARM_UP = 2  # first steps of a run, which no figure counts
+YOUR_RUN = "your run now"  # among the plans beside this one: DeepSpeed's own partition
 KNOWN = 0.2  # by which a measured step may differ from what its layers add up to
+NOISE = 0.05  # the same, of measurements of an idle machine
+IN_DOUBT = (
+    ", in doubt: no step is shorter than its layers, so these were measured while the machine was busier"
+)
 WORTH = 1.005  # a smaller gain is told as 1.00
 
 
 class Gain:
     """Of a plan over the first of `beside`. `predicted`, `whole_step`: nanoseconds of the plan's step, and with the
-    optimizer (0: not known)."""
+    optimizer (0: not known). `measured`: a whole step of your run, where this run has measured it; nanoseconds."""
 
-    def __init__(self, beside: Sequence[Beside], predicted: int, whole_step: int = 0):
+    def __init__(
+        self, beside: Sequence[Beside], predicted: int, whole_step: int = 0, measured: int | None = None
+    ):
         self._beside, self._predicted = beside, predicted
         optimizer = max(0, whole_step - predicted)  # about the same in your run
-        now, self.measured = beside[0][1:] if beside else (0, 0)
+        name, now, self.measured = beside[0] if beside else ("", 0, 0)
+        if measured is not None and name == YOUR_RUN:
+            self.measured = measured
         self._whole, self._now = predicted + optimizer, now + optimizer
         self.factor = self.measured / self._now if self.measured and self._now else 1.0
         self.step = self._whole * self.factor
@@ -46,7 +55,7 @@ class Gain:
         layers = f"{_ms(now)} -> {_ms(self._predicted)} ms"
         notes = [f"{other}: {_ms(takes)} ms" for other, takes, _ in self._beside[1:]]
         if not self.measured:
-            return f"expected to be {now / self._predicted:.2f} times as fast as {name}: {layers} a step{_in_brackets(notes)}{self._optimizer}"
+            return f"expected to be {now / self._predicted:.2f} times as fast as {name}: predicted {layers} a step{_in_brackets(notes)}{self._optimizer}"
         times, steps, doubt = self._range()
         notes.insert(0, f"layers alone: {layers}")
         return (
@@ -63,8 +72,8 @@ class Gain:
             low = self.measured / longest
             if f"{low:.2f}" != f"{high:.2f}":
                 return f"{low:.2f} to {high:.2f}", f"{step} to {_ms(longest)}", ""
-        slow = self.factor < 1 - KNOWN
-        return f"{high:.2f}", step, ", as the layers took longer when they were measured" * slow
+        slow = self.factor < 1 - NOISE
+        return f"{high:.2f}", step, IN_DOUBT * slow
 
     @property
     def _optimizer(self) -> str:

@@ -27,8 +27,24 @@ class Solved:
         return self.makespan == self.bound
 
 
+def with_machines(placement: dict) -> dict:
+    """Lanes of devices become machines behind them, with their device's links (`home`)."""
+    devices = [device | {"home": d} for d, device in enumerate(placement["devices"])]
+    of_lane = {}
+    for d, device in enumerate(placement["devices"]):
+        for lane in device.get("lanes", []):
+            of_lane[d, lane] = len(devices)
+            devices.append({"home": d})
+    blocks = [
+        block | {"devices": [of_lane.get((d, block.get("lane")), d) for d in block["devices"]]}
+        for block in placement["blocks"]
+    ]
+    return placement | {"devices": devices, "blocks": blocks}
+
+
 def transfer(placement: dict, source: dict, target: dict, size: int) -> int:
     """Nanoseconds; bandwidth in GB/s is bytes per nanosecond."""
+    home = [device["home"] for device in placement["devices"]]
     links = {(link["from"], link["to"]): link for link in placement.get("links", [])}
 
     def over(a: int, b: int) -> int:
@@ -36,14 +52,14 @@ def transfer(placement: dict, source: dict, target: dict, size: int) -> int:
         bandwidth = link.get("bandwidth", 0)
         return link.get("latency", 0) + (-(-size // bandwidth) if bandwidth else 0)
 
-    served = [
-        min(over(a, d) for a in source["devices"]) for d in target["devices"] if d not in source["devices"]
-    ]
+    sources = [home[a] for a in source["devices"]]
+    served = [min(over(a, home[d]) for a in sources) for d in target["devices"] if home[d] not in sources]
     return max(served, default=0)
 
 
 class Model:
     def __init__(self, placement: dict, micro_batches: int, objective: str = "makespan") -> None:
+        placement = with_machines(placement)
         self.placement, self.n = placement, micro_batches
         self.blocks = {b["name"]: b for b in placement["blocks"]}
         self.model = cp_model.CpModel()

@@ -8,6 +8,7 @@ them a bandwidth, uneven times, and a workspace on every block; 8 to 16 micro-ba
 the forms of FORMS.
 """
 
+import json
 import random
 from dataclasses import dataclass, field
 
@@ -22,6 +23,7 @@ class Block:
     memory: int = 0
     workspace: int = 0
     after: list[tuple[str, int]] = field(default_factory=list)
+    lane: str = ""
 
     def toml(self) -> list[str]:
         after = ", ".join(f'{{ block = "{name}", bytes = {size} }}' for name, size in self.after)
@@ -35,6 +37,7 @@ class Block:
             f"memory = {self.memory}",
             f"workspace = {self.workspace}",
             f"after = [{after}]",
+            *([f'lane = "{self.lane}"'] if self.lane else []),
         ]
 
 
@@ -85,6 +88,13 @@ class Stages:
         for a, (_, size) in zip(after, edges, strict=True):
             self.backwards[a].after.append((backward.name, size))
         return len(self.forwards) - 1
+
+    def exchange(self, device: int, after: int) -> int:
+        """A stage on the device's lane, which holds no memory."""
+        added = self.add([device], [after], shrink=2)
+        for block in (self.forwards[added], self.backwards[added], *self.weights[added:]):
+            block.memory, block.workspace, block.lane = 0, 0, "network"
+        return added
 
     def blocks(self) -> list[Block]:
         """The last forward leads to the first backward; backwards without an input follow their own forward."""
@@ -147,6 +157,15 @@ def split(rng: random.Random, devices: int) -> Stages:
     return stages
 
 
+def exchanging(rng: random.Random, devices: int) -> Stages:
+    """A chain whose devices compute, exchange on a lane, and compute again."""
+    stages = Stages(rng)
+    last: list[int] = []
+    for d in range(devices):
+        last = [stages.add([d], [stages.exchange(d, stages.add([d], last, shrink=2))], shrink=2)]
+    return stages
+
+
 FORMS = (chain, chain, skip_edges, branches, sharded, wave, split)
 
 
@@ -158,6 +177,14 @@ def random_placement(seed: int) -> tuple[str, int]:
     return placement_text(rng, f"{form.__name__}-{seed}", form(rng, devices).blocks(), devices), rng.randint(
         8, 16
     )
+
+
+def with_lanes(seed: int) -> tuple[str, int]:
+    """The same with 2 or 3 devices that exchange on lanes, and 4 to 8 micro-batches."""
+    rng = random.Random(seed)
+    devices = rng.randint(2, 3)
+    blocks = exchanging(rng, devices).blocks()
+    return placement_text(rng, f"exchanging-{seed}", blocks, devices), rng.randint(4, 8)
 
 
 def placement_text(rng: random.Random, name: str, blocks: list[Block], devices: int) -> str:
@@ -179,6 +206,8 @@ def placement_text(rng: random.Random, name: str, blocks: list[Block], devices: 
         held = [b.memory for b in blocks if d in b.devices and b.memory > 0]
         room = max(sum(held) + 6, rng.randint(2, devices + 1) * sum(held) // len(held) + 3) if held else 6
         lines += ["[[devices]]", f'name = "d{d}"', f"memory = {static + room}", f"static = {static}"]
+        lanes = {b.lane for b in blocks if d in b.devices and b.lane}
+        lines += [f"lanes = {json.dumps(sorted(lanes))}"] if lanes else []
     for block in blocks:
         lines += block.toml()
     return "\n".join(lines) + "\n"

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import cpsat_model
-from random_placements import random_placement
+from random_placements import random_placement, with_lanes
 
 
 @dataclass
@@ -156,13 +156,14 @@ def main() -> None:
     parser.add_argument("--ostinato", type=Path, required=True, help="the command-line program")
     parser.add_argument("--first", type=int, default=0, help="seed of the first case")
     parser.add_argument("--cases", type=int, default=20)
+    parser.add_argument("--lanes", action="store_true", help="cases with exchanges on lanes")
     parser.add_argument("--limit", type=float, default=5, help="of CP-SAT, in its deterministic seconds")
     parser.add_argument("--results", type=Path, required=True, help="what CP-SAT gave; is made and added to")
     options = parser.parse_args()
     results, cases = Results(options.results), []
     with tempfile.TemporaryDirectory() as folder:
         for seed in range(options.first, options.first + options.cases):
-            text, n = random_placement(seed)
+            text, n = (with_lanes if options.lanes else random_placement)(seed)
             rival = results.solve(seed, text, n, options.limit)
             plan, seconds = search(options.ostinato, text, n, Path(folder))
             cases.append(

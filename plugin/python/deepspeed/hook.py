@@ -180,6 +180,7 @@ def _pipeline_init(original):
         if section is None:
             _refuse_placed(kwargs.get("model"))
             return original(engine, *args, **kwargs)
+        _spoken(_compiled)
         from .randomness.random_state import draws_of
 
         with draws_of(original) as counted:
@@ -198,6 +199,7 @@ def _module_init(original):
         original(model, *args, **kwargs)
         section, file = _spoken(known_section)
         if section is not None:
+            _spoken(_compiled)
             from .place.placing import place
             from .save.partition import note
 
@@ -205,6 +207,14 @@ def _module_init(original):
             place(model, section, file)
 
     return init
+
+
+def _compiled() -> None:
+    """Raises OstinatoError where ostinato was built without torch."""
+    try:
+        from ostinato import _plugin  # noqa: F401
+    except ImportError as error:
+        raise OstinatoError(str(error)) from None
 
 
 def _spoken(read):

@@ -89,12 +89,20 @@ def test_slower_stays_after_a_checkpoint(said):
 
 
 def test_with_what_an_earlier_run_measured(said):
+    """A single figure, perhaps of another day: all steps count, and first whether the machine is the same."""
+    run([9.0, 9.0] + [1.1] * 5, before=[1.0])
+    assert said == []
     run([9.0, 9.0] + [1.1] * 20, before=[1.0])
+    assert "2.20 times as long as the plan expects" in said[0] and "the machine is not as it was" in said[0]
+    said.clear()
+    run([9.0, 9.0] + [1.1] * 20, before=[1.0], expected=Expected(1.0))
     assert "slower than your run when the plan was found: 1000.0 -> 1100.0 ms a step (1 step; now" in said[0]
 
 
 def test_a_slower_plan_that_stays_says_what_the_next_start_does(said):
-    run([9.0, 9.0] + [1.1] * 20, before=[1.0], follows="the next start measures again")
+    run(
+        [9.0, 9.0] + [1.1] * 20, before=[1.0], expected=Expected(1.0), follows="the next start measures again"
+    )
     assert said[0].endswith(", unless the machine is busier now; the next start measures again")
 
 
@@ -116,6 +124,15 @@ def test_without_anything_before_the_plan_is_compared_with_what_it_expects(said,
         f"a step takes 1.10 times as long as the plan expects: expected 500.0 ms{how} -> measured 550.0 ms a step (quartiles 550.0 to 550.0, 20 "
         "steps)"
     ]
+
+
+@pytest.mark.parametrize(("takes", "known"), [(0.5, True), (0.42, True), (0.4, False)])
+def test_steps_that_are_shorter_than_any_plan_explains_say_nothing_of_the_gain(said, takes, known):
+    assert run([9.0, 9.0] + [takes] * 20, fall_back="x") == []
+    assert said[0].startswith(
+        "this plan is " if known else "what this plan gains is not known: 1020.0 -> 400.0 ms"
+    )
+    assert said[0].endswith("expected to be 2.04 times as fast; the machine was busier before") != known
 
 
 def test_with_nothing_to_compare_with_nothing_is_timed():

@@ -80,7 +80,7 @@ def changed(random: Random) -> dict:
 def read(configuration: dict) -> str:
     """ "" where it would go on, else why not."""
     try:
-        section = section_of(configuration)
+        section, _ = section_of(configuration)
         if section is not None:
             parse_section(section, "ds_config.json")
         check_keys(configuration)

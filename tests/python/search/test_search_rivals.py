@@ -17,16 +17,20 @@ pytest.importorskip("ortools", reason="ortools is not installed: pip install ost
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 import cpsat_model
-from random_placements import random_placement
+from random_placements import random_placement, with_lanes
 
 # Splits, chains, skip edges and branches; memory for one micro-batch and for several; links with and without
 # bandwidth.
+LANES = [0, 2, 3, 6, 9]
 SEEDS = [0, 4, 7, 11, 13, 16, 23, 25, 27, 38]
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_the_makespan_is_the_optimum_that_cpsat_proves(seed, tmp_path):
-    text, micro_batches = random_placement(seed)
+CASES = [(seed, random_placement) for seed in SEEDS] + [(seed, with_lanes) for seed in LANES]
+
+
+@pytest.mark.parametrize(("seed", "drawn"), CASES)
+def test_the_makespan_is_the_optimum_that_cpsat_proves(seed, drawn, tmp_path):
+    text, micro_batches = drawn(seed)
     placement, plan = tmp_path / "placement.toml", tmp_path / "plan.json"
     placement.write_text(text)
     command = [sys.executable, "-m", "ostinato"]

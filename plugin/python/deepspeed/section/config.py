@@ -39,6 +39,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from ostinato.core import Devices
+from ostinato.errors import Error
 from ostinato.files import why_not_writable
 from ostinato.restrictions import Restriction
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
@@ -224,6 +226,11 @@ def _faults(section: Section) -> Iterator[Fault]:
     if section.auto in ("measure", "profile") and not section.output:
         made = "plan" if section.auto == "measure" else "profile"
         yield ("auto",), f'is "{section.auto}", which needs "output", a folder for the {made}'
+    if section.search is not None and (memory := section.search.device_memory) and not _is_memory(memory):
+        yield (
+            ("search", "device_memory"),
+            f'needs a number with a unit, like "40GiB" or "40GB", not "{memory}"',
+        )
     if section.auto and section.search is not None and section.search.inference:
         yield ("search", "inference"), 'needs "profile", because "auto" measures while training'
     if section.fallback and not section.auto and not section.checks:
@@ -236,6 +243,14 @@ def _faults(section: Section) -> Iterator[Fault]:
     for key in ("search", "output"):
         if getattr(section, key) is not None and not section.searches:
             yield (key,), 'needs "profile" or "auto": true'
+
+
+def _is_memory(text: str) -> bool:
+    try:
+        Devices(1, text)
+    except Error:
+        return False
+    return True
 
 
 OF_ORDERS = {"time_limit", "threads", "seed", "method", "objective"}  # options that do not choose a placement

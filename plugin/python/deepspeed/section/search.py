@@ -147,6 +147,7 @@ def _found(section: Section, paths: Paths, size: Size) -> dict[str, str]:
     if paths.output is not None:
         Diagnostic(paths.output / PLACEMENT).write(found.placement.text)
         Diagnostic(paths.output / PLAN).write(found.text)
+        (paths.output / verdict.VERDICT).unlink(missing_ok=True)  # on the plan before it
         if section.adapt is not None and paths.profile is not None:
             base = paths.output / ADAPTED / BASE
             if paths.profile != base:

@@ -207,8 +207,8 @@ def _install(
     stages, rebuilt, stock = placed.stages, placed.rebuilt, model.partitions()
     plans.check_micro_batches(program, config.gradient_accumulation_steps)
     check_lanes(model, stages)
-    if said := model_identity.size_note(program, config.train_micro_batch_size_per_gpu):
-        say(said)
+    if other_size := model_identity.size_note(program, config.train_micro_batch_size_per_gpu):
+        say(other_size)
     optimizes = bool(kwargs.get("optimizer") or config.optimizer_name)
     groups = given_groups(kwargs.get("optimizer"), kwargs.get("model_parameters"))
     idle = give_idle(model, groups) if optimizes and plans.trains(program) else None
@@ -233,7 +233,9 @@ def _install(
     )
     run.programs[program.micro_batches] = program
     moved = second_start.moved(prepared)
-    run.gained = None if moved else _gained(prepared, model)
+    before = second_start.before(prepared)
+    unknown = bool(other_size) and not before  # what a step takes
+    run.gained = None if moved or unknown else _gained(prepared, model)
     if rebuilt.apart:
         run.tied_sums = TiedSums(engine, rebuilt.apart)
     restored = second_start.trains_as_first(prepared, model, stages, original_init.states)
@@ -266,7 +268,7 @@ def _install(
     for said in (*rebuilt.notes, restored.said):
         if said:
             say(said)
-    say(line(program, run.plans_steps))
+    say(line(program, None if unknown else gain_of(program, before), run.plans_steps))
     if plans.trains(program):
         say(run.losses_said)
     for said in (places(stages, stock), ends(stages, model._grid.pp_group)):
@@ -280,7 +282,8 @@ def _gained(prepared: Prepared, model: Model) -> Gained | None:
     assert program is not None
     if asked.sizes or model.dynamic_shape or not plans.trains(program):
         return None
-    here, gain = second_start.before(prepared), gain_of(program)
+    here = second_start.before(prepared)
+    gain = gain_of(program, here)
     before = here or [gain.measured / 1e9] * bool(gain.measured)
     return Gained(
         before,

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The lines that rank 0 prints: which plan runs, what it gains, and which losses to expect."""
 
+import statistics
+from collections.abc import Sequence
+
 import torch.distributed as dist
 from ostinato.errors import printable
 from ostinato.gain import Gain
@@ -158,8 +161,8 @@ def _rounds(
     return "gradient clipping sums its norm rank by rank, and layers have moved" if clipped else ""
 
 
-def line(program, sized: bool = False) -> str:
-    """What runs, and what it gains. `sized`: each step gets its own plan."""
+def line(program, gain: Gain | None = None, sized: bool = False) -> str:
+    """What runs, and what it gains, if anything is known of that. `sized`: each step gets its own plan."""
     what = (
         f'plan {program.plan_sha256[:12]} on placement "{program.placement_name}", {program.micro_batches} '
     )
@@ -167,11 +170,13 @@ def line(program, sized: bool = False) -> str:
         return f"{what}requests: predicted {program.predicted / 1e6:.3f} ms; forwards only, for eval_batch(): train_batch() is refused"
     if sized:
         return f"{what}micro-batches a step; each step gets a plan for its sizes"
-    return f"{what}micro-batches: {gain_of(program).text}"
+    return f"{what}micro-batches: {gain.text}" if gain is not None else f"{what}micro-batches"
 
 
-def gain_of(program) -> Gain:
-    return Gain(program.beside, program.predicted, program.whole_step)
+def gain_of(program, before: Sequence[float] = ()) -> Gain:
+    """`before`: seconds of whole steps of DeepSpeed's own, as this run has measured them."""
+    measured = round(1e9 * statistics.median(before)) if before else None
+    return Gain(program.beside, program.predicted, program.whole_step, measured)
 
 
 def _which_draw(drawn: dict, strays: dict) -> str:
