@@ -37,7 +37,7 @@ from ..tell.outside import Outside
 from .plan_data import PlanData
 from .run import StepState
 from ..equal.random_numbers import RandomNumbers
-from ..data.readers import Readers
+from ..data.same_data import SameData
 from ..section.refusals import UNCALLED, refuse_passes
 from ..stages.sharding import couriers_of
 from ..tell.step_memory import StepMemory
@@ -69,7 +69,7 @@ class PlanEngine(PlanData, BatchSize):
         run = self._ostinato
         run.group, run.links = self._own_groups()
         run.random_numbers = RandomNumbers(self, run.stages, draws_elsewhere)
-        run.readers = Readers(self, run.stages)
+        run.same_data = SameData(self, run.stages)
         run.couriers = couriers_of(run.stages, run.shards, self.device)
         run.forwards = Forwards(self, self._make_executor)
         if run.trains:
@@ -161,14 +161,14 @@ class PlanEngine(PlanData, BatchSize):
 
     def is_first_stage(self):
         run = self._ostinato
-        if not run.ready or run.readers.looking:
+        if not run.ready or run.same_data.looking:
             return super().is_first_stage()
         return any(stage.reads and stage.rank == self.stage_id for stage in run.stages)
 
     def is_last_stage(self):
         run = self._ostinato
         if (
-            not run.ready or run.readers.looking
+            not run.ready or run.same_data.looking
         ):  # __init__ tests transfers between neighbours, in the order of the ranks
             return super().is_last_stage()
         if run.step.active is not None:
@@ -210,7 +210,7 @@ class PlanEngine(PlanData, BatchSize):
             lay_out_gradients(run.stock_parts, self.module.layers_here())
             assert run.first_step is not None
             run.first_step.begin()
-            run.readers.begin(data_iter)
+            run.same_data.begin(data_iter)
         data_iter = run.random_numbers.before_step(data_iter)
         with (
             self._whole_or_failed(f"step {self.global_steps + 1}"),
@@ -219,15 +219,15 @@ class PlanEngine(PlanData, BatchSize):
             loss = super().train_batch(
                 *[data_iter][: data_iter is not None]
             )  # a subclass may take no argument
-        if run.gained is not None and not run.gained.over:
+        if run.speedup is not None and not run.speedup.over:
             get_accelerator().synchronize()
         seconds = time.perf_counter() - begin
         if run.trace is not None:
             run.trace.step(seconds, run.executor)
         if run.adapt is not None:
             run.adapt.step(run.program, run.executor, self.global_steps)
-        if run.gained is not None:
-            run.gained.step(seconds)
+        if run.speedup is not None:
+            run.speedup.step(seconds)
         if self._steps_here == 1:
             self._tell_what_ran_whole()
             self._tell_of_first_step()
@@ -268,7 +268,7 @@ class PlanEngine(PlanData, BatchSize):
     def _tell_of_first_step(self) -> None:
         """Says what only the first step shows. All ranks must call it."""
         run = self._ostinato
-        for said in run.readers.end():
+        for said in run.same_data.end():
             print(f"ostinato: rank {self.global_rank}: {said}", flush=True)
         assert run.first_step is not None
         notes = run.first_step.end(run.keeps_bits, planned_in_steps=run.step_plans is not None)
@@ -417,8 +417,8 @@ class PlanEngine(PlanData, BatchSize):
         """Shapes change from here on (curriculum learning): a new executor announces them again."""
         super().reset_activation_shape()
         run = self._ostinato
-        if run.gained is not None and self._steps_here:
-            run.gained.over = True
+        if run.speedup is not None and self._steps_here:
+            run.speedup.over = True
         run.forwards.forget_shapes()
         run.executor = self._training_executor() if run.trains else None
 

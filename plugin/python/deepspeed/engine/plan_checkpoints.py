@@ -60,8 +60,8 @@ class PlanCheckpoints(Engine):
         comm.barrier()
 
     def _stay(self) -> None:
-        if self._ostinato.gained is not None:
-            self._ostinato.gained.stay("a checkpoint was saved or loaded under it")
+        if self._ostinato.speedup is not None:
+            self._ostinato.speedup.stay("a checkpoint was saved or loaded under it")
 
     def _save_zero_checkpoint(self, save_path, tag):
         with universal.wholes_saved(self, self._ostinato.parameter_parts):

@@ -97,7 +97,7 @@ class PlanData(StagePasses):
     def _next_batch(self):
         run = self._ostinato
         item = run.step.read_ahead.popleft() if run.step.read_ahead else self._next_unread()
-        run.readers.note(item)
+        run.same_data.note(item)
         return item
 
     def _next_unread(self):

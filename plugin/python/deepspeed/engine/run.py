@@ -23,11 +23,11 @@ from .adapt import Adapt
 from .evaluation import Forwards
 from .first_step import FirstStep
 from ..tell.announce import is_exact
-from ..tell.gained import Gained
+from ..tell.speedup import Speedup
 from ..tell.outside import Outside
 from ..section.plans import Stage
 from ..equal.random_numbers import RandomNumbers
-from ..data.readers import Readers
+from ..data.same_data import SameData
 from ..stages.sharding import Courier
 from ..tell.step_memory import StepMemory
 from ..data.step_plans import StepPlans
@@ -93,7 +93,7 @@ class Run:
     unread_iterator: Any = None
     trace: Trace | None = None
     memory: StepMemory | None = None
-    gained: Gained | None = None  # compares the plan with what ran before; None: nothing to compare with
+    speedup: Speedup | None = None  # compares the plan with what ran before; None: nothing to compare with
     adapt: Adapt | None = None
     expected_losses: Callable[[], str] = field(init=False)  # what the program's design says of losses
     losses_said: str = ""  # the last of it that rank 0 has said
@@ -101,7 +101,7 @@ class Run:
 
     # ---- made after the engine's __init__ (PlanEngine.ostinato_begin), in this order
     random_numbers: RandomNumbers = field(init=False)
-    readers: Readers = field(init=False)
+    same_data: SameData = field(init=False)
     forwards: Forwards = field(init=False)  # of evaluation; gone when the engine is destroyed
     watch: Watch = field(init=False)
     outside: Outside = field(init=False)

@@ -2,10 +2,10 @@
 """Checks that ranks that read data under a plan get what 1F1B reads: inputs from the first rank's iterator,
 labels from the last rank's.
 
-    readers = Readers(engine, stages)
-    readers.begin(data_iter)           # the first step; train_batch() was given this iterator
-    readers.note(item)                 # what this rank reads from it
-    said = readers.end()               # all ranks: which data differ, in words
+    same = SameData(engine, stages)
+    same.begin(data_iter)              # the first step; train_batch() was given this iterator
+    same.note(item)                    # what this rank reads from it
+    said = same.end()                  # all ranks: which data differ, in words
 
 A script may make up what a rank does not need (labels on the first rank, inputs on the last), and 1F1B never
 looks at it.
@@ -26,7 +26,7 @@ from ..upstream import Engine
 KINDS = ("inputs", "labels")
 
 
-class Readers:
+class SameData:
     """Of one engine. Compares the first items: those that ranks read, and for a rank that reads only under
     1F1B, an item that it takes just for the comparison."""
 
