@@ -187,7 +187,8 @@ class Front(Part):
                 )
             return words.pop()
 
-        return _given(self.ran(at, values, words[0] if words else _any_float(self)), rides)
+        like = words[0] if words else next(p for p in self.parameters() if p.is_floating_point())
+        return _given(self.ran(at, values, like), rides)
 
 
 class Block(Part):
@@ -317,7 +318,3 @@ def _beside(source: Source, part: str, kept: Collection[str]) -> list[str]:
         for child in source.children[part]
         for found in _beside(source, f"{part}.{child}".lstrip("."), kept)
     ]
-
-
-def _any_float(module: nn.Module) -> torch.Tensor:
-    return next(p for p in module.parameters() if p.is_floating_point())

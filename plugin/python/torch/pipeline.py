@@ -25,7 +25,7 @@ from .batches import as_arguments, by_stage, micro_batches
 from .outside import Outside
 from .serving import SLOTS, Answer, Serving
 from .stages import Build, ChainOfLayers, own_stages
-from .ties import Tie, Ties, in_words, ties_of
+from .ties import Tie, Ties, ties_of
 
 
 class PipelineError(Error, RuntimeError):
@@ -75,7 +75,7 @@ class Pipeline(nn.Module):
         check_ties(ties)
         if len(self._ranks) > 1:
             self._agree("plan", self.program.plan_sha256, "hold a different plan")
-            self._agree("ties", in_words(ties), "see different shared weights")
+            self._agree("ties", "; ".join(map(str, ties)), "see different shared weights")
         with (
             starting("making its pipeline", self._ranks, timeout_s) if len(self._ranks) > 1 else nullcontext()
         ):

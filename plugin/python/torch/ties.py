@@ -47,10 +47,6 @@ def ties_of(program, build: Callable) -> list[Tie]:
     return sorted(ties, key=lambda tie: (tie.ranks, str(tie)))
 
 
-def in_words(ties: list[Tie]) -> str:
-    return "; ".join(map(str, ties))
-
-
 class Ties:
     """The ties of a pipeline, by the ranks that share them. `ranks`: global, by pipeline rank; all of `group`
     must make it."""

@@ -51,13 +51,10 @@ class Batches:
             self._load()
 
     def _load(self) -> None:
-        index, buffers, kept = (
-            self._loaded,
-            self._engine.pipe_buffers,
-            bool(self._engine._ostinato.step.read_ahead),
-        )
+        engine, index, buffers = self._engine, self._loaded, self._engine.pipe_buffers
+        kept = bool(engine._ostinato.step.read_ahead)
         try:
-            self._engine._INSTRUCTION_MAP[schedule.LoadMicroBatch](self._engine, index)
+            engine._INSTRUCTION_MAP[schedule.LoadMicroBatch](engine, index)
         except StopIteration:
             if index == 0:
                 raise  # nothing has begun: this is how scripts end

@@ -62,7 +62,9 @@ def check(program, digests: dict[int, str], specs: list, made: bool) -> str:
     here = [layer_name(index, spec) for index, spec in enumerate(specs)]
     if len(expected) != len(specs):
         whole = [digests.get(index, "") for index in range(len(specs))]
-        return "" if digest_of_layers(whole) == program.model_sha256 or not made else _unknown(placement)
+        if digest_of_layers(whole) == program.model_sha256 or not made:
+            return ""
+        return f'placement "{placement}" was made from a profile without digests of layers: it may be for a different model'
     differing = [
         i
         for i, digest in sorted(digests.items())
@@ -83,10 +85,6 @@ def check(program, digests: dict[int, str], specs: list, made: bool) -> str:
         )
         or ""
     )
-
-
-def _unknown(placement: str) -> str:
-    return f'placement "{placement}" was made from a profile without digests of layers: it may be for a different model'
 
 
 def size_note(program, samples: int) -> str:

@@ -89,9 +89,9 @@ class Courier:
         """Sends the first rank's `value`. Raises OstinatoError on every rank where it has a different type."""
         if self._shard.index == 0:
             message = self._pack(value)
-            self._shard.broadcast_(
-                message[: self._size] if len(message) >= self._size else self._padded(message)
-            )
+            first = message[: self._size]
+            missing = self._size - len(first)
+            self._shard.broadcast_(torch.nn.functional.pad(first, (0, missing)) if missing else first)
             if len(message) != self._size:
                 self._shard.broadcast_(message)
         else:
@@ -104,9 +104,6 @@ class Courier:
 
     def _receive(self, size: int) -> torch.Tensor:
         return self._shard.broadcast_(torch.empty(size, dtype=torch.uint8, device=self._device))
-
-    def _padded(self, message):
-        return torch.nn.functional.pad(message, (0, self._size - len(message)))
 
     def _pack(self, value) -> torch.Tensor:
         several = isinstance(value, tuple | list)

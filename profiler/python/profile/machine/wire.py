@@ -48,10 +48,6 @@ class Seat:
     nccl: bool  # this torch has it
 
 
-def seat_of(device: Any) -> Seat:
-    return Seat(socket.gethostname(), device.identity(), dist.is_nccl_available())
-
-
 def backend_of(seats: Sequence[Seat]) -> str:
     """NCCL refuses two ranks on one GPU, and knows no host memory."""
     apart = len({(seat.host, seat.device) for seat in seats}) == len(seats)
@@ -114,7 +110,8 @@ class DeviceWire:
 
 def wire_of(device: Any) -> Any:
     """All ranks agree on it. Every rank calls it, in a process group of gloo's."""
-    if backend_of(everyones(seat_of(device))) == "gloo":
+    seat = Seat(socket.gethostname(), device.identity(), dist.is_nccl_available())
+    if backend_of(everyones(seat)) == "gloo":
         return HostWire()
     return DeviceWire(device)
 

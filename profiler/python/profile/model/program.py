@@ -249,13 +249,11 @@ class Tracer:
         inputs = [value_of(value, known) for value in rest]
         name = prefix + place_of(first) + ("" if method == FORWARD else f".{method}")
         function = getattr(module, method)
-        if self._opens(function.graph, level, alone):
+        opens = alone and not branching(function.graph) if self.depth is None else level < self.depth
+        if opens:
             return self.visit(module, method, inputs, f"{name}.", level + 1)
         state = [*module.parameters(), *module.buffers()]
         return self.add(Call(name, module_key(module, method), function, inputs, state))
-
-    def _opens(self, graph: Any, level: int, alone: bool) -> bool:
-        return alone and not branching(graph) if self.depth is None else level < self.depth
 
     def add(self, call: Call) -> Any:
         """Runs it as a step, and returns its result."""

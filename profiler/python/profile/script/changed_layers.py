@@ -22,10 +22,6 @@ from ostinato.profile.model.identity import Keys, layer_key
 Types = dict[int, torch.dtype]  # by id of a parameter or buffer: before DeepSpeed casts it
 
 
-def types_of(model: nn.Module) -> Types:
-    return {id(tensor): tensor.dtype for tensor in (*model.parameters(), *model.buffers())}
-
-
 def built(model: Any, index: int) -> nn.Module | None:
     """The module that rank 0 calls as this layer, below a TiedLayerSpec's forward_fn; None: not a module."""
     spec, called = model._layer_specs[index], model.forward_funcs[index - model._local_start]

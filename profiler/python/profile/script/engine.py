@@ -29,15 +29,7 @@ from torch import nn
 from ostinato.errors import Status
 from ostinato.profile.errors import ProfileError
 from ostinato.profile.model.job import Job
-from ostinato.profile.script.changed_layers import (
-    Types,
-    built,
-    layers_as_changed,
-    local,
-    states_of,
-    twin,
-    types_of,
-)
+from ostinato.profile.script.changed_layers import Types, built, layers_as_changed, local, states_of, twin
 from ostinato.profile.script.world import World
 from ostinato.restrictions import of_classes
 
@@ -177,7 +169,7 @@ class Takeover:
         @patched(PipelineEngine, "__init__", made)
         def begin_pipeline(stock: Callable, engine: Any, *args: Any, **named: Any) -> None:
             model = named["model"] if "model" in named else args[2]
-            self.types[id(model)] = types_of(model)
+            self.types[id(model)] = {id(t): t.dtype for t in (*model.parameters(), *model.buffers())}
             stock(*args, **named)
 
         @patched(DeepSpeedEngine, "__init__", made)
