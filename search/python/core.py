@@ -20,17 +20,17 @@ seconds, phase)` up to ten times a second, and after Ctrl-C raise Interrupted wi
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from operator import index
+from collections.abc import Callable, Sequence
 from os import PathLike, fspath
 from typing import Any, TypeVar
 
 from ostinato import _search
-from ostinato.errors import Interrupted, UsageError, counted
+from ostinato.errors import Interrupted, UsageError
 from ostinato.objects import (
     Check, Devices, GraphPartition, GraphRow, Memory, PerDevice, Placement, Plan, Profile, Simulation, SteadyState, Step, Time,
-    check_counts, typed,
+    check_counts, core_of, typed,
 )  # fmt: skip
+from ostinato.sizes import MicroBatch, bare_sizes, check_effort, micro_batches_of
 
 __all__ = [
     "Check", "Devices", "GraphPartition", "GraphRow", "Memory", "MicroBatch", "PerDevice", "Placement", "Plan", "Profile", "Progress",
@@ -111,7 +111,7 @@ def partition(
                "split_backward": split_backward, "allow_incomplete": allow_incomplete}  # fmt: skip
     check_counts(micro_batches=micro_batches)
     core, report = _search.partition(
-        _core_of(profile, Profile), _devices(devices, device_memory)._core, micro_batches, _settings(options)
+        core_of(profile, Profile), _devices(devices, device_memory)._core, micro_batches, _settings(options)
     )
     return Placement(core, json.loads(report))
 
@@ -148,14 +148,9 @@ def search(
     }
     check_counts(micro_batches=micro_batches)
     core, interrupted = _search.search(
-        _core_of(placement, Placement), micro_batches, _settings(options), progress
+        core_of(placement, Placement), micro_batches, _settings(options), progress
     )
     return _unless(interrupted, Plan(core))
-
-
-MicroBatch = (
-    int | Mapping[str, Any] | _search.MicroBatch
-)  # a size, {"size": ..., "times": {block: ns}, "memory": {block: bytes}}, or of sized()
 
 
 def search_sizes(
@@ -183,49 +178,10 @@ def search_sizes(
     >>> plan.makespan, plan.micro_batches, bool(verify(plan))
     (3600, 4, True)
     """
-    batches = _micro_batches(placement, sizes, size)
-    _check_effort(effort)
+    batches = micro_batches_of(placement, sizes, size)
+    check_effort(effort)
     settings = _settings({"time_limit": time_limit, "seed": seed})
-    return Plan(_search.search_sizes(_core_of(placement, Placement), batches, settings, effort, keep_order))
-
-
-def sized(
-    placement: Placement, sizes: Sequence[float], size: float, profile: Profile | None = None
-) -> list[_search.MicroBatch]:
-    """Micro-batches for `search_sizes()`, in proportion to `size`. Where the `profile` was measured at
-    several sizes, times follow those, in straight lines between them.
-    """
-    return _search.sized(
-        _core_of(placement, Placement),
-        None if profile is None else _core_of(profile, Profile),
-        [*sizes],
-        size,
-    )
-
-
-def _check_effort(effort: int) -> None:
-    check_counts(effort=effort)
-    if effort < 1:
-        raise UsageError(f"effort is {effort}; it must be 1 percent or more")
-
-
-def _micro_batches(
-    placement: Placement, sizes: Sequence[MicroBatch] | str | PathLike[str], of: int
-) -> list[_search.MicroBatch]:
-    if isinstance(sizes, str | PathLike):
-        return _search.sizes_file(_core_of(placement, Placement), fspath(sizes))
-    return [one if isinstance(one, _search.MicroBatch) else _micro_batch(placement, one, of) for one in sizes]
-
-
-def _micro_batch(placement: Placement, one: int | Mapping[str, Any], of: int) -> _search.MicroBatch:
-    given: Mapping[str, Any] = one if isinstance(one, Mapping) else {"size": index(one)}
-    if unknown := set(given) - {"size", "times", "memory"}:
-        raise UsageError(
-            f"a micro-batch has a size, times and memory, not {', '.join(map(repr, sorted(unknown)))}"
-        )
-    check_counts(63, size=given.get("size", of), of=of)
-    figures = [dict(given.get(key, {})) for key in ("times", "memory")]
-    return _search.micro_batch(_core_of(placement, Placement), given.get("size", of), of, *figures)
+    return Plan(_search.search_sizes(core_of(placement, Placement), batches, settings, effort, keep_order))
 
 
 def pareto(
@@ -257,7 +213,7 @@ def pareto(
     }
     check_counts(micro_batches=micro_batches)
     cores, interrupted = _search.pareto(
-        _core_of(placement, Placement), micro_batches, _settings(options), progress
+        core_of(placement, Placement), micro_batches, _settings(options), progress
     )
     return _unless(interrupted, [Plan(core) for core in cores])
 
@@ -273,7 +229,7 @@ def steady_state(placement: Placement, *, time_limit: float = 10) -> SteadyState
     >>> found.period, found.unroll, found.period_proved, found.peak_memory
     (300, 1, True, (4, 3, 2, 1))
     """
-    text, interrupted = _search.steady_state(_core_of(placement, Placement), time_limit)
+    text, interrupted = _search.steady_state(core_of(placement, Placement), time_limit)
     told = json.loads(text)
     peaks = told.pop("peak_memory")
     found = SteadyState(
@@ -394,7 +350,7 @@ def plan(
     }  # fmt: skip
     check_counts(micro_batches=micro_batches)
     where = _devices(devices, device_memory)
-    profiles = [_core_of(one, Profile) for one in ([profile] if isinstance(profile, Profile) else profile)]
+    profiles = [core_of(one, Profile) for one in ([profile] if isinstance(profile, Profile) else profile)]
     if not profiles:
         raise UsageError("plan() needs a profile")
     if sizes is None and (size or keep_order or effort != 100):
@@ -402,36 +358,13 @@ def plan(
     if sizes is None:
         found = _search.plan_profile(profiles, where._core, micro_batches, _settings(options), progress)
     else:
-        step, of = _bare_sizes(sizes, size, micro_batches)
-        _check_effort(effort)
+        step, of = bare_sizes(sizes, size, micro_batches)
+        check_effort(effort)
         found = _search.plan_sizes(
             profiles, where._core, step, of, _settings(options), effort, keep_order, progress
         )
     core, report, told, interrupted = found
     return _unless(interrupted, Plan(core, json.loads(report), told))
-
-
-def _bare_sizes(
-    sizes: Sequence[int] | str | PathLike[str], of: int, micro_batches: int
-) -> tuple[list[int], int]:
-    if isinstance(sizes, str | PathLike):
-        step, of = _search.bare_sizes(fspath(sizes))
-    else:
-        step = [index(one) for one in sizes]
-        if not step:
-            raise UsageError("sizes are empty; a step has at least one micro-batch")
-        for one in step:
-            check_counts(63, size=one)
-            if one < 0:
-                raise UsageError(f"a size is {one}; it must be 0 or more")
-        check_counts(63, size=of)
-        if of < 0:
-            raise UsageError(f"size is {of}; it must be 1 or more, or 0 for the profile's own")
-    if micro_batches not in (0, len(step)):
-        raise UsageError(
-            f"micro_batches is {micro_batches}, but 'sizes' has {counted(len(step), 'entry')}; remove it"
-        )
-    return step, of
 
 
 def verify(plan: Plan, *, profile: Profile | None = None, devices: int | Devices | None = None) -> Check:
@@ -443,11 +376,11 @@ def verify(plan: Plan, *, profile: Profile | None = None, devices: int | Devices
     >>> bool(verify(search(placement("m", devices=2), micro_batches=4)))
     True
     """
-    passed, failures = _search.verify(_core_of(plan, Plan))
+    passed, failures = _search.verify(core_of(plan, Plan))
     if profile is not None:
         others = _search.verify_others(
-            _core_of(plan, Plan),
-            _core_of(profile, Profile),
+            core_of(plan, Plan),
+            core_of(profile, Profile),
             None if devices is None else _devices(devices, "unlimited")._core,
         )
         passed, failures = passed + others[0], failures + others[1]
@@ -482,15 +415,15 @@ def simulate(
         "runs": runs,
         "seed": seed,
     }
-    batches = [] if sizes is None else _micro_batches(plan.placement, sizes, size)
+    batches = [] if sizes is None else micro_batches_of(plan.placement, sizes, size)
     if sizes is not None and not batches:
         raise UsageError("sizes are empty; a step has at least one micro-batch")
-    return Simulation(tuple(_search.simulate(_core_of(plan, Plan), batches, _settings(options))))
+    return Simulation(tuple(_search.simulate(core_of(plan, Plan), batches, _settings(options))))
 
 
 def explain(plan: Plan) -> list[str]:
     """What limits the makespan, in sentences."""
-    return _search.explain(_core_of(plan, Plan))
+    return _search.explain(core_of(plan, Plan))
 
 
 def lower(plan: Plan, *, transfers: bool = True) -> list[str]:
@@ -499,19 +432,7 @@ def lower(plan: Plan, *, transfers: bool = True) -> list[str]:
     >>> lower(search(placement("v", devices=2), micro_batches=1), transfers=False)
     ['0F0,0B0', '1F0,1B0']
     """
-    return _search.lower(_core_of(plan, Plan), transfers)
-
-
-def _core_of(given: Any, kind: Any) -> Any:
-    """What _search takes for an object of `kind`; a path, as the commands take, is none."""
-    if not isinstance(given, kind):
-        a_path = (
-            f": {kind.__name__}.from_file({given!r}) reads one"
-            if isinstance(given, str | PathLike) and hasattr(kind, "from_file")
-            else ""
-        )
-        raise UsageError(f"this takes a {kind.__name__}, but got a {type(given).__name__}{a_path}")
-    return given._core
+    return _search.lower(core_of(plan, Plan), transfers)
 
 
 def _settings(given: dict[str, Any]) -> dict[str, str]:
@@ -520,7 +441,7 @@ def _settings(given: dict[str, Any]) -> dict[str, str]:
 
 def _devices(devices: int | Devices, memory: Memory) -> Devices:
     if isinstance(devices, str | PathLike):
-        _core_of(devices, Devices)
+        core_of(devices, Devices)
     if not isinstance(devices, Devices):
         return Devices(devices, memory)
     if memory != "unlimited":

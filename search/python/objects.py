@@ -46,6 +46,18 @@ def check_counts(bits: int = 31, **counts: int) -> None:
             raise UsageError(f"{name} is {count}; the largest is {2**bits - 1}")
 
 
+def core_of(given: Any, kind: Any) -> Any:
+    """What _search takes for an object of `kind`; a path, as the commands take, is none."""
+    if not isinstance(given, kind):
+        a_path = (
+            f": {kind.__name__}.from_file({given!r}) reads one"
+            if isinstance(given, str | PathLike) and hasattr(kind, "from_file")
+            else ""
+        )
+        raise UsageError(f"this takes a {kind.__name__}, but got a {type(given).__name__}{a_path}")
+    return given._core
+
+
 class _Text:
     """An object with the content of a file: equal if the bytes are."""
 

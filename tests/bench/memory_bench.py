@@ -74,7 +74,7 @@ def stage_bytes(plan: str) -> dict[str, int]:
     stage = next(c for c in run.stages if c.on(engine.stage_id))
     engine.set_dataiterator(batches())
     for _ in range(2):  # the first one makes the gradients
-        run.batches = Batches(engine, 1, [stage], 1)
+        run.step.batches = Batches(engine, 1, [stage], 1)
         before = _profiler.live_bytes()
         _profiler.reset_peak()
         # No leaf, for a leaf lives as long as the graph: as the executor's inputs, it is gone where no

@@ -134,7 +134,7 @@ def trainings(parts: list[int], count: int, steps: int, sections: list[dict | No
             if step:
                 result["seconds"].append(time.perf_counter() - begin)
             if step and sections[number]:
-                result["planned"].append(engine._ostinato.steps.last.row())
+                result["planned"].append(engine._ostinato.step_plans.last.row())
     os.sched_setaffinity(0, cores)
     return results
 

@@ -300,7 +300,7 @@ def test_a_slower_plan_is_given_up(train):
     )
 
 
-@pytest.mark.slow  # test_gained.py has what is decided
+@pytest.mark.slow  # test_speedup.py has what is decided
 @pytest.mark.parametrize(
     ("kind", "section", "why"),
     [

@@ -19,7 +19,7 @@ from difflib import SequenceMatcher
 from typing import Any
 
 from .errors import PLACED, OstinatoError
-from .section import LEFT, VARIABLE
+from .section import SECTION_FILE, VARIABLE
 
 SECTION = "ostinato"
 OFF = "ostinato_off"  # keeps a section without using it
@@ -79,11 +79,13 @@ def known_section() -> Known:
 
 def _of_first() -> dict | None:
     """In a second start: the section of the first, with paths as written."""
-    from ostinato.ranks.again import left_by_first
+    from ostinato.ranks.again import folder_of_first_start
 
-    folder = left_by_first()
+    folder = folder_of_first_start()
     return (
-        json.loads((folder / LEFT).read_text()) if folder is not None and (folder / LEFT).is_file() else None
+        json.loads((folder / SECTION_FILE).read_text())
+        if folder is not None and (folder / SECTION_FILE).is_file()
+        else None
     )
 
 
@@ -157,7 +159,7 @@ def wrap(module) -> None:
     """Wraps the engines in `module` (deepspeed.runtime.pipe.engine). Idempotent."""
     from ostinato.ranks import again  # notes where the process was started
 
-    if again.left_by_first() is not None:
+    if again.folder_of_first_start() is not None:
         from ostinato.ranks import arrivals
 
         arrivals.name_absent()

@@ -129,9 +129,7 @@ def _submodule(model: nn.Module, name: str) -> nn.Module | None:
     return None if isinstance(found, Stub) else found
 
 
-def shallow(
-    module: nn.Module, name: str = "", leave: Callable[[str], bool] = lambda name: False
-) -> nn.Module:
+def shallow(module: nn.Module, leave: Callable[[str], bool], name: str = "") -> nn.Module:
     """Copies the modules but not their tensors, attributes and hooks; modules that `leave` names stay the same
     objects."""
     made = copy.copy(module)
@@ -140,5 +138,5 @@ def shallow(
     for child, held in module._modules.items():
         where = f"{name}.{child}".lstrip(".")
         if held is not None and not leave(where):
-            made._modules[child] = shallow(held, where, leave)
+            made._modules[child] = shallow(held, leave, where)
     return made

@@ -166,9 +166,7 @@ class Front(Part):
 
     def __init__(self, source: Source, inputs: Sequence[str]):
         outline = source.outline
-        stubs = _stubs(source, block=True, after=True) | (
-            {outline.words: Stub("words")} if outline.words else {}
-        )
+        stubs = _stubs(source, after=True) | ({outline.words: Stub("words")} if outline.words else {})
         super().__init__(
             source,
             inputs,
@@ -199,7 +197,7 @@ class Block(Part):
     def __init__(self, source: Source, inputs: Sequence[str], index: int):
         outline = source.outline
         name = f"{outline.blocks}.{index}"
-        stubs = _stubs(source, before=True, block=True, after=True)
+        stubs = _stubs(source, before=True, after=True)
         del stubs[name]
         model = source.carved(stubs, lambda where: inside(where, name))
         block = model.get_submodule(name)
@@ -248,9 +246,7 @@ class Tail(Part):
 
     def __init__(self, source: Source, inputs: Sequence[str]):
         outline = source.outline
-        stubs = _stubs(source, before=True, block=True) | (
-            {outline.head: Stub("head")} if outline.head else {}
-        )
+        stubs = _stubs(source, before=True) | ({outline.head: Stub("head")} if outline.head else {})
         after, shared = outline.after, outline.shared
         model = source.carved(
             stubs, lambda name: name not in shared and any(inside(name, part) for part in after)
@@ -283,7 +279,7 @@ class Head(Part):
 
     def __init__(self, source: Source, inputs: Sequence[str]):
         outline = source.outline
-        stubs = {name: Stub("inner") for name in source.tables} | _stubs(source, before=True, block=True)
+        stubs = {name: Stub("inner") for name in source.tables} | _stubs(source, before=True)
         for part in outline.after:
             stubs |= {name: Stub("after") for name in _beside(source, part, (outline.head,))}
         super().__init__(
@@ -302,10 +298,11 @@ class Head(Part):
         return self.scored(self.ran(at, values, hidden).logits, rides, values)
 
 
-def _stubs(source: Source, before: bool = False, block: bool = False, after: bool = False) -> dict[str, Stub]:
+def _stubs(source: Source, before: bool = False, after: bool = False) -> dict[str, Stub]:
+    """In place of the blocks, and of what runs before or after them."""
     outline = source.outline
     made = {name: Stub("before") for name in outline.before} if before else {}
-    made |= {f"{outline.blocks}.{i}": Stub("block", i) for i in range(outline.count)} if block else {}
+    made |= {f"{outline.blocks}.{i}": Stub("block", i) for i in range(outline.count)}
     return made | ({name: Stub("after") for name in outline.after} if after else {})
 
 

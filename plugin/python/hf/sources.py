@@ -64,7 +64,7 @@ class Source:
 class FromModel(Source):
     in_memory = True
 
-    def __init__(self, model, wrapped=None):
+    def __init__(self, model, wrapped):
         super().__init__(model)
         check_untouched(model, self.outline)
         self.model, self.wrapped = model, wrapped

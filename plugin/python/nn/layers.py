@@ -85,6 +85,11 @@ def collect(part: torch.Tensor, dimension: int, shard: Shard) -> list[torch.Tens
     return parts
 
 
+def tensors_of(module: nn.Module) -> dict[str, torch.Tensor]:
+    """Parameters and buffers by name; shared ones appear once."""
+    return dict(module.named_parameters()) | dict(module.named_buffers())
+
+
 def _plain(layer: nn.Embedding) -> nn.Embedding:
     for option in ("max_norm", "scale_grad_by_freq", "sparse"):
         if getattr(layer, option):
@@ -96,7 +101,7 @@ def _plain(layer: nn.Embedding) -> nn.Embedding:
 
 def _check(whole: nn.Module, part: nn.Module, shard: Shard) -> None:
     """Checks the names and shapes on which loading and saving by name rely."""
-    expected = {name: list(t.shape) for name, t in _tensors(whole).items()}
+    expected = {name: list(t.shape) for name, t in tensors_of(whole).items()}
     for name, dimension in split_of(part).items():
         if name not in expected:
             raise ShardingError(
@@ -109,13 +114,9 @@ def _check(whole: nn.Module, part: nn.Module, shard: Shard) -> None:
             )
         begin, end = shard.bounds(size)
         expected[name][dimension] = end - begin
-    found = {name: list(t.shape) for name, t in _tensors(part).items()}
+    found = {name: list(t.shape) for name, t in tensors_of(part).items()}
     if found != expected:
         raise ShardingError(
             f"{type(part).__name__}, rank {shard.index} of {shard.count}: its parameters and buffers are {found}, but `split` "
             f"says {expected}"
         )
-
-
-def _tensors(module: nn.Module) -> dict[str, torch.Tensor]:
-    return dict(module.named_parameters()) | dict(module.named_buffers())

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A second start: every rank replaces itself by the command that started it, and keeps what the first start found.
 
-    if (found := again.left_by_first()) is not None:
+    if (found := again.folder_of_first_start()) is not None:
         plan = (found / "plan.json").read_text()
     elif why := again.why_not_again():
         print(f"start this run again: it cannot do so itself, because {why}")
@@ -71,7 +71,7 @@ class CannotStartAgain(Error, RuntimeError):
 
 
 @cache
-def left_by_first() -> Path | None:
+def folder_of_first_start() -> Path | None:
     """In a second start: the folder with what the first one found, which is removed when the process ends. None
     in a first start, and in programs that a second start runs.
     """
@@ -88,7 +88,7 @@ def why_not_again(further: bool = False) -> str:
     ray: Any = sys.modules.get("ray")
     store = _lowest_store() if dist.is_initialized() else None
     reasons = {
-        "this is already its second start": left_by_first() is not None and not further,
+        "this is already its second start": folder_of_first_start() is not None and not further,
         "it is a child of multiprocessing, which only its parent can start": multiprocessing.parent_process()
         is not None,
         "it is a notebook or an interactive session": hasattr(builtins, "get_ipython")
@@ -122,8 +122,8 @@ def begin_again(files: Mapping[str, File], timeout_s: float, further: bool = Fal
         _end_children()
         if not meeting:
             _take_turns(timeout_s)
-        if (left := left_by_first()) is not None:
-            _remove(left)
+        if (old := folder_of_first_start()) is not None:
+            _remove(old)
         environment = _first_environment() | meeting | {FOLDER: folder}
         os.chdir(_CWD)
         _flush()

@@ -133,15 +133,15 @@ class Watch:
         self._deadlines.append(deadline)
         return deadline
 
-    def give_up(self, why: str = "", aloud: bool = True) -> None:
+    def give_up(self, why: str, aloud: bool = True) -> None:
         """Says that this rank has failed, and gives other ranks time to say where they are. Returns in bounded
         time, even if the store does not answer. Not `aloud`: a traceback says it.
         """
-        if why and aloud:
+        if aloud:
             say(why)
         if self._launcher.gone():  # which is why peers are missing
             say(f"{LAUNCHER_GONE}; {self._position()}")
-        self._tell(why or self._position(), names_silent=True)
+        self._tell(why, names_silent=True)
 
     def tell_of(self, error: BaseException, how: str = "fails") -> None:
         """give_up() for a rank that prints a traceback: tells other ranks what happened, and where (from the

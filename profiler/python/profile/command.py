@@ -31,7 +31,7 @@ from ostinato.profile.machine.device import Cpu, device_of_this_process
 from ostinato.profile.machine.launched import (
     ALONE,
     TOGETHER,
-    Company,
+    WaitingRanks,
     Role,
     file_of_kind,
     meet,
@@ -40,7 +40,7 @@ from ostinato.profile.machine.launched import (
 )
 from ostinato.profile.machine.transfers import given_transfers, measure_transfers
 from ostinato.profile.measure.check import StageCheck, check_profile
-from ostinato.profile.measure.company import most_beside
+from ostinato.profile.measure.neighbours import most_beside
 from ostinato.profile.measure.rank_memory import Recording, record_memory
 from ostinato.profile.model.archives import EXPORTED, TORCHSCRIPT, load_exported, load_script
 from ostinato.profile.model.job import Job
@@ -103,10 +103,6 @@ def job_of_program(args: argparse.Namespace) -> Job:
     return job
 
 
-def ranks_drawn(args: argparse.Namespace) -> int:
-    return args.draw_ranks or args.check or 1
-
-
 @dataclass
 class Result:
     profile: Any
@@ -144,7 +140,7 @@ def check_outputs(args: argparse.Namespace, script_arguments: list[str]) -> None
 
 def write(result: Result, args: argparse.Namespace, folder: Path) -> list[Path]:
     """Writes the files that were asked for, each completely or not at all. `folder`: where relative paths start."""
-    shown = result.profile, ranks_drawn(args), result.recordings
+    shown = result.profile, args.check or 1, result.recordings
     views = {args.html: lambda: html(*shown), args.perfetto: lambda: perfetto(*shown)}
     wanted = [(args.output, result.profile.json), *views.items()]
     files = [(path, text) for path, text in wanted if path is not None]
@@ -219,10 +215,10 @@ class Work:
         argv: list[str],
         script_arguments: list[str],
         part: Role,
-        company: Company | None,
+        waiting: WaitingRanks | None,
     ):
         self.args, self.argv, self.script_arguments, self.part = args, argv, script_arguments, part
-        self.company = company
+        self.waiting = waiting
         self.folder, self.environment, self.output, self.leave = (
             Path.cwd(),
             dict(os.environ),
@@ -256,12 +252,12 @@ class Work:
             return Status.INTERNAL_ERROR
         finally:
             self.output.back()
-            if self.company is not None:
-                self.company.tell(ALONE)
+            if self.waiting is not None:
+                self.waiting.tell(ALONE)
 
     def profile(self, job: Job) -> int:
         """Measures, writes and reports; returns the exit status."""
-        if job.slices > 1 and (self.company is None or self.part.ranks != job.ranks):
+        if job.slices > 1 and (self.waiting is None or self.part.ranks != job.ranks):
             sys.stderr.write(
                 f"ostinato profile: layers are sliced over {job.slices} ranks, and the collectives between these take no time "
                 f"here: torchrun with {job.ranks} ranks and -m ostinato profile measures them\n"
@@ -280,7 +276,7 @@ class Work:
             profile = self.layers_of(job, progress)
             checks = check_profile(job, profile, args.check, progress) if args.check else []
             drawn = (
-                record_memory(job, profile, ranks_drawn(args), progress) if args.html or args.perfetto else []
+                record_memory(job, profile, args.check or 1, progress) if args.html or args.perfetto else []
             )
         profile.transfers = self.given()
         if not args.no_transfers:
@@ -290,14 +286,14 @@ class Work:
     def profile_together(self, job: Job) -> int:
         """The same with layers that are sliced over ranks: on all ranks of the launch, in DeepSpeed's engine."""
         args = self.args
-        for name in ("check", "sizes", "perfetto", "draw_ranks"):
+        for name in ("check", "sizes", "perfetto"):
             if getattr(args, name):
                 raise ProfileError(
                     f"--{name.replace('_', '-')} does not go with layers that are sliced over ranks: remove it",
                     Status.USAGE,
                 )
-        assert self.company is not None
-        self.company.tell(TOGETHER)
+        assert self.waiting is not None
+        self.waiting.tell(TOGETHER)
         sys.stderr.write(
             f"ostinato profile: layers are sliced over {job.slices} ranks: all {job.ranks} ranks measure them, in DeepSpeed's engine\n"
         )
@@ -411,9 +407,9 @@ def run(args: argparse.Namespace, argv: list[str], script_arguments: list[str]) 
         check_script(args.script, args.module)
     check_outputs(args, script_arguments)
     attempt, part = resumed() or (None, my_part(args))
-    company = None if saved else Company.of(part)
+    waiting = None if saved else WaitingRanks.of(part)
     if not part.profiles:
-        if company is None or company.told() == ALONE:
+        if waiting is None or waiting.told() == ALONE:
             return 0
         work = Work(args, argv, script_arguments, part, None)
         return work.status_of(work.accompany)
@@ -423,7 +419,7 @@ def run(args: argparse.Namespace, argv: list[str], script_arguments: list[str]) 
     check_outputs(args, script_arguments)
     if attempt is None:
         attempt = Attempt(args.world_size or max(part.ranks, 1), fixed=args.world_size is not None)
-    work = Work(args, argv, script_arguments, part, company)
+    work = Work(args, argv, script_arguments, part, waiting)
     if saved:
         return work.status_of(lambda: work.profile(job_of_program(args)))
     try:

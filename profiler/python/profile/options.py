@@ -115,8 +115,6 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument(
         "--perfetto", type=Path, metavar="TRACE", help="the same for ui.perfetto.dev or chrome://tracing"
     )
-    drawn = "number of ranks in the page and the trace, each with a stage of about equal time (default: as --check, else 1)"
-    p.add_argument("--draw-ranks", type=positive, metavar="RANKS", help=drawn)
     add_program_options(p.add_argument_group("for a TorchScript program"))
     p.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     p.add_argument("-q", "--quiet", action="store_true", help="print only errors (and JSON with --json)")

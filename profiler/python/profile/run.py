@@ -11,7 +11,7 @@ import torch
 from ostinato import _profiler
 from ostinato.profile.machine import freed_memory
 from ostinato.profile.measure.by_size import measure_sizes, tokens_of
-from ostinato.profile.measure.company import company
+from ostinato.profile.measure.neighbours import busy_neighbours
 from ostinato.profile.measure.device_times import measure_on_device
 from ostinato.profile.measure.footprint import Footprint, footprint
 from ostinato.profile.measure.halves import settle
@@ -82,21 +82,21 @@ class MeasuredChain:
 
 def noted(beside: int, adapted: int) -> str:
     """`adapted`: layers whose halves of the backward were made to add up (measure/halves.py)."""
-    company = (
+    neighbours = (
         f"{beside} {'process' if beside == 1 else 'processes'} computed at the same time, as other ranks do"
     )
     halves = (
         f"the halves of the backward of {adapted} {'layer' if adapted == 1 else 'layers'} took less than the whole each time they "
         "were measured, and are written as long as the whole: the machine was busy"
     )
-    return "; ".join([company] * bool(beside) + [halves] * bool(adapted))
+    return "; ".join([neighbours] * bool(beside) + [halves] * bool(adapted))
 
 
 def measure_chain(job: Job, settings: Settings, chain: Chain, progress: Progress) -> MeasuredChain:
     clock = StepClock.of(job.config, job.optimizer, settings, job.device)
     if not job.device.own_clock:
         freed_memory.keep()  # as the engine does under a plan
-        with company(chain.layers, job.beside):
+        with busy_neighbours(chain.layers, job.beside):
             samples = in_turns(chain.layers, job, progress=progress)
             adapted = settle(chain.layers, samples, lambda layers: in_turns(layers, job, progress=progress))
             operators, steps = record_operators(job, chain, progress), measure_steps(job, chain, clock)

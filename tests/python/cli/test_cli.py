@@ -11,15 +11,11 @@ import time
 from pathlib import Path
 
 import pytest
+from support.commands import begun, hard_placement, ostinato
 
 from ostinato import cli
 
 PROFILE = Path(__file__).parents[3] / "examples" / "notebooks" / "gpt.profile.json"
-
-
-def ostinato(*args, **kwargs):
-    command = [sys.executable, "-m", "ostinato", *map(str, args)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, **kwargs)
 
 
 @pytest.fixture
@@ -222,34 +218,9 @@ def wait_until_searching(process, plan):
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="needs /proc")
 def test_ctrl_c_writes_the_best_plan(tmp_path):
     """A placement that is too large to be finished: 130 with a valid plan."""
-    placement, plan = tmp_path / "p.toml", tmp_path / "plan.json"
-    options = [
-        "--devices",
-        16,
-        "--forward",
-        "1.01ms",
-        "--backward",
-        "1.37ms",
-        "--weight",
-        "1.13ms",
-        "--capacity",
-        "20MiB",
-    ]
-    assert ostinato("placement", "wave", *options, "--output", placement).returncode == 0
-    command = [
-        sys.executable,
-        "-m",
-        "ostinato",
-        "search",
-        placement,
-        "--micro-batches",
-        "64",
-        "--time-limit",
-        "0",
-    ]
-    process = subprocess.Popen(
-        [*map(str, command), "--output", plan], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    placement, plan = hard_placement(tmp_path / "p.toml"), tmp_path / "plan.json"
+    words = ["search", placement, "--micro-batches", 64, "--time-limit", 0, "--output", plan]
+    process = begun(*words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     wait_until_searching(process, plan)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=300)

@@ -6,13 +6,12 @@ import hashlib
 import json
 import random
 import re
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from support.commands import output_of
 from support.pages import evaluate, look
 
 PROFILE = Path(__file__).parents[3] / "examples" / "notebooks" / "gpt.profile.json"
@@ -20,19 +19,11 @@ SVG = "{http://www.w3.org/2000/svg}"
 WORDS_OF_MARKUP = '</script><b>&"\\'
 
 
-def ostinato(*words):
-    done = subprocess.run(
-        [sys.executable, "-m", "ostinato", *map(str, words)], capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 def make(folder, shape, micro_batches, *options, method=("--time-limit", "2")):
     """Paths of a plan and its placement."""
     plan, placement = folder / "plan.json", folder / "placement.toml"
-    ostinato("placement", shape, *options, "--output", placement)
-    ostinato("search", placement, "--micro-batches", micro_batches, *method, "--output", plan)
+    output_of("placement", shape, *options, "--output", placement)
+    output_of("search", placement, "--micro-batches", micro_batches, *method, "--output", plan)
     return plan, placement
 
 
@@ -57,7 +48,7 @@ def wave(tmp_path_factory):
     )
     plan, placement = make(folder, "wave", 10, *options)
     write_trace(folder / "trace", plan, placement, 1.1)
-    ostinato(
+    output_of(
         "show",
         plan,
         placement,
@@ -215,8 +206,8 @@ def planned(tmp_path_factory):
     """A plan from a profile, with what it is compared with, and without limits of memory."""
     folder = tmp_path_factory.mktemp("planned")
     files = ("--output", folder / "plan.json", "--placement-output", folder / "placement.toml")
-    ostinato("plan", PROFILE, "--devices", 4, "--micro-batches", 8, "--only", "chunks", *files)
-    ostinato("show", folder / "plan.json", "--html", folder / "page.html")
+    output_of("plan", PROFILE, "--devices", 4, "--micro-batches", 8, "--only", "chunks", *files)
+    output_of("show", folder / "plan.json", "--html", folder / "page.html")
     return folder / "page.html"
 
 
@@ -276,9 +267,9 @@ def test_names_that_look_like_markup_stay_names(tmp_path):
         .replace('"device0"', quoted)
         .replace('"s0"', quoted)
     )
-    ostinato("search", placement, "--micro-batches", 3, "--output", plan)
+    output_of("search", placement, "--micro-batches", 3, "--output", plan)
     page = tmp_path / "page.html"
-    ostinato("show", plan, placement, "--html", page)
+    output_of("show", plan, placement, "--html", page)
     assert "<b>" not in page.read_text()
     image, name, told = evaluate(page, "[svgText(), first.devices[0].name, describe(first.rows[0][0])]")
     texts = [text.text for text in ElementTree.fromstring(image).iter(f"{SVG}text")]
@@ -294,7 +285,7 @@ def many(tmp_path_factory):
     """256 devices with 131,072 blocks."""
     folder = tmp_path_factory.mktemp("many")
     plan, placement = make(folder, "v", 256, "--devices", "256", method=("--method", "1f1b"))
-    ostinato("show", plan, placement, "--html", folder / "page.html")
+    output_of("show", plan, placement, "--html", folder / "page.html")
     return folder / "page.html"
 
 

@@ -2,11 +2,10 @@
 """Plans from profiles of one model in several numbers of slices: pipeline x slices x replicas."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from support import commands
 from support.profiles import write_profile
 
 import ostinato
@@ -44,16 +43,11 @@ def test_a_device_stands_for_all_slices_where_none_are_asked_for(profiles):
     assert ranks.report["makespan"] == plan.report["makespan"]
 
 
-def run(*words) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "ostinato", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
-
-
 def test_the_command_takes_several_profiles(profiles, tmp_path):
     outputs = ["--output", tmp_path / "plan.json", "--placement-output", tmp_path / "placement.toml"]
     asked = ["plan", *profiles, "--devices", "4", "--micro-batches", "4", *outputs]
-    told = run(*asked, "--slices", "auto", "--replicas", "auto", "--json")
+    told = commands.ostinato(*asked, "--slices", "auto", "--replicas", "auto", "--json")
     assert told.returncode == 0, told.stderr
     assert {one["slices"] for one in json.loads(told.stdout)["degrees"]} == {1, 2}
-    wrong = run(*asked, "--slices", "some")
+    wrong = commands.ostinato(*asked, "--slices", "some")
     assert wrong.returncode == 2 and "--slices needs a whole number" in wrong.stderr

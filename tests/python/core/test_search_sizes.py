@@ -3,10 +3,9 @@
 both refuse."""
 
 import json
-import subprocess
-import sys
 
 import pytest
+from support import commands
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -28,12 +27,6 @@ size = 11
 SIZES = [{"size": 4}, {"size": 25, "times": {"s1.F": 333}}, {"size": 11}]
 
 
-def command(*words: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "ostinato", *map(str, words)], capture_output=True, text=True, timeout=120
-    )
-
-
 @pytest.fixture
 def files(tmp_path):
     V.save(tmp_path / "v.toml")
@@ -43,14 +36,14 @@ def files(tmp_path):
 
 def test_command_file_and_objects_give_the_same_bytes(files):
     plan = files / "plan.json"
-    done = command("search", files / "v.toml", "--sizes", files / "step.toml", "--output", plan)
+    done = commands.ostinato("search", files / "v.toml", "--sizes", files / "step.toml", "--output", plan)
     assert done.returncode == 0, done.stderr
     assert "3 micro-batches of different sizes" in done.stdout
     ours = ostinato.search_sizes(V, SIZES, size=10)
     assert plan.read_text() == ours.text == ostinato.search_sizes(V, files / "step.toml").text
     assert ostinato.Plan.from_file(plan, V) == ours
     for words in (["verify"], ["simulate"], ["show", "--width", "80"]):
-        assert command(words[0], plan, files / "v.toml", *words[1:]).returncode == 0
+        assert commands.ostinato(words[0], plan, files / "v.toml", *words[1:]).returncode == 0
 
 
 def test_a_plan_has_the_times_of_its_micro_batches():
@@ -124,7 +117,7 @@ def test_a_plan_of_sizes_is_lowered():
     ],
 )  # fmt: skip
 def test_options_that_do_not_go_with_sizes_are_named(files, words, said):
-    done = command(
+    done = commands.ostinato(
         "search", files / "v.toml", "--sizes", files / "step.toml", "--output", files / "p.json", *words
     )
     assert done.returncode in (2, 3)
@@ -132,7 +125,7 @@ def test_options_that_do_not_go_with_sizes_are_named(files, words, said):
 
 
 def test_effort_is_of_sizes_alone(files):
-    done = command(
+    done = commands.ostinato(
         "search", files / "v.toml", "--micro-batches", 2, "--effort", 50, "--output", files / "p.json"
     )
     assert done.returncode == 2
@@ -140,7 +133,7 @@ def test_effort_is_of_sizes_alone(files):
 
 
 def test_facts_are_what_the_command_prints(files):
-    done = command(
+    done = commands.ostinato(
         "search", files / "v.toml", "--sizes", files / "step.toml", "--output", files / "p.json", "--json"
     )
     told = json.loads(done.stdout)

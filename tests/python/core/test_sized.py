@@ -4,7 +4,7 @@
 import json
 
 import pytest
-from ostinato.core import sized
+from ostinato.sizes import sized
 from support.plans import Layout, placement_text
 from support.profiles import write_profile
 

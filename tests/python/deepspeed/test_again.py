@@ -289,11 +289,11 @@ def test_programs_of_a_second_start_are_first_starts(tmp_path, monkeypatch):
     folder = tmp_path / f"ostinato-second-{os.getpid()}-x"
     folder.mkdir()
     for pid, expected in ((os.getpid(), folder), (os.getpid() + 1, None)):
-        again.left_by_first.cache_clear()
+        again.folder_of_first_start.cache_clear()
         monkeypatch.setenv(again.FOLDER, str(folder))
         monkeypatch.setattr(os, "getpid", lambda pid=pid: pid)
-        assert again.left_by_first() == expected
-    again.left_by_first.cache_clear()
+        assert again.folder_of_first_start() == expected
+    again.folder_of_first_start.cache_clear()
 
 
 def test_ranks_that_met_in_a_file(tmp_path):

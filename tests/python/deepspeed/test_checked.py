@@ -16,9 +16,10 @@ import torch
 import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ostinato.deepspeed.equal import checked, compared, prints
-from ostinato.deepspeed.equal.checked import Recorder
-from ostinato.deepspeed.equal.prints import BLOCK, Difference, Records, compare, print_of
+from ostinato.deepspeed.equal import compared, recorder as taking, records as taken
+from ostinato.deepspeed.equal.recorder import Recorder
+from ostinato.deepspeed.equal.comparison import compare
+from ostinato.deepspeed.equal.records import BEFORE, BLOCK, Difference, Records, fingerprint_of
 from ostinato.deepspeed.errors import OstinatoError
 from ostinato.deepspeed.start import first_pass
 from support import training, vocabulary_model
@@ -220,7 +221,7 @@ def offloaded(options: Options) -> str:
 def one_without_shares(options: Options) -> str:
     """recorded(), where rank 1 finds its shares of the gradients in another place."""
     with (
-        mock.patch.object(checked, "_has_share", side_effect=LookupError)
+        mock.patch.object(taking, "_has_share", side_effect=LookupError)
         if dist.get_rank() == 1
         else nullcontext()
     ):
@@ -331,8 +332,8 @@ def test_what_a_script_puts_on_the_engine_stays(world2):
 
 def records(eps: float = torch.finfo(torch.float32).eps, **gradients) -> Records:
     """Of one step: gradients by name, "l3" of layer 3; a tensor or None."""
-    step = {kind: {} for kind in prints.KINDS} | {"loss": {"": print_of(torch.tensor(1.0))}}
-    step["gradients"] = {name: None if g is None else print_of(g) for name, g in gradients.items()}
+    step = {kind: {} for kind in taken.KINDS} | {"loss": {"": fingerprint_of(torch.tensor(1.0))}}
+    step["gradients"] = {name: None if g is None else fingerprint_of(g) for name, g in gradients.items()}
     return Records([step], {name: int(name[1:]) for name in gradients}, [], "", eps)
 
 
@@ -365,9 +366,12 @@ def test_a_gradient_of_rounding_alone_may_differ():
 def test_adam_makes_a_step_of_rounding():
     a, b = records(l0=NOISE, l1=1e-10 * NOISE), records(l0=NOISE, l1=-1e-10 * NOISE)
     for made, sign in ((a, 1), (b, -1)):
-        made.steps[0]["weights"] = {"l1": print_of(sign * 0.01 * torch.ones(1000)), "l0": print_of(NOISE)}
+        made.steps[0]["weights"] = {
+            "l1": fingerprint_of(sign * 0.01 * torch.ones(1000)),
+            "l0": fingerprint_of(NOISE),
+        }
     assert compare(a, b).within_rounding
-    b.steps[0]["weights"]["l0"] = print_of(2 * NOISE)
+    b.steps[0]["weights"]["l0"] = fingerprint_of(2 * NOISE)
     assert [d.name for d in compare(a, b).differences if not d.rounding] == ["l0"]
 
 
@@ -384,10 +388,10 @@ def test_adam_makes_steps_of_the_faint_part_of_a_gradient(faint, moved, rounds):
         gradient[-1] += 1e-6 * sign
         step[:100] *= sign * moved
         record = records(l0=gradient)
-        record.steps[0]["gradients"] = {"l0": print_of(gradient, eps=eps)}
+        record.steps[0]["gradients"] = {"l0": fingerprint_of(gradient, eps=eps)}
         record.steps[0] |= {
-            prints.BEFORE: {"l0": print_of(torch.zeros(1000))},
-            "weights": {"l0": print_of(step)},
+            BEFORE: {"l0": fingerprint_of(torch.zeros(1000))},
+            "weights": {"l0": fingerprint_of(step)},
         }
         made.append(record)
     assert compare(*made).within_rounding is rounds
@@ -407,7 +411,7 @@ def test_a_gradient_that_was_rounding_alone_is_judged_again():
 def test_weights_that_differed_before_step_1_are_named_first():
     a, b = records(l0=NOISE, l1=NOISE), records(l0=2 * NOISE, l1=NOISE)
     for record, factor in ((a, 1), (b, 2)):
-        record.steps[0][prints.BEFORE] = {"l1": print_of(factor * NOISE)}
+        record.steps[0][BEFORE] = {"l1": fingerprint_of(factor * NOISE)}
     assert (
         "beyond rounding: weight before step 1 of layer 1 (l1) by 1, and 1 more layer"
         in compare(a, b).sentence()
@@ -419,7 +423,7 @@ def test_tied_layers_that_run_on_one_module_are_compared_with_the_first():
     tied, of_second = "tied_modules.embed.positions", "tied_modules.embed.positions@0"
     a, b = records(l0=NOISE), records(l0=NOISE)
     for record, names in ((a, (tied, of_second)), (b, (tied,))):
-        record.steps[0]["gradients"] |= {name: print_of(NOISE * len(name)) for name in names}
+        record.steps[0]["gradients"] |= {name: fingerprint_of(NOISE * len(name)) for name in names}
         record.layers.update(dict.fromkeys(names, 0))
     assert compare(a, b).equal
     assert not compare(b, a).within_rounding
@@ -428,8 +432,8 @@ def test_tied_layers_that_run_on_one_module_are_compared_with_the_first():
 def test_integers_and_shapes_do_not_round():
     a, b, whole = records(l0=NOISE), records(l0=NOISE), torch.arange(100_000)
     a.steps[0]["buffers"], b.steps[0]["buffers"] = (
-        {"l0": print_of(whole)},
-        {"l0": print_of(whole + (whole == 5))},
+        {"l0": fingerprint_of(whole)},
+        {"l0": fingerprint_of(whole + (whole == 5))},
     )
     assert not compare(a, b).within_rounding
     sentence = compare(records(l0=NOISE), records(l0=NOISE.view(10, 100))).sentence()
@@ -446,15 +450,15 @@ def test_what_overflowed_in_both_agrees():
 def test_the_norm_of_all_gradients_may_round():
     a, b = records(l0=NOISE), records(l0=NOISE)
     a.steps[0]["norm"], b.steps[0]["norm"] = (
-        {"": print_of(torch.tensor(1.0))},
-        {"": print_of(torch.tensor(1 + 1e-6))},
+        {"": fingerprint_of(torch.tensor(1.0))},
+        {"": fingerprint_of(torch.tensor(1 + 1e-6))},
     )
     assert compare(a, b).equal
     assert (
         compare(a, b).sentence()
         == "step 1: loss and gradients of 1 layer equal DeepSpeed's 1F1B bit for bit; gradient norm by 9.5e-07 (rounding)"
     )
-    b.steps[0]["norm"] = {"": print_of(torch.tensor(1.1))}
+    b.steps[0]["norm"] = {"": fingerprint_of(torch.tensor(1.1))}
     assert not compare(a, b).equal and "beyond rounding: gradient norm by 0.1" in compare(a, b).sentence()
 
 
@@ -517,7 +521,7 @@ def test_no_order_of_additions_explains_more():
         assert not compare(a._replace(itself=unsteady(by)), b).within_rounding
 
 
-# ---- prints
+# ---- fingerprints
 
 
 def perturbation(kind: str, like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -544,7 +548,7 @@ def test_a_sketch_estimates_the_distance(kind, shape):
         a = torch.randn(shape, generator=generator, dtype=torch.float64)
         d = perturbation(kind, a, generator)
         b = a + d * (relative * a.norm() / d.norm())
-        first, second = print_of(a), print_of(b)
+        first, second = fingerprint_of(a), fingerprint_of(b)
         true = float((a - b).norm() / a.norm())
         assert true / 2 < math.dist(first.sketch, second.sketch) / first.norm < 2 * true
 
@@ -556,7 +560,7 @@ def test_a_sketch_estimates_the_distance(kind, shape):
     st.integers(1, 4),
     st.sampled_from(["transposed", "strided", "offset"]),
 )
-def test_prints_of_equal_bytes_are_equal(dtype, shape, piece, laid_out):
+def test_fingerprints_of_equal_bytes_are_equal(dtype, shape, piece, laid_out):
     value = (torch.randn(shape, generator=torch.Generator().manual_seed(1)) * 9).to(dtype)
     if laid_out == "transposed" and value.dim() == 2:
         other = value.t().contiguous().t()
@@ -564,16 +568,16 @@ def test_prints_of_equal_bytes_are_equal(dtype, shape, piece, laid_out):
         other = torch.stack([value, value], dim=-1)[..., 0]
     else:
         other = torch.cat([value.new_zeros(1), value.reshape(-1)])[1:].view(shape)
-    assert print_of(other, piece) == print_of(value)
+    assert fingerprint_of(other, piece) == fingerprint_of(value)
     if value.numel():
         other = value.clone()
         other.view(-1)[-1] = other.view(-1)[-1] == 0
-        assert print_of(other).digest != print_of(value).digest
+        assert fingerprint_of(other).digest != fingerprint_of(value).digest
 
 
-def test_a_print_has_the_tensors_norm_and_leaves_generators_alone():
+def test_a_fingerprint_has_the_tensors_norm_and_leaves_generators_alone():
     before = torch.get_rng_state()
-    prints._signs.cache_clear()
-    assert print_of(NOISE).norm == pytest.approx(float(NOISE.double().norm()))
+    taken._signs.cache_clear()
+    assert fingerprint_of(NOISE).norm == pytest.approx(float(NOISE.double().norm()))
     assert torch.equal(torch.get_rng_state(), before)
-    assert print_of(torch.eye(3).to_sparse()) == print_of(torch.eye(3))
+    assert fingerprint_of(torch.eye(3).to_sparse()) == fingerprint_of(torch.eye(3))

@@ -90,10 +90,7 @@ def test_a_chain_of_them_is_a_chain(world2, stock, tmp_path, tied):
 
 
 def saved(options: Options, folder: str) -> dict[str, bytes]:
-    engine = training.make_engine(options)
-    engine.train_batch(training.data_of(engine))
-    engine.save_checkpoint(folder, tag="one")
-    return training.weights(engine)
+    return training.weights(training.trained_and_saved(options, folder, 1, tag="one")[0])
 
 
 def loaded(options: Options, folder: str) -> dict[str, bytes]:

@@ -18,7 +18,7 @@ from support import training
 from support.models import LAYERS
 from support.plans import Layout, make_plan
 from support.tiers import everyday
-from support.training import MICRO_BATCHES, Options, data_of, make_engine, weights
+from support.training import MICRO_BATCHES, Options, data_of, make_engine, trained_and_saved, weights
 from test_deepspeed_features import fp16_on_a_processor
 
 STOCK = Layout("stock", (4,), (0, 1))
@@ -31,21 +31,14 @@ ZERO_1 = {"zero_optimization": {"stage": 1}}
 
 def save(options: Options, folder: str) -> list[float]:
     """Trains 3 steps, saves, trains 3 more; the losses of the latter."""
-    engine = make_engine(options)
-    data = data_of(engine)
-    for _ in range(3):
-        engine.train_batch(data)
-    engine.save_checkpoint(folder, client_state={"note": "kept"})
+    engine, data = trained_and_saved(options, folder, 3, client_state={"note": "kept"})
     return [engine.train_batch(data).item() for _ in range(3)]
 
 
 def load(options: Options, folder: str, optimizer: bool = True) -> dict:
     """Loads, then trains the same 3 steps: `losses`; or `error`."""
     engine = make_engine(options)
-    data = data_of(engine)
-    for _ in range(3 * MICRO_BATCHES):
-        if engine.is_first_stage() or engine.is_last_stage():
-            next(data)
+    data = data_of(engine, after=3)
     try:
         _, client = engine.load_checkpoint(folder, load_optimizer_states=optimizer)
     except Exception as error:
@@ -210,11 +203,7 @@ def whole_states(engine) -> dict[str, torch.Tensor]:
 
 
 def save_states(options: Options, folder: str) -> dict:
-    engine = make_engine(options)
-    data = data_of(engine)
-    engine.train_batch(data)
-    engine.save_checkpoint(folder)
-    return whole_states(engine)
+    return whole_states(trained_and_saved(options, folder, 1)[0])
 
 
 def load_states(options: Options, folder: str) -> dict:

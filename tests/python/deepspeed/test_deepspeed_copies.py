@@ -10,7 +10,17 @@ from support.models import LAYERS
 from support.plans import Layout, make_plan
 from support.shapes import Stage, mirrored, placement_text, two_directions
 from support.tiers import everyday
-from support.training import MICRO_BATCHES, Options, close, data_of, floats, make_engine, train, weights
+from support.training import (
+    MICRO_BATCHES,
+    Options,
+    close,
+    data_of,
+    floats,
+    make_engine,
+    train,
+    trained_and_saved,
+    weights,
+)
 
 ZERO_1 = {"zero_optimization": {"stage": 1}}
 BF16 = {"bf16": {"enabled": True}}
@@ -165,11 +175,7 @@ def test_bf16(world2, stock, tmp_path):
 
 def saved(options: Options, folder: str) -> tuple[list, dict]:
     """Losses after a checkpoint, and the weights in it."""
-    engine = make_engine(options)
-    data = data_of(engine)
-    for _ in range(3):
-        engine.train_batch(data)
-    engine.save_checkpoint(folder, tag="three")
+    engine, data = trained_and_saved(options, folder, 3, tag="three")
     held = weights(engine)
     return [engine.train_batch(data).item() for _ in range(3)], held
 

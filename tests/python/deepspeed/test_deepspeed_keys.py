@@ -251,9 +251,7 @@ def saved_and_resumed(options: Options, folder: str) -> dict:
     first.save_checkpoint(folder, tag="two")
     losses += [first.train_batch(data).item() for _ in range(2)]
     second = engine_with_equal_buffers(options)
-    data = data_of(second)
-    for _ in range(2 * MICRO_BATCHES if data is not None else 0):
-        next(data)
+    data = data_of(second, after=2)
     second.load_checkpoint(folder, tag="two")
     return {
         "losses": losses,

@@ -13,6 +13,7 @@ from ostinato.deepspeed import hook
 from ostinato.deepspeed.start.first_pass import tell_of_frozen_inputs
 from ostinato.deepspeed.tell.announce import expected, gain_of, line, places
 from ostinato.deepspeed.data.batches import Batches
+from ostinato.deepspeed.engine.run import StepState
 from ostinato.deepspeed.save.checkpoint import layers_of_ranks
 from ostinato.deepspeed.section.config import parse_section, resolve
 from ostinato.deepspeed.errors import OstinatoError
@@ -267,7 +268,7 @@ def test_no_more_is_promised_than_holds(losses, words):
 def batches_of(count: int, there: int) -> Batches:
     """Of a rank that holds the first and the last stage, whose iterator has `there` items."""
     buffers = {name: [None] * count for name in ("inputs", "labels")}
-    engine = SimpleNamespace(pipe_buffers=buffers, _ostinato=SimpleNamespace(items=[]))
+    engine = SimpleNamespace(pipe_buffers=buffers, _ostinato=SimpleNamespace(step=StepState()))
     items = iter(range(there))
 
     def load(_engine, index):

@@ -8,7 +8,17 @@ import pytest
 import torch
 from support.plans import Layout, make_plan
 from support.tiers import everyday
-from support.training import MICRO_BATCHES, Options, close, data_of, make_engine, refusal, train, weights
+from support.training import (
+    MICRO_BATCHES,
+    Options,
+    close,
+    data_of,
+    make_engine,
+    refusal,
+    train,
+    trained_and_saved,
+    weights,
+)
 from support.vocabulary_model import LAYERS, VOCABULARY, WIDTH
 from torch import nn
 
@@ -100,19 +110,13 @@ def plans(tmp_path_factory):
 
 def save(options: Options, folder: str) -> dict:
     """Trains 3 steps, saves, trains 3 more."""
-    engine = make_engine(options)
-    data = data_of(engine)
-    for _ in range(3):
-        engine.train_batch(data)
-    engine.save_checkpoint(folder)
+    engine, data = trained_and_saved(options, folder, 3)
     return {"weights": weights(engine), "losses": [engine.train_batch(data).item() for _ in range(3)]}
 
 
 def load(options: Options, folder: str, optimizer: bool = True) -> dict:
     engine = make_engine(options)
-    data = data_of(engine)
-    for _ in range(3 * MICRO_BATCHES if data is not None else 0):
-        next(data)
+    data = data_of(engine, after=3)
     try:
         engine.load_checkpoint(folder, load_optimizer_states=optimizer)
     except Exception as error:

@@ -10,13 +10,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 from ostinato import _search
-from ostinato.deepspeed.equal.checked import Recorder
-from ostinato.deepspeed.equal.prints import Comparison, Records, compare
+from ostinato.deepspeed.equal.recorder import Recorder
+from ostinato.deepspeed.equal.comparison import Comparison, compare
+from ostinato.deepspeed.equal.records import Records
 from ostinato.deepspeed.place.tied import beside, bound_layers, source_of, sums_of, together_now
 from support import models, training
 from support.plans import Layout, make_plan, placement_text
 from support.tiers import everyday
-from support.training import MICRO_BATCHES, Options, bytes_of, data_of, make_engine
+from support.training import MICRO_BATCHES, Options, bytes_of, data_of, make_engine, trained_and_saved
 from test_deepspeed_features import fp16_on_a_processor
 from torch import nn
 
@@ -309,12 +310,7 @@ def averages(engine) -> bytes:
 
 
 def save(options: Options, folder: str) -> bytes:
-    engine = make_engine(options)
-    data = data_of(engine)
-    for _ in range(2):
-        engine.train_batch(data)
-    engine.save_checkpoint(folder)
-    return averages(engine)
+    return averages(trained_and_saved(options, folder, 2)[0])
 
 
 def load(options: Options, folder: str) -> bytes:

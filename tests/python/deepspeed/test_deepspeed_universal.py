@@ -9,7 +9,7 @@ import torch.distributed as dist
 from support.models import LAYERS
 from support.plans import Layout, make_plan
 from support.shapes import placement_text, two_directions
-from support.training import MICRO_BATCHES, Options, make_engine
+from support.training import MICRO_BATCHES, Options, data_of, make_engine, trained_and_saved
 from test_deepspeed_branches import K_2
 from test_deepspeed_copies import X_OF_M_4
 from test_deepspeed_sharded import M_2
@@ -19,20 +19,9 @@ ALONE = Options(config=ZERO_1)
 WAVE = Layout("wave", (1, 4, 6), (0, 1, 1, 0))
 
 
-def data_after(engine, steps: int):
-    data = engine.batches(7)
-    for _ in range(steps * MICRO_BATCHES):
-        next(data)
-    return data
-
-
 def saved(options: Options, folder: str) -> list[float]:
     """Trains 3 steps and saves; the losses of 3 more."""
-    engine = make_engine(options)
-    data = data_after(engine, 0)
-    for _ in range(3):
-        engine.train_batch(data)
-    engine.save_checkpoint(folder, tag="three")
+    engine, data = trained_and_saved(options, folder, 3, tag="three")
     return [engine.train_batch(data).item() for _ in range(3)]
 
 
@@ -61,7 +50,7 @@ def loaded(options: Options, folder: str) -> list[float]:
     """The losses of 3 steps after loading."""
     engine = make_engine(replace(options, config={**options.config, "checkpoint": {"load_universal": True}}))
     engine.load_checkpoint(folder)
-    data = data_after(engine, 3)
+    data = data_of(engine, after=3)
     return [engine.train_batch(data).item() for _ in range(3)]
 
 

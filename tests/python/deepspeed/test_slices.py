@@ -9,7 +9,8 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from ostinato.deepspeed.equal.prints import Records, compare
+from ostinato.deepspeed.equal.comparison import compare
+from ostinato.deepspeed.equal.records import Records
 from ostinato.deepspeed.errors import OstinatoError, Unsupported
 from ostinato.deepspeed.place.model_identity import together
 from ostinato.deepspeed.section.refused_keys import whole_messages
@@ -20,7 +21,7 @@ from support.profiles import write_profile
 from support.shapes import placement_text, two_directions
 from support.sliced_model import LAYERS, broadcast
 from support.tiers import everyday
-from support.training import MICRO_BATCHES, Options, data_of, make_engine, weights
+from support.training import MICRO_BATCHES, Options, data_of, make_engine, trained_and_saved, weights
 from support.worlds import World
 
 SLICED = Options(model="sliced", slices=2, optimizer="SGD", steps=3, config={"gradient_clipping": 0.1})
@@ -156,19 +157,14 @@ def test_no_slice_rank_has_data(world4, plans):
 
 
 def save(options: Options, folder: str) -> list[float]:
-    engine = make_engine(options)
-    data = data_of(engine)
-    engine.train_batch(data)
-    engine.save_checkpoint(folder)
+    engine, data = trained_and_saved(options, folder, 1)
     return [engine.train_batch(data).item() for _ in range(2)]
 
 
 def load(options: Options, folder: str, optimizer: bool) -> list[float]:
     engine = make_engine(options)
     engine.load_checkpoint(folder, load_optimizer_states=optimizer)
-    data = data_of(engine)
-    for _ in range(MICRO_BATCHES):
-        next(data)
+    data = data_of(engine, after=1)
     return [engine.train_batch(data).item() for _ in range(2)]
 
 
@@ -197,7 +193,7 @@ def test_checkpoints(world4, plans, tmp_path, config):
 
 
 def recorded(options: Options, harm: bool = False) -> str:
-    from ostinato.deepspeed.equal.checked import Recorder
+    from ostinato.deepspeed.equal.recorder import Recorder
 
     engine = make_engine(options)
     recorder, data = Recorder(engine, options.steps), data_of(engine)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 from deepspeed.runtime.pipe import schedule
-from ostinato.deepspeed.data.readers import digest
+from ostinato.deepspeed.data.same_data import digest
 from ostinato.deepspeed.start.second_start import NeedsNewStart
 from support.plans import make_plan
 from support.strangers import LAYERS, WIDTH

@@ -2,11 +2,10 @@
 """Any nn.Module as a graph of operators: the rows add up to the module, and know their branches."""
 
 import json
-import subprocess
-import sys
 import tomllib
 
 import pytest
+from support.commands import output_of
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -120,13 +119,6 @@ def test_a_chain_of_layers_needs_no_edges():
     assert [row.after for row in profile.layers] == [None, None] and '"after"' not in profile.json()
 
 
-def ostinato(*words):
-    done = subprocess.run(
-        [sys.executable, "-m", "ostinato", *map(str, words)], capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr
-
-
 def test_a_module_with_branches_is_planned_with_its_branches(tmp_path):
     """From the module to a checked plan: the towers run beside each other, which no chain of the same layers
     does."""
@@ -140,9 +132,9 @@ def test_a_module_with_branches_is_planned_with_its_branches(tmp_path):
     profile.layers = rows
     profile.write(str(tmp_path / "profile.json"))
     files = tmp_path / "plan.json", tmp_path / "placement.toml"
-    ostinato("plan", tmp_path / "profile.json", "--devices", 2, "--micro-batches", 1, "--objective", "latency",
+    output_of("plan", tmp_path / "profile.json", "--devices", 2, "--micro-batches", 1, "--objective", "latency",
              "--output", files[0], "--placement-output", files[1])  # fmt: skip
-    ostinato("verify", *files)
+    output_of("verify", *files)
     blocks = tomllib.loads(files[1].read_text())["blocks"]
     roots = [block["devices"] for block in blocks if block["kind"] == "forward" and not block["after"]]
     assert (

@@ -2,7 +2,6 @@
 """`ostinato profile` under a launcher: transfers between its ranks, and each kind of device by its own rank."""
 
 import json
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import profile_scripts
 import pytest
 from ostinato.profile.machine.launched import file_of_kind, world
+from support.worlds import free_port
 from support.launched import TIMEOUT, environment
 
 QUICK = ["--repeats", "1", "--warm-up", "0"]
@@ -31,12 +31,6 @@ def test_torchrun_measures_between_its_ranks(tmp_path):
     assert pairs == {(a, b) for a in range(3) for b in range(3) if a != b}
     assert len(written["layers"]) == 4 and written["completeness"]["complete"]
     assert result.stdout.count("wrote ") == 1  # one rank profiles
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 def test_each_kind_of_device_is_profiled_by_its_first_rank(tmp_path):

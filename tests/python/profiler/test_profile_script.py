@@ -11,30 +11,12 @@ import profile_scripts
 import pytest
 import torch
 from torch import nn
-from ostinato.profile.machine.device import Cpu
 from ostinato.profile import ProfileError, command, profile_layers
 from ostinato.profile.command import main
-from ostinato.profile.script import first_step
 from ostinato.profile.script.first_step import capture
 
 
-@pytest.fixture(autouse=True)
-def only_rank(monkeypatch):
-    """The environment as it was, and no process group left behind."""
-    for name in (
-        "RANK",
-        "WORLD_SIZE",
-        "LOCAL_RANK",
-        "LOCAL_WORLD_SIZE",
-        "MASTER_ADDR",
-        "MASTER_PORT",
-        "DS_ACCELERATOR",
-    ):
-        monkeypatch.setenv(name, "")
-        monkeypatch.delenv(name)
-    monkeypatch.setattr(first_step, "device_of_this_process", Cpu)
-    yield
-    first_step.forget_processes()
+pytestmark = pytest.mark.usefixtures("script_alone")
 
 
 def run(*arguments):

@@ -11,28 +11,11 @@ import profile_scripts
 import pytest
 import torch
 from ostinato.profile import profile_layers
-from ostinato.profile.machine.device import Cpu
 from ostinato.profile.script import first_step
 from ostinato.profile.script.first_step import capture
 
 
-@pytest.fixture(autouse=True)
-def own_environment(monkeypatch):
-    for name in (
-        "RANK",
-        "WORLD_SIZE",
-        "LOCAL_RANK",
-        "LOCAL_WORLD_SIZE",
-        "MASTER_ADDR",
-        "MASTER_PORT",
-        "DS_ACCELERATOR",
-        "WANDB_MODE",
-    ):
-        monkeypatch.setenv(name, "")
-        monkeypatch.delenv(name)
-    monkeypatch.setattr(first_step, "device_of_this_process", Cpu)
-    yield
-    first_step.forget_processes()
+pytestmark = pytest.mark.usefixtures("script_alone")
 
 
 HEAD = """

@@ -8,58 +8,28 @@ import pty
 import re
 import signal
 import subprocess
-import sys
 import time
 
 import pytest
-
-
-def ostinato(*args):
-    command = [sys.executable, "-m", "ostinato", *map(str, args)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+from support.commands import begun, hard_placement, ostinato, output_of
 
 
 @pytest.fixture
 def hard(tmp_path):
-    """Uneven halves in little memory: the search is cut before it ends."""
-    path = tmp_path / "hard.toml"
-    options = [
-        "--devices",
-        16,
-        "--forward",
-        "1.01ms",
-        "--backward",
-        "1.37ms",
-        "--weight",
-        "1.13ms",
-        "--capacity",
-        "20MiB",
-    ]
-    assert ostinato("placement", "wave", *options, "--output", path).returncode == 0
-    return path
+    """The search is cut before it ends."""
+    return hard_placement(tmp_path / "hard.toml")
 
 
 @pytest.fixture
 def small(tmp_path):
     path = tmp_path / "small.toml"
-    options = [
-        "--devices",
-        4,
-        "--forward",
-        "1ms",
-        "--backward",
-        "1ms",
-        "--weight",
-        "1ms",
-        "--capacity",
-        "3MiB",
-    ]
-    assert ostinato("placement", "v", *options, "--output", path).returncode == 0
+    times = ["--forward", "1ms", "--backward", "1ms", "--weight", "1ms"]
+    output_of("placement", "v", "--devices", 4, *times, "--capacity", "3MiB", "--output", path)
     return path
 
 
-def search(*args, **streams):
-    return subprocess.Popen([sys.executable, "-m", "ostinato", "search", *map(str, args)], **streams)
+def search(*words, **streams):
+    return begun("search", *words, **streams)
 
 
 def wait_until_searching(process):

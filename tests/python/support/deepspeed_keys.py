@@ -226,6 +226,12 @@ def decided(data: dict, key: str) -> list[str]:
     return found + [verdict for verdict in VERDICTS if around & data[verdict].keys()]
 
 
+def table(second: str, rows: dict[str, str]) -> list[str]:
+    """Lines of a table with a row for each key."""
+    head = [f"| key | {second} |", "| --- | --- |"]
+    return head + [f"| `{key}` | {value} |" for key, value in rows.items()]
+
+
 def page(data: dict) -> str:
     """docs/deepspeed-keys.md."""
     text = [
@@ -240,52 +246,29 @@ def page(data: dict) -> str:
         "Trained beside DeepSpeed alone, on the same data and weights, with equal losses and weights bit for",
         "bit: two chunks a rank, split backwards, 2 ranks, or 4 with two replicas.",
         "",
-        "| key | trained with it |",
-        "| --- | --- |",
     ]
     trained = {
         name: flat(training["config"]) for name, training in data["trained"].items() if name != "nothing"
     }
     keys = sorted(set().union(*trained.values()))
     shown = [key for key in keys if not any(other.startswith(f"{key}.") for other in keys)]
-    text += [
-        f"| `{key}` | {next(name for name, found in trained.items() if key in found)} |" for key in shown
-    ]
-    text += ["", "By tests of their own:", "", "| key | test |", "| --- | --- |"]
-    text += [f"| `{key}` | `{test}` |" for key, test in data["elsewhere"].items()]
-    text += ["", "## Refused by ostinato", "", "Before step 1, by name, with what would be right.", ""]
-    text += ["| key | refused is |", "| --- | --- |"]
-    text += [f"| `{key}` | `{json.dumps(value)}` |" for key, value in data["refused"].items()]
-    text += [
-        "",
-        "## Refused by DeepSpeed",
-        "",
-        "For pipelines, or altogether.",
-        "",
-        "| key | by |",
-        "| --- | --- |",
-    ]
-    text += [f"| `{key}` | {where} |" for key, where in data["refused_by_deepspeed"].items()]
-    text += [
-        "",
-        "## No effect on pipelines",
-        "",
-        "In DeepSpeed itself, so with a plan neither.",
-        "",
-        "| key | seen in |",
-        "| --- | --- |",
-    ]
-    text += [f"| `{key}` | {where} |" for key, where in data["no_effect"].items()]
-    text += [
-        "",
-        "## Not tried",
-        "",
-        "Rank 0 says so before step 1, of all but the monitors.",
-        "",
-        "| key | needs |",
-        "| --- | --- |",
-    ]
-    text += [f"| `{key}` | {why} |" for key, why in data["untried"].items()]
+    with_it = {key: next(name for name, found in trained.items() if key in found) for key in shown}
+    tests = {key: f"`{test}`" for key, test in data["elsewhere"].items()}
+    values = {key: f"`{json.dumps(value)}`" for key, value in data["refused"].items()}
+    text += table("trained with it", with_it)
+    text += ["", "By tests of their own:", "", *table("test", tests)]
+    for title, what, second, rows in (
+        ("Refused by ostinato", "Before step 1, by name, with what would be right.", "refused is", values),
+        ("Refused by DeepSpeed", "For pipelines, or altogether.", "by", data["refused_by_deepspeed"]),
+        (
+            "No effect on pipelines",
+            "In DeepSpeed itself, so with a plan neither.",
+            "seen in",
+            data["no_effect"],
+        ),
+        ("Not tried", "Rank 0 says so before step 1, of all but the monitors.", "needs", data["untried"]),
+    ):
+        text += ["", f"## {title}", "", what, "", *table(second, rows)]
     return "\n".join(text) + "\n"
 
 

@@ -28,7 +28,7 @@ INHERITED = 77  # a descriptor that the first start leaves open for programs tha
 
 def main(folder: str, late: str = "") -> None:
     into = Path(folder).resolve()
-    found = again.left_by_first()
+    found = again.folder_of_first_start()
     if found is not None:
         _come_back(into, late)
     dist.init_process_group("gloo")

@@ -128,12 +128,12 @@ def second_start(files: dict):
     with tempfile.TemporaryDirectory(prefix=again._prefix()) as folder:
         again.write(files, Path(folder))
         os.environ[again.FOLDER] = folder
-        again.left_by_first.cache_clear()
+        again.folder_of_first_start.cache_clear()
         try:
             yield
         finally:
             del os.environ[again.FOLDER]
-            again.left_by_first.cache_clear()
+            again.folder_of_first_start.cache_clear()
 
 
 def in_both_starts(job, *args):
@@ -198,12 +198,26 @@ def _two_groups(model):
     return torch.optim.AdamW(groups, lr=0.01)
 
 
-def data_of(engine, seed: int = 7):
+def data_of(engine, seed: int = 7, after: int = 0):
     """Other data for each data-parallel replica; None on ranks that DeepSpeed does not read from, so that
-    they must be given theirs."""
+    they must be given theirs. `after`: so many steps, as they go on from a checkpoint."""
     if not (engine.is_first_stage() or engine.is_last_stage()):
         return None
-    return engine.batches(seed + engine.grid.data_parallel_id)
+    data = engine.batches(seed + engine.grid.data_parallel_id)
+    for _ in range(after * MICRO_BATCHES):
+        next(data)
+    return data
+
+
+def trained_and_saved(options: Options, folder: str, steps: int, **how) -> tuple:
+    """An engine that has saved a checkpoint after so many steps, and the rest of its data. `how`: for
+    save_checkpoint()."""
+    engine = make_engine(options)
+    data = data_of(engine)
+    for _ in range(steps):
+        engine.train_batch(data)
+    engine.save_checkpoint(folder, **how)
+    return engine, data
 
 
 def weights(engine) -> dict[str, bytes]:
@@ -213,7 +227,7 @@ def weights(engine) -> dict[str, bytes]:
     mine = dict(engine.module.named_parameters()) | dict(engine.module.named_buffers())
     mine.pop("ostinato_idle", None)  # of a rank with nothing to train: no layer's
     run = getattr(engine, "_ostinato", None)
-    places = {id(p.parameter): (p.shard.index, p.dimension) for p in run.parts} if run else {}
+    places = {id(p.parameter): (p.shard.index, p.dimension) for p in run.parameter_parts} if run else {}
     replica = engine.grid.data_parallel_id
     if engine.grid.slice_parallel_size > 1:
         replica = f"{replica}, slice {engine.grid.get_slice_parallel_rank()}"

@@ -51,7 +51,11 @@ class Batches:
             self._load()
 
     def _load(self) -> None:
-        index, buffers, kept = self._loaded, self._engine.pipe_buffers, bool(self._engine._ostinato.items)
+        index, buffers, kept = (
+            self._loaded,
+            self._engine.pipe_buffers,
+            bool(self._engine._ostinato.step.read_ahead),
+        )
         try:
             self._engine._INSTRUCTION_MAP[schedule.LoadMicroBatch](self._engine, index)
         except StopIteration:

@@ -15,9 +15,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch.distributed as dist
-from ostinato.core import Placement, Profile, search_sizes, sized
+from ostinato.core import Placement, Profile, search_sizes
 from ostinato.errors import Error
 from ostinato.groups import everyones
+from ostinato.sizes import sized
 
 from ..section import plans
 from ..errors import OstinatoError, Unsupported

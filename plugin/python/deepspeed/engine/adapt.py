@@ -139,7 +139,7 @@ class Adapt:
             self._told = None
         elif self._planning is None and (self._told is None or not _alike(found, self._told)):
             self._told = found
-            say(f"step {step}: {_in_words(found)}; searching a new plan in the background")
+            say(f"step {step}: {_slowdowns(found)}; searching a new plan in the background")
             try:
                 self._plan(found)
             except (Error, OSError) as error:
@@ -245,7 +245,7 @@ def _alike(one: Measured, other: Measured) -> bool:
     return all(abs(a / b - 1) <= CHANGED for a, b in pairs)
 
 
-def _in_words(found: Measured) -> str:
+def _slowdowns(found: Measured) -> str:
     apart = [(device, by) for device, by in sorted(found.devices.items()) if by != 1.0]
     said = [
         f"device {device} is {f'{by:.2f} times as slow' if by > 1 else f'{1 / by:.2f} times as fast'} as planned"

@@ -75,8 +75,8 @@ class BatchSize(PlanCheckpoints):
         run.executor = self._training_executor()
         if run.first_step is not None:
             run.first_step = FirstStep(program, run.stages, run.stock_parts, self.module)
-        if run.gained is not None:
-            run.gained.over = True
+        if run.speedup is not None:
+            run.speedup.over = True
         if run.trace is not None:
             run.trace.follow(program)
         elsewhere = plans.draws_elsewhere(program, run.stages, run.stock_parts, self.module)
@@ -85,6 +85,6 @@ class BatchSize(PlanCheckpoints):
         announce.say(
             f"from step {self.global_steps + 1} on: {announce.line(program, announce.gain_of(program))}"
         )
-        if (losses := run.expected()) != run.said:
-            run.said = losses
+        if (losses := run.expected_losses()) != run.losses_said:
+            run.losses_said = losses
             announce.say(losses)

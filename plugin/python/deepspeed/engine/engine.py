@@ -35,9 +35,10 @@ from .evaluation import Forwards
 from .first_step import FirstStep
 from ..tell.outside import Outside
 from .plan_data import PlanData
+from .run import StepState
 from ..equal.random_numbers import RandomNumbers
-from ..data.readers import Readers
-from ..section.refusals import refuse_passes
+from ..data.same_data import SameData
+from ..section.refusals import UNCALLED, refuse_passes
 from ..stages.sharding import couriers_of
 from ..tell.step_memory import StepMemory
 from ..data.step_plans import StepPlans
@@ -48,15 +49,7 @@ _engines = count()  # all ranks make their engines in the same order
 
 # What the executor runs instead of DeepSpeed; the rest of a training schedule (reductions, the step) stays
 # with DeepSpeed.
-EXECUTED = (
-    schedule.LoadMicroBatch,
-    schedule.ForwardPass,
-    schedule.BackwardPass,
-    schedule.SendActivation,
-    schedule.RecvActivation,
-    schedule.SendGrad,
-    schedule.RecvGrad,
-)
+EXECUTED = (schedule.LoadMicroBatch, schedule.ForwardPass, *UNCALLED)
 
 
 def become(kind: type, engine: Engine) -> None:
@@ -76,7 +69,7 @@ class PlanEngine(PlanData, BatchSize):
         run = self._ostinato
         run.group, run.links = self._own_groups()
         run.random_numbers = RandomNumbers(self, run.stages, draws_elsewhere)
-        run.readers = Readers(self, run.stages)
+        run.same_data = SameData(self, run.stages)
         run.couriers = couriers_of(run.stages, run.shards, self.device)
         run.forwards = Forwards(self, self._make_executor)
         if run.trains:
@@ -93,16 +86,18 @@ class PlanEngine(PlanData, BatchSize):
         if run.paths.memory is not None:
             run.memory = StepMemory(run.paths.memory, self.global_rank, self)
         if first is not None:
-            run.unsaid = []
-            compare_with(self, first, run.section.require, run.unsaid)
+            run.first_step_notes = []
+            compare_with(self, first, run.section.require, run.first_step_notes)
 
     def _plan_steps(self) -> None:
         """From here on each step gets its own plan."""
         run = self._ostinato
         assert run.group is not None
         asked, planner = run.section, min(stage.rank for stage in run.stages if stage.reads or stage.ends)
-        of = run.placement, run.measured, asked.size or 0.0
-        run.steps = StepPlans(run.group, *of, asked.keep_order, asked.effort, planner)
+        size = asked.size or 0.0
+        run.step_plans = StepPlans(
+            run.group, run.placement, run.profile, size, asked.keep_order, asked.effort, planner
+        )
 
     def _watched(self) -> Watch:
         """The watch over this pipeline; all ranks give it signs of life, as a checkpoint waits for all."""
@@ -166,20 +161,20 @@ class PlanEngine(PlanData, BatchSize):
 
     def is_first_stage(self):
         run = self._ostinato
-        if not run.ready or run.readers.looking:
+        if not run.ready or run.same_data.looking:
             return super().is_first_stage()
         return any(stage.reads and stage.rank == self.stage_id for stage in run.stages)
 
     def is_last_stage(self):
         run = self._ostinato
         if (
-            not run.ready or run.readers.looking
+            not run.ready or run.same_data.looking
         ):  # __init__ tests transfers between neighbours, in the order of the ranks
             return super().is_last_stage()
-        if run.active is not None:
-            return run.active.ends
+        if run.step.active is not None:
+            return run.step.active.ends
         ranks = self._loss_ranks()
-        return self.stage_id in ranks if run.loading else self.stage_id == ranks[0]
+        return self.stage_id in ranks if run.step.reading else self.stage_id == ranks[0]
 
     def _loss_ranks(self) -> list[int]:
         """Pipeline ranks that compute losses; the first reports them all."""
@@ -215,7 +210,7 @@ class PlanEngine(PlanData, BatchSize):
             lay_out_gradients(run.stock_parts, self.module.layers_here())
             assert run.first_step is not None
             run.first_step.begin()
-            run.readers.begin(data_iter)
+            run.same_data.begin(data_iter)
         data_iter = run.random_numbers.before_step(data_iter)
         with (
             self._whole_or_failed(f"step {self.global_steps + 1}"),
@@ -224,15 +219,15 @@ class PlanEngine(PlanData, BatchSize):
             loss = super().train_batch(
                 *[data_iter][: data_iter is not None]
             )  # a subclass may take no argument
-        if run.gained is not None and not run.gained.over:
+        if run.speedup is not None and not run.speedup.over:
             get_accelerator().synchronize()
         seconds = time.perf_counter() - begin
         if run.trace is not None:
             run.trace.step(seconds, run.executor)
         if run.adapt is not None:
             run.adapt.step(run.program, run.executor, self.global_steps)
-        if run.gained is not None:
-            run.gained.step(seconds)
+        if run.speedup is not None:
+            run.speedup.step(seconds)
         if self._steps_here == 1:
             self._tell_what_ran_whole()
             self._tell_of_first_step()
@@ -273,13 +268,13 @@ class PlanEngine(PlanData, BatchSize):
     def _tell_of_first_step(self) -> None:
         """Says what only the first step shows. All ranks must call it."""
         run = self._ostinato
-        for said in run.readers.end():
+        for said in run.same_data.end():
             print(f"ostinato: rank {self.global_rank}: {said}", flush=True)
         assert run.first_step is not None
-        notes = run.first_step.end(run.keeps_bits, planned_in_steps=run.steps is not None)
+        notes = run.first_step.end(run.keeps_bits, planned_in_steps=run.step_plans is not None)
         run.first_step = None
-        if run.unsaid is not None:
-            run.unsaid += notes
+        if run.first_step_notes is not None:
+            run.first_step_notes += notes
             return
         for line in notes:
             announce.say(line)
@@ -305,17 +300,24 @@ class PlanEngine(PlanData, BatchSize):
         self.module.follow()
         batches = pipe_schedule.micro_batches if evaluates else self.micro_batches
         self._reserve_pipe_buffers(batches)
-        run.batches = Batches(
-            self, batches, [c for c in run.stages if c.rank == self.stage_id], plans.copies_of(run.stages)
-        )
+        here = [stage for stage in run.stages if stage.rank == self.stage_id]
+        run.step = StepState()
+        run.step.batches = Batches(self, batches, here, plans.copies_of(run.stages))
         self.module.whole_logits = not self._compute_loss
         self._steps_here += not evaluates
-        if run.steps is not None and not evaluates:
+        if run.step_plans is not None and not evaluates:
             self._plan_step(batches)
         if evaluates:
             run.forwards.refuse_without_data()
         run.random_numbers.begin(batches)
-        whole = False
+        self._run_stages(evaluates, batches)
+        run.batches_before += batches
+        if not evaluates:
+            self._end_step(pipe_schedule)
+
+    def _run_stages(self, evaluates: bool, batches: int) -> None:
+        """The part of a step, or of an evaluation, that the executor runs."""
+        run, whole = self._ostinato, False
         try:
             if evaluates:
                 with self._whole_or_failed("an evaluation"):
@@ -327,33 +329,35 @@ class PlanEngine(PlanData, BatchSize):
                 self.ostinato_run(run.executor)
             whole = True
         finally:
-            run.active = None
+            step, run.step = run.step, StepState()
             self._running_engine_backward = False
             self.module.show_all()
-            run.items.clear()  # of a step that failed
-            if not evaluates:
-                self.fwd_outputs = [
-                    run.ended[batch] for batch in sorted(run.ended)
-                ]  # a subclass may report from it
-                run.ended = {}
+            if not evaluates:  # a subclass may report from it
+                self.fwd_outputs = [step.losses[batch] for batch in sorted(step.losses)]
             run.random_numbers.end(whole)
-        run.batches_before += batches
-        if not evaluates:
-            if run.copies is not None:
-                with run.outside.both_directions():
-                    run.copies.add_gradients(self)
-            if run.memory is not None:
-                run.memory.note()
-            if run.tied_sums is not None:
-                run.tied_sums.add()
-            for command in self._after_the_plan(pipe_schedule):
-                with run.outside.command(command):
-                    self._INSTRUCTION_MAP[type(command)](self, **command.kwargs)
+
+    def _end_step(self, pipe_schedule) -> None:
+        """What follows the last backward: sums of gradients, and DeepSpeed's own instructions."""
+        run = self._ostinato
+        if run.copies is not None:
+            with run.outside.both_directions():
+                run.copies.add_gradients(self)
+        if run.memory is not None:
+            run.memory.note()
+        if run.tied_sums is not None:
+            run.tied_sums.add()
+        if not run.after_plan:  # the schedule is read once
+            run.after_plan = [
+                c for commands in pipe_schedule for c in commands if not isinstance(c, EXECUTED)
+            ]
+        for command in run.after_plan:
+            with run.outside.command(command):
+                self._INSTRUCTION_MAP[type(command)](self, **command.kwargs)
 
     def ostinato_run(self, executor) -> None:
         """Runs all instructions of this rank; an error gets a note of where it came from."""
         run = self._ostinato
-        run.working = executor
+        run.running = executor
         try:
             executor.run()
         except Exception as error:
@@ -367,22 +371,22 @@ class PlanEngine(PlanData, BatchSize):
             )
             moved = announce.places(run.stages, run.stock_parts)
             if self._steps_here <= 1 and moved and not isinstance(error, OstinatoError):
-                error.add_note(announce.first_step_failed(moved, ran_alone=run.unsaid is not None))
+                error.add_note(announce.first_step_failed(moved, ran_alone=run.first_step_notes is not None))
             raise
-        run.working = None
+        run.running = None
 
     def _position(self) -> str:
         """The watch's thread calls it."""
         run = self._ostinato
         if not hasattr(run, "outside"):  # the watch begins before it
             return "has not begun"
-        working = run.working  # which may end meanwhile
+        running = run.running  # which may end meanwhile
         between = f"{run.outside.where()}, between steps" if run.batches_before else "has not begun"
         if part := run.outside.part():
             return part
         return (
-            run.outside.in_the_script(working.position())
-            if working is not None
+            run.outside.in_the_script(running.position())
+            if running is not None
             else run.outside.whole() or between
         )
 
@@ -402,13 +406,6 @@ class PlanEngine(PlanData, BatchSize):
             data, self._loss_stage_global_rank() if src_rank is None else src_rank, dtype
         )
 
-    def _after_the_plan(self, pipe_schedule) -> list:
-        """DeepSpeed's instructions that follow the last backward. Its schedule is read once."""
-        run = self._ostinato
-        if not run.rest:
-            run.rest = [c for commands in pipe_schedule for c in commands if not isinstance(c, EXECUTED)]
-        return run.rest
-
     def clip_fp32_gradients(self):
         names = self._ostinato.stock_names
         if names is None:
@@ -420,8 +417,8 @@ class PlanEngine(PlanData, BatchSize):
         """Shapes change from here on (curriculum learning): a new executor announces them again."""
         super().reset_activation_shape()
         run = self._ostinato
-        if run.gained is not None and self._steps_here:
-            run.gained.over = True
+        if run.speedup is not None and self._steps_here:
+            run.speedup.over = True
         run.forwards.forget_shapes()
         run.executor = self._training_executor() if run.trains else None
 
@@ -444,7 +441,7 @@ class PlanEngine(PlanData, BatchSize):
             if follows is not None:
                 follows.close()
         super().destroy()
-        run.executor = run.working = None  # which hold them, too
+        run.executor = run.running = None  # which hold them, too
         run.forwards.forget_shapes()  # its executors hold it
         del run.forwards
         for group in (run.group, *chain.from_iterable(run.links.values())):

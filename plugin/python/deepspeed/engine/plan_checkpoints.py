@@ -23,8 +23,8 @@ class PlanCheckpoints(Engine):
         """ZeRO and half precision sum the norm rank by rank: where layers have moved it rounds differently
         than under 1F1B."""
         norm, run = super().get_global_grad_norm(), self._ostinato
-        if norm is not None and run.stock_names is not None and not run.norm_told:
-            run.norm_told = True
+        if norm is not None and run.stock_names is not None and not run.told_of_norm:
+            run.told_of_norm = True
             announce.say(announce.NORM)
         return norm
 
@@ -60,16 +60,16 @@ class PlanCheckpoints(Engine):
         comm.barrier()
 
     def _stay(self) -> None:
-        if self._ostinato.gained is not None:
-            self._ostinato.gained.stay("a checkpoint was saved or loaded under it")
+        if self._ostinato.speedup is not None:
+            self._ostinato.speedup.stay("a checkpoint was saved or loaded under it")
 
     def _save_zero_checkpoint(self, save_path, tag):
-        with universal.wholes_saved(self, self._ostinato.parts):
+        with universal.wholes_saved(self, self._ostinato.parameter_parts):
             super()._save_zero_checkpoint(save_path, tag)
 
     def _get_zero_param_shapes(self):
         """The shapes of whole parameters, by group."""
-        whole = universal.whole_shapes(self, self._ostinato.parts)
+        whole = universal.whole_shapes(self, self._ostinato.parameter_parts)
         groups = super()._get_zero_param_shapes()
         return [
             type(group)((name, whole.get(name, shape)) for name, shape in group.items()) for group in groups

@@ -35,7 +35,7 @@ class PlanData(StagePasses):
             self.training_dataloader = None
             self.data_iterator = self._or_brought(iterator)
         elif not self._steps_here:
-            self._ostinato.offered = iterator
+            self._ostinato.unread_iterator = iterator
 
     def _or_brought(self, iterator):
         """Where ranks hold slices of the same layers, DeepSpeed lets one read, and calls batch_fn, which may
@@ -74,14 +74,13 @@ class PlanData(StagePasses):
     def _plan_step(self, batches: int) -> None:
         """Plans the step for the sizes of its micro-batches, which are read now."""
         run = self._ostinato
-        run.items.clear()
         seen = self._read_step(batches) if self._reads_data() else Seen()
-        assert run.steps is not None and run.executor is not None
+        assert run.step_plans is not None and run.executor is not None
         with run.outside.planning():
-            program = run.steps.next(seen, self.global_steps + 1)
+            program = run.step_plans.next(seen, self.global_steps + 1)
         run.executor.set_program(program)
         if run.trace is not None:
-            run.trace.planned(program, run.steps.last)
+            run.trace.planned(program, run.step_plans.last)
 
     def _read_step(self, batches: int) -> Seen:
         """Reads all items of a step; all ranks report an error."""
@@ -92,13 +91,13 @@ class PlanData(StagePasses):
             run.random_numbers.read_step(lambda: items.append(own(self._next_unread())), batches)
         except Exception as error:  # the user's loader
             return Seen(error=f"reading micro-batch {len(items)}: {type(error).__name__}: {error}")
-        run.items.extend(items)
+        run.step.read_ahead.extend(items)
         return seen_by(size_function(run.section.sizes), items)
 
     def _next_batch(self):
         run = self._ostinato
-        item = run.items.popleft() if run.items else self._next_unread()
-        run.readers.note(item)
+        item = run.step.read_ahead.popleft() if run.step.read_ahead else self._next_unread()
+        run.same_data.note(item)
         return item
 
     def _next_unread(self):
@@ -109,4 +108,4 @@ class PlanData(StagePasses):
     def read_first_batch(self) -> None:
         """Reads the first batch of the step or evaluation that begins."""
         with self._reading():
-            self._ostinato.batches.read_first()
+            self._ostinato.step.batches.read_first()

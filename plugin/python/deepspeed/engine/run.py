@@ -23,11 +23,11 @@ from .adapt import Adapt
 from .evaluation import Forwards
 from .first_step import FirstStep
 from ..tell.announce import is_exact
-from ..tell.gained import Gained
+from ..tell.speedup import Speedup
 from ..tell.outside import Outside
 from ..section.plans import Stage
 from ..equal.random_numbers import RandomNumbers
-from ..data.readers import Readers
+from ..data.same_data import SameData
 from ..stages.sharding import Courier
 from ..tell.step_memory import StepMemory
 from ..data.step_plans import StepPlans
@@ -38,58 +38,73 @@ if TYPE_CHECKING:
     from ostinato._plugin import Executor, Program
 
 
+@dataclass(repr=False)
+class StepState:
+    """What one step or evaluation changes. Between them it is empty."""
+
+    batches: Batches = field(init=False)
+    read_ahead: deque[Any] = field(default_factory=deque)  # items of this step that were read to plan it
+    reading: bool = False  # a batch is being read
+    active: Stage | None = None  # the stage whose forward or backward runs
+    losses: dict[int, Any] = field(default_factory=dict)  # that DeepSpeed's forward pass has noted, by batch
+
+
 @dataclass(repr=False)  # DeepSpeed prints all of an engine ("dump_state"), and some of this is made later
 class Run:
     """The plan of one engine."""
 
+    # ---- what was asked for
+    section: Section
+    paths: Paths
+    placement: str  # its text, where plans are searched for it
+    profile: str  # that plans of single steps follow, as text; "": none
+
+    # ---- the plan, and where it puts the model
     program: Program
     stages: list[Stage]  # all stages, in model order
     stock_parts: list[int]  # DeepSpeed's own partition of the model
     # Parameters of each pipeline rank in it; None where the plan has the same partition.
     stock_names: list[list[str]] | None
-    section: Section
-    paths: Paths
     shards: dict[int, Shard]  # this rank's place in sharded stages, by layer
-    parts: list[ParameterPart]  # the parameters of which this rank holds a part
-    copies: Copies | None = None  # weights that several ranks hold; None where the plan runs in one direction
-    idle: torch.nn.Parameter | None = None  # where this rank has nothing to train
+    parameter_parts: list[ParameterPart]  # the parameters of which this rank holds a part
+    copies: Copies | None  # weights that several ranks hold; None where the plan runs in one direction
+    idle: torch.nn.Parameter | None  # where this rank has nothing to train
     tied_sums: TiedSums | None = None  # where stages of this rank add up gradients of tied layers apart
-    # By stage and DeepSpeed's name of the buffer.
-    couriers: dict[tuple[int, str], Courier] = field(default_factory=dict)
+    programs: dict[int, Program] = field(default_factory=dict)  # for numbers of micro-batches, once asked for
+    step_plans: StepPlans | None = None  # makes a plan for each step
+
+    # ---- what runs it
     group: dist.ProcessGroup | None = None  # process group of this pipeline, for the executors alone
     links: Links = field(default_factory=dict)  # groups of two ranks for its transfers
+    # By stage and DeepSpeed's name of the buffer.
+    couriers: dict[tuple[int, str], Courier] = field(default_factory=dict)
     executor: Executor | None = None  # of training; None where the plan holds forwards only
-    working: Executor | None = None  # the executor that runs, or has failed
-    trace: Trace | None = None
-    gained: Gained | None = None  # compares the plan with what ran before; None: nothing to compare with
-    adapt: Adapt | None = None
-    memory: StepMemory | None = None
-    active: Stage | None = None  # the stage whose forward or backward runs
+    running: Executor | None = None  # the executor that runs, or has failed
+    after_plan: list[Any] = field(default_factory=list)  # DeepSpeed's instructions after the last backward
+    step: StepState = field(default_factory=StepState)
     batches_before: int = 0  # of all steps and evaluations before this one
-    # In a step: the losses that DeepSpeed's forward pass has noted, by batch.
-    ended: dict[int, Any] = field(default_factory=dict)
-    loading: bool = False  # a batch is being read
+    failed: str = ""  # what an error ended half-way, in words: ranks have been out of step since
+
+    # ---- what follows it, and tells of it
     first_step: FirstStep | None = None  # until it is over
     # What step 1 has shown, to be said where the comparison finds a difference; None: no comparison.
-    unsaid: list[str] | None = None
-    offered: Any = None  # the iterator that the script gave this rank, which reads no data; until step 1
-    failed: str = ""  # what an error ended half-way, in words: ranks have been out of step since
-    norm_told: bool = False  # said that get_global_grad_norm() rounds
-    placement: str = ""  # its text, where plans are searched for it
-    programs: dict[int, Program] = field(default_factory=dict)  # for numbers of micro-batches, once asked for
-    expected: Callable[[], str] = field(init=False)  # what the program's design says of losses
-    said: str = ""  # the last of it that rank 0 has said
-    measured: str = ""  # the profile that plans of single steps follow; "": none
-    steps: StepPlans | None = None  # makes these plans
-    items: deque[Any] = field(default_factory=deque)  # of this step, read to plan it
-    rest: list[Any] = field(default_factory=list)  # DeepSpeed's instructions after the last backward
-    # Made after the engine's __init__ (PlanEngine.ostinato_begin), in this order:
+    first_step_notes: list[str] | None = None
+    # Given by the script to this rank, which reads no data; until step 1.
+    unread_iterator: Any = None
+    trace: Trace | None = None
+    memory: StepMemory | None = None
+    speedup: Speedup | None = None  # compares the plan with what ran before; None: nothing to compare with
+    adapt: Adapt | None = None
+    expected_losses: Callable[[], str] = field(init=False)  # what the program's design says of losses
+    losses_said: str = ""  # the last of it that rank 0 has said
+    told_of_norm: bool = False  # said that get_global_grad_norm() rounds
+
+    # ---- made after the engine's __init__ (PlanEngine.ostinato_begin), in this order
     random_numbers: RandomNumbers = field(init=False)
-    readers: Readers = field(init=False)
+    same_data: SameData = field(init=False)
     forwards: Forwards = field(init=False)  # of evaluation; gone when the engine is destroyed
     watch: Watch = field(init=False)
     outside: Outside = field(init=False)
-    batches: Batches = field(init=False)  # of this step
 
     @property
     def trains(self) -> bool:
@@ -98,7 +113,7 @@ class Run:
     @property
     def keeps_bits(self) -> bool:
         """Whether the same losses as under 1F1B are expected, bit for bit."""
-        return is_exact(self.said)
+        return is_exact(self.losses_said)
 
     @property
     def plans_steps(self) -> bool:

@@ -87,7 +87,7 @@ class StagePasses(Engine):
         if not stage.ends:
             return outputs
         if self.fwd_outputs:  # the script's own forward pass may keep nothing
-            run.ended[batch] = map_tensors(_by_itself, self.fwd_outputs.pop())
+            run.step.losses[batch] = map_tensors(_by_itself, self.fwd_outputs.pop())
         if not torch.is_tensor(self.loss):
             raise OstinatoError(
                 f"the loss is a {type(self.loss).__name__}: return one tensor (further losses go through the model's get_additional_losses())"
@@ -118,7 +118,7 @@ class StagePasses(Engine):
             self._read(stage, batch, "labels") if stage.ends else None
         )  # read them first: reading uses these buffers
         buffers["inputs"][batch], buffers["labels"][batch] = inputs, labels
-        run.active = stage
+        run.step.active = stage
         self.module.show(stage)
         self.module.micro_offset = (
             run.batches_before + batch
@@ -127,7 +127,7 @@ class StagePasses(Engine):
             self._INSTRUCTION_MAP[schedule.ForwardPass](
                 self, batch
             )  # as DeepSpeed does: it ignores methods of a subclass
-        run.active = None
+        run.step.active = None
         outputs = buffers["outputs"][batch]
         if isinstance(outputs, ShardedLogits):
             self._follow(outputs)
@@ -157,8 +157,8 @@ class StagePasses(Engine):
         """The "inputs" or "labels" of a batch; the first rank of a sharded stage reads them for all its ranks."""
         run, value = self._ostinato, None
         if stage.rank == self.stage_id:
-            with nullcontext() if run.batches.has_read(batch) else self._reading():
-                value = run.batches.take(batch, name)
+            with nullcontext() if run.step.batches.has_read(batch) else self._reading():
+                value = run.step.batches.take(batch, name)
         courier = run.couriers.get((stage.index, name))
         return value if courier is None else courier.share(value)
 
@@ -166,12 +166,12 @@ class StagePasses(Engine):
     def _reading(self):
         """Around DeepSpeed's reading of a batch: what a loader draws there belongs to no layer."""
         run = self._ostinato
-        run.loading = True
+        run.step.reading = True
         try:
             with run.random_numbers.reading():
                 yield
         finally:
-            run.loading = False
+            run.step.reading = False
 
     def _reentrant_activation_checkpointing(self):
         """Also called while a batch is read, when the last stage is still shown."""
@@ -193,7 +193,7 @@ class StagePasses(Engine):
         ones) in the part that makes them.
         """
         run = self._ostinato
-        run.active = stage
+        run.step.active = stage
         self.module.show(stage)
         batch = plans.copies_of(run.stages) * micro_batch + stage.copy
         run.random_numbers.before_backward(batch)
@@ -219,12 +219,12 @@ class StagePasses(Engine):
         run = self._ostinato
         self._running_engine_backward = False
         run.random_numbers.after_backward()
-        assert run.active is not None
+        assert run.step.active is not None
         if run.tied_sums is not None:
-            run.tied_sums.exchange(run.active)
+            run.tied_sums.exchange(run.step.active)
         if run.first_step is not None:
-            run.first_step.after_backward(run.active)
-        run.active = None
+            run.first_step.after_backward(run.step.active)
+        run.step.active = None
 
     def _backward_prologue(self):
         """Does nothing: DeepSpeed calls it from a hook on the outputs, which only the first half of a split

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..tell.announce import say
-from .checked import Recorder
 from ..errors import OstinatoError
-from .prints import Records, compare
+from .comparison import compare
+from .recorder import Recorder
+from .records import Records
 from ..upstream import Engine
 
 WHY = (

@@ -22,16 +22,17 @@ import torch.distributed as dist
 from ostinato.errors import counted
 from ostinato.groups import everyones
 
+from ..save.tensor_names import module_of
 from ..section.plans import Stage
 from ..upstream import Model
-from .holdings import as_bytes
-from .loss_state import is_its
-from .tied import owners_of, unit_of
+from .loss_state import NAME as LOSS
+from .tied import module_name_of, owners_of
+from .transfer import as_bytes
 
 LIMIT = 1 << 30  # bytes of a rank's trainable weights: of adapters, or of a small model
 PIECE = 1 << 24  # bytes that are copied from a device at once
 
-Facts = tuple[str, tuple[int, ...], str]  # of a tensor: dtype, shape, digest
+Fingerprint = tuple[str, tuple[int, ...], str]  # of a tensor: dtype, shape, digest
 
 
 class First(NamedTuple):
@@ -76,7 +77,7 @@ def restore(model: Model, stages: Sequence[Stage], first: First | None, states: 
     """All ranks of the pipeline must call it. Changes nothing where a rank has nothing from its first start, and
     no layer of a sharded stage, of which a rank holds a part. `first`: this rank's."""
     everyone = everyones(
-        first and {name: _facts(weight) for name, weight in first.weights.items()}, _group(model)
+        first and {name: _fingerprint(weight) for name, weight in first.weights.items()}, _group(model)
     )
     if first is None or None in everyone:
         return Restored(states)
@@ -84,15 +85,15 @@ def restore(model: Model, stages: Sequence[Stage], first: First | None, states: 
     wanted = [
         (name, source)
         for name, weight in mine.items()
-        if (source := sources.get(_unit(name))) is not None
+        if (source := sources.get(module_of(name))) is not None
         and (theirs := everyone[source].get(name)) is not None
-        and theirs[:2] == (facts := _facts(weight))[:2]
-        and theirs != facts
+        and theirs[:2] == (ours := _fingerprint(weight))[:2]
+        and theirs != ours
     ]
     of_ranks = everyones(wanted, _group(model))
     for name, values in _exchanged(model, of_ranks, first):
         mine[name].copy_(values)
-    layers = len({_unit(name) for names in of_ranks for name, _ in names})
+    layers = len({module_of(name) for names in of_ranks for name, _ in names})
     return Restored(first.states, _said(layers))
 
 
@@ -137,27 +138,21 @@ def _trainable(model: Model) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _sources(model: Model, stages: Sequence[Stage]) -> dict[str, int]:
-    """By unit that this rank holds whole, the pipeline rank that has it in DeepSpeed's own partition (tied)."""
+    """By name of a module that this rank holds whole, the pipeline rank that has it in DeepSpeed's own partition
+    (tied)."""
     before, last = owners_of(model), len(model._grid.pp_group) - 1
     stays = all(stage.rank == last for stage in stages if stage.ends)
-    sources = {"loss_fn": model.stage_id if stays else last}
+    sources = {LOSS: model.stage_id if stays else last}
     here = {
         layer for stage in stages if stage.on(model.stage_id) and not stage.sharded for layer in stage.layers
     }
     for layer in sorted(here):
-        if (unit := unit_of(layer, model._layer_specs[layer])) is not None:
-            sources.setdefault(unit, before[layer])
+        if (name := module_name_of(layer, model._layer_specs[layer])) is not None:
+            sources.setdefault(name, before[layer])
     return sources
 
 
-def _unit(name: str) -> str:
-    """Of a parameter, by its name in the model."""
-    if is_its(name):
-        return "loss_fn"
-    return ".".join(name.split(".")[: 1 + name.startswith("tied_modules.")])
-
-
-def _facts(tensor: torch.Tensor) -> Facts:
+def _fingerprint(tensor: torch.Tensor) -> Fingerprint:
     digest = hashlib.sha1(usedforsecurity=False)
     for piece in as_bytes(tensor).split(PIECE):
         digest.update(piece.cpu().numpy().data)

@@ -10,6 +10,7 @@ learns.
 import torch
 import torch.distributed as dist
 from ostinato.groups import everyones
+from ostinato.nn.layers import tensors_of
 
 from ..errors import OstinatoError
 from ..section.plans import Stage
@@ -23,11 +24,11 @@ def hand_on(model: Model, stages: list[Stage]) -> None:
     ranks, last = [stage.rank for stage in stages if stage.ends], len(model._grid.pp_group) - 1
     if set(ranks) <= {last}:
         return
-    tensors = _tensors(model)
-    everyone = everyones(_facts(model, tensors), model._grid.pp_proc_group)
+    tensors = tensors_of(model.loss_fn) if isinstance(model.loss_fn, torch.nn.Module) else {}
+    everyone = everyones(_described(model, tensors), model._grid.pp_proc_group)
     if len(set(everyone)) > 1:
         kinds = ", ".join(
-            f"{facts[0]} on rank {rank}" for facts, rank in zip(everyone, model._grid.pp_group, strict=True)
+            f"{name} on rank {rank}" for (name, *_), rank in zip(everyone, model._grid.pp_group, strict=True)
         )
         raise OstinatoError(
             f"the placement computes the loss on a different rank than 1F1B, but loss_fn, or its tensors' shapes or dtypes, differ between ranks "
@@ -42,14 +43,7 @@ def is_its(name: str) -> bool:
     return name.startswith(f"{NAME}.")
 
 
-def _tensors(model: Model) -> dict[str, torch.Tensor]:
-    loss = model.loss_fn
-    return (
-        dict((*loss.named_parameters(), *loss.named_buffers())) if isinstance(loss, torch.nn.Module) else {}
-    )
-
-
-def _facts(model: Model, tensors: dict[str, torch.Tensor]) -> tuple:
+def _described(model: Model, tensors: dict[str, torch.Tensor]) -> tuple:
     loss = model.loss_fn
     name = "None" if loss is None else getattr(loss, "__qualname__", type(loss).__qualname__)
     return (name, *((of, tuple(tensor.shape), str(tensor.dtype)) for of, tensor in tensors.items()))

@@ -59,7 +59,7 @@ class Prepared:
     paths: Paths | None = None
     program: "Program | None" = None
     placement: str = ""  # its text, where more plans may be searched for it
-    measured: str = ""  # the profile that these plans follow; "": none
+    profile: str = ""  # that these plans follow, as text; "": none
     places: list[cores.Place] = field(default_factory=list)  # by rank; known when the ranks have agreed
     error: OstinatoError | None = None
     files: dict[str, str] = field(default_factory=dict)  # texts of a searched plan's files, by name
@@ -93,7 +93,7 @@ def place(model: Model, section: dict, file: str | None) -> None:
     prepared = Prepared()
     try:
         prepared.section = parse_section(section, file or "DeepSpeed configuration")
-        prepared.paths = resolve(prepared.section, file, again.left_by_first())
+        prepared.paths = resolve(prepared.section, file, again.folder_of_first_start())
     except OstinatoError as error:
         prepared.error = error
     asked, paths = prepared.section, prepared.paths
@@ -113,8 +113,8 @@ def place(model: Model, section: dict, file: str | None) -> None:
 
 def _is_known(section: Section, paths: Paths) -> bool:
     """Whether the plan is known now, while the model is made, and nothing runs before it."""
-    if again.left_by_first() is not None:
-        return paths.plan is not None and paths.plan.parent == again.left_by_first()
+    if again.folder_of_first_start() is not None:
+        return paths.plan is not None and paths.plan.parent == again.folder_of_first_start()
     return not section.check and (not section.searches or section.placement is not None or section.uses_kept)
 
 
@@ -162,7 +162,7 @@ def _lower(prepared: Prepared, paths: Paths, model: Model) -> None:
     if section.searches or section.sizes:
         prepared.placement = paths.placement.read_text()
     if section.sizes:
-        prepared.measured = costs_in(paths.sizes)
+        prepared.profile = costs_in(paths.sizes)
     prepared.program = program
 
 

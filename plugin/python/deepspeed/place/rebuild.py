@@ -8,8 +8,9 @@ restored afterwards, and receives parameters and buffers by name; the old rank d
 one moves. So every weight, and every random number drawn afterwards, is what it would be without ostinato,
 and no rank holds more than one layer beyond those of the two partitions.
 
-Units are what DeepSpeed registers: "3" for layer 3, "tied_modules.embed" for a tied module, once a rank. A
-layer of a sharded stage is a unit of each of the stage's ranks, which gets its part of every tensor.
+What moves is a module under the name by which DeepSpeed registers it: "3" for layer 3, "tied_modules.embed" for
+a tied module, once a rank. A layer of a sharded stage goes to each of the stage's ranks, which gets its part of
+every tensor.
 """
 
 from dataclasses import dataclass, field
@@ -25,25 +26,26 @@ from ostinato import _search
 from ..stages.copies import Copies, Holders
 from ..errors import OstinatoError
 from ..graph_model import GraphLayer, Wires, stage_wires
-from .holdings import Facts, check_transfer, facts_of, receive_tensors, send_tensors
 from ..stages.module import adopt
 from ..section.plans import Stage, copies_of, of_copy
 from ..randomness.random_state import random_state_kept
-from .tied import beside, fixed_layers, owners_of, source_of, sums_of, together_now, unit_of
+from .tied import beside, fixed_layers, module_name_of, owners_of, source_of, sums_of, together_now
+from .transfer import Metadata, check_transfer, metadata_of, receive_tensors, send_tensors
+from ..save.tensor_names import module_of
 from ..save.universal import ParameterPart
 from ..upstream import Model, count_elsewhere
 
 
 @dataclass(frozen=True)
 class Rebuilt:
-    """`units`: of each pipeline rank in DeepSpeed's partition, in the order in which it registers them; None
-    where no layer changed its rank. `regrouped`: keys of tied layers whose gradients are now summed in a
-    different order. `apart`: by stage, keys of tied layers whose gradients it adds up apart from its rank's.
-    `copies`: what this rank shares with its peers, where the plan runs the model in several directions.
+    """`stock_modules`: by pipeline rank, the names of its modules in DeepSpeed's partition, in the order in which
+    it registers them; None where no layer changed its rank. `regrouped`: keys of tied layers whose gradients are
+    now summed in a different order. `apart`: by stage, keys of tied layers whose gradients it adds up apart from
+    its rank's. `copies`: what this rank shares with its peers, where the plan runs the model in several directions.
     `parts`: the parameters of which it holds a part. `notes`: what rank 0 is to say of layers that moved.
     """
 
-    units: list[list[str]] | None
+    stock_modules: list[list[str]] | None
     regrouped: list[str]
     apart: dict[int, list[str]]
     copies: Copies | None
@@ -112,15 +114,15 @@ def _wires(model: Model, stages: list[Stage]) -> dict[int, list[Wires]]:
 
 @dataclass
 class _Said:
-    """What a rank says of the unit that moves next: what it holds of it, and why it cannot build it ("" where
+    """What a rank says of the module that moves next: its tensors there, and why it cannot build it ("" where
     it can)."""
 
-    facts: list[Facts] = field(default_factory=list)
+    tensors: list[Metadata] = field(default_factory=list)
     error: str = ""
 
 
 class _Mover:
-    """Moves the units of one pipeline between its ranks."""
+    """Moves the modules of one pipeline between its ranks."""
 
     def __init__(
         self,
@@ -135,43 +137,43 @@ class _Mover:
         self.model, self.rank, self.owners, self.before = model, model.stage_id, owners, before
         self.group, self.ranks = model._grid.pp_proc_group, model._grid.pp_group
         self.specs = model._layer_specs
-        self.names = [unit_of(layer, spec) for layer, spec in enumerate(self.specs)]
+        self.names = [module_name_of(layer, spec) for layer, spec in enumerate(self.specs)]
         everyone = range(len(self.ranks))
-        self.old = [self._units([(rank,) for rank in before], rank) for rank in everyone]
-        self.new = [self._units(owners, rank) for rank in everyone]
+        self.old = [self._module_names([(rank,) for rank in before], rank) for rank in everyone]
+        self.new = [self._module_names(owners, rank) for rank in everyone]
         self.layers = [layer for layer, ranks in enumerate(owners) if self.rank in ranks]
         self.shards = {self.names[layer]: shard for layer, shard in shards.items()}
-        held = {unit: parts for layer, parts in places.items() if (unit := self.names[layer]) is not None}
+        held = {name: parts for layer, parts in places.items() if (name := self.names[layer]) is not None}
         self.held = Holders(self.new, held, self.rank)
         self.modules: dict[
             str, torch.nn.Module
         ] = {}  # what this rank has built in DeepSpeed's partition, until it has sent it
         self.arrived: dict[str, torch.nn.Module] = {}
-        self.whole: dict[str, list[Facts]] = {}  # of sharded units, before they were cut
+        self.whole: dict[str, list[Metadata]] = {}  # of sharded modules, before they were cut
         self.parts: list[ParameterPart] = []
         self.notes: list[str] = []
 
     def move(self) -> None:
-        """Exchanges the units, and registers the layers in model order."""
-        self.modules = {unit: self.model.get_submodule(unit) for unit in self.old[self.rank]}
+        """Exchanges the modules, and registers the layers in model order."""
+        self.modules = {name: self.model.get_submodule(name) for name in self.old[self.rank]}
         self._note_together()
         self._refuse(self._forbidden())
         self._unregister()
         transfers = self._transfers()
         with random_state_kept():
-            for number, (unit, source, target) in enumerate(transfers):
+            for number, (name, source, target) in enumerate(transfers):
                 self._transfer(
-                    unit,
+                    name,
                     source,
                     target,
-                    last=all((unit, source) != later[:2] for later in transfers[number + 1 :]),
+                    last=all((name, source) != later[:2] for later in transfers[number + 1 :]),
                 )
             self._refuse(self._cut_own())
         self.modules = {
-            unit: self.arrived[unit] if unit in self.arrived else self.modules[unit]
-            for unit in self.new[self.rank]
+            name: self.arrived[name] if name in self.arrived else self.modules[name]
+            for name in self.new[self.rank]
         }
-        self.parts = [part for unit in self.modules if unit in self.shards for part in self._parts_of(unit)]
+        self.parts = [part for name in self.modules if name in self.shards for part in self._parts_of(name)]
         for layer in self.layers:
             self._register_layer(layer)
 
@@ -183,64 +185,66 @@ class _Mover:
             raise OstinatoError(errors[0])
         self.notes = sorted({note for _, notes in everyone for note in notes})
 
-    def _transfer(self, unit: str, source: int, target: int, last: bool) -> None:
-        """Sends one unit from a rank to another. `last`: the source sends it to no further rank."""
+    def _transfer(self, name: str, source: int, target: int, last: bool) -> None:
+        """Sends one module from a rank to another. `last`: the source sends it to no further rank."""
         said, built = _Said(), None
         if self.rank == source:
-            said = _Said(facts_of(self.modules[unit]))
+            said = _Said(metadata_of(self.modules[name]))
         elif self.rank == target:
-            built, error = self._try_to_build(unit, source)
-            said = _Said(facts_of(built) if built is not None else [], error)
+            built, error = self._try_to_build(name, source)
+            said = _Said(metadata_of(built) if built is not None else [], error)
         everyone = everyones(said, self.group)
         if everyone[target].error:
             raise OstinatoError(everyone[target].error)
-        part = self.held.part(unit, target)
-        check_transfer(unit, everyone[source].facts, everyone[target].facts, self.ranks[source], part)
+        part = self.held.part(name, target)
+        check_transfer(name, everyone[source].tensors, everyone[target].tensors, self.ranks[source], part)
         if self.rank == source:
-            send_tensors(self.modules[unit], everyone[target].facts, part, self.ranks[target], self.group)
-            if last and (unit not in self.new[self.rank] or self._source(unit, self.rank) != self.rank):
-                self.modules.pop(unit, None)
+            send_tensors(self.modules[name], everyone[target].tensors, part, self.ranks[target], self.group)
+            if last and (name not in self.new[self.rank] or self._source(name, self.rank) != self.rank):
+                self.modules.pop(name, None)
         elif built is not None:
             receive_tensors(built, self.ranks[source], self.group)
-            self.arrived[unit], self.whole[unit] = built, everyone[source].facts
+            self.arrived[name], self.whole[name] = built, everyone[source].tensors
 
-    def _try_to_build(self, unit: str, source: int) -> tuple[torch.nn.Module | None, str]:
-        """Builds the unit as `source` has, or this rank's part of it."""
+    def _try_to_build(self, name: str, source: int) -> tuple[torch.nn.Module | None, str]:
+        """Builds the module as `source` has, or this rank's part of it."""
         try:
-            layer = self._build(unit, source)
-            return self._place(self._cut(unit, layer) if unit in self.shards else layer), ""
+            layer = self._build(name, source)
+            return self._place(self._cut(name, layer) if name in self.shards else layer), ""
         except ShardingError as error:
-            return None, f'layer "{unit}": {error}'
+            return None, f'layer "{name}": {error}'
         except Exception as error:  # of the layer's constructor
             return (
                 None,
-                f'layer "{unit}" cannot be built on rank {self.ranks[self.rank]}: {type(error).__name__}: {error}',
+                f'layer "{name}" cannot be built on rank {self.ranks[self.rank]}: {type(error).__name__}: {error}',
             )
 
     def _cut_own(self) -> str:
-        """Cuts the units that this rank has whole and is to hold a part of. Why one cannot be cut, or ""."""
-        for unit in (u for u in self.new[self.rank] if u in self.shards and u in self.old[self.rank]):
-            whole = self.modules[unit]
-            self.whole[unit] = facts_of(whole)
+        """Cuts the modules that this rank has whole and is to hold a part of. Why one cannot be cut, or ""."""
+        for name in (n for n in self.new[self.rank] if n in self.shards and n in self.old[self.rank]):
+            whole = self.modules[name]
+            self.whole[name] = metadata_of(whole)
             try:
-                self.modules[unit] = self._place(self._cut(unit, whole))
+                self.modules[name] = self._place(self._cut(name, whole))
             except ShardingError as error:
-                return f'layer "{unit}": {error}'
+                return f'layer "{name}": {error}'
         return ""
 
-    def _cut(self, unit: str, layer: torch.nn.Module) -> torch.nn.Module:
-        last = unit == self.names[-1] and self.model.loss_fn is not None
+    def _cut(self, name: str, layer: torch.nn.Module) -> torch.nn.Module:
+        last = name == self.names[-1] and self.model.loss_fn is not None
         return (
-            layer.sharded(self.shards[unit], last)
+            layer.sharded(self.shards[name], last)
             if isinstance(layer, GraphLayer)
-            else sharded(layer, self.shards[unit], last)
+            else sharded(layer, self.shards[name], last)
         )
 
-    def _parts_of(self, unit: str) -> list[ParameterPart]:
-        module = self.modules[unit]
-        whole, split = {fact.name: fact.shape for fact in self.whole[unit]}, split_of(module)
-        named = ((name, p) for name, p in module.named_parameters() if name in split)
-        return [ParameterPart(int(unit), p, self.shards[unit], split[name], whole[name]) for name, p in named]
+    def _parts_of(self, name: str) -> list[ParameterPart]:
+        module = self.modules[name]
+        whole, split = {tensor.name: tensor.shape for tensor in self.whole[name]}, split_of(module)
+        cut = ((inner, p) for inner, p in module.named_parameters() if inner in split)
+        return [
+            ParameterPart(int(name), p, self.shards[name], split[inner], whole[inner]) for inner, p in cut
+        ]
 
     def tie(self) -> None:
         """Makes the groups that sum the gradients of tied layers, and notes who reads their weights from
@@ -249,9 +253,10 @@ class _Mover:
         for parameter in model.parameters():
             count_elsewhere(parameter, False)
         model.tied_comms = model._index_tied_modules()
-        for unit in (u for u in self.shards if u is not None):
-            for name, parameter in self._module(unit).named_parameters():
-                count_elsewhere(parameter, self.held.counts_elsewhere(unit, name, self._module(unit)))
+        for name in filter(None, self.shards):
+            module = self.model.get_submodule(name)
+            for inner, parameter in module.named_parameters():
+                count_elsewhere(parameter, self.held.counts_elsewhere(name, inner, module))
         model.read_for_others = []
         for key, tied in model.tied_comms.items():
             weights = [model._recursive_getattr(tied["module"], name) for name in tied["weight_attr"]]
@@ -265,30 +270,28 @@ class _Mover:
         """Replaces tie() where the plan runs the model in several directions."""
         self.model.tied_comms, self.model.read_for_others = {}, []
         copies, holders = Copies(self.model, self.held), self.held.ranks()
-        for unit in sorted(u for u in self.new[self.rank] if "." in u and len(holders[u, None]) > 1):
-            weights, group = list(self._module(unit).parameters()), copies.groups[holders[unit, None]]
-            self.model.read_for_others.append((weights, self._reader(unit), group))
+        for name in sorted(n for n in self.new[self.rank] if "." in n and len(holders[n, None]) > 1):
+            weights = list(self.model.get_submodule(name).parameters())
+            group = copies.groups[holders[name, None]]
+            self.model.read_for_others.append((weights, self._reader(name), group))
         return copies
 
-    def _reader(self, unit: str) -> int:
+    def _reader(self, name: str) -> int:
         """The rank that reads the tied module from checkpoints: DeepSpeed saves it only for a layer without a
         forward_fn."""
-        tied = [layer for layer, name in enumerate(self.names) if name == unit]
+        tied = [layer for layer, held in enumerate(self.names) if held == name]
         read = [layer for layer in tied if self.specs[layer].forward_fn is None]
         return self.ranks[self.owners[(read or tied)[0]][0]]
 
-    def _units(self, owners: list[tuple[int, ...]], rank: int) -> list[str]:
-        """The units of a rank, in model order."""
+    def _module_names(self, owners: list[tuple[int, ...]], rank: int) -> list[str]:
+        """The names of the modules of a rank, in model order."""
         names = (self.names[layer] for layer, ranks in enumerate(owners) if rank in ranks)
         return list(dict.fromkeys(name for name in names if name is not None))
 
-    def _module(self, unit: str) -> torch.nn.Module:
-        return self.model.get_submodule(unit)
-
-    def _build(self, unit: str, source: int) -> torch.nn.Module:
+    def _build(self, name: str, source: int) -> torch.nn.Module:
         """Builds it as the rank `source` has in DeepSpeed's partition."""
         spec = self.specs[
-            next(i for i, name in enumerate(self.names) if name == unit and self.before[i] == source)
+            next(i for i, held in enumerate(self.names) if held == name and self.before[i] == source)
         ]
         return spec if isinstance(spec, torch.nn.Module) else spec.build()
 
@@ -297,21 +300,21 @@ class _Mover:
 
         return module.to(get_accelerator().device_name(self.model.local_rank))
 
-    def _source(self, unit: str, target: int) -> int:
+    def _source(self, name: str, target: int) -> int:
         """The rank that has built, in DeepSpeed's partition, what `target` is to hold."""
-        return source_of(self.names, self.before, self.owners, unit, target)
+        return source_of(self.names, self.before, self.owners, name, target)
 
     def _transfers(self) -> list[tuple[str, int, int]]:
-        """(unit, from, to), in the same order on all ranks, so that blocking transfers cannot deadlock: layers
+        """(module, from, to), in the same order on all ranks, so that blocking transfers cannot deadlock: layers
         move first from ranks that hold many to ranks that hold few.
         """
         waiting = [
-            (unit, s, target)
-            for target, units in enumerate(self.new)
-            for unit in units
-            if (s := self._source(unit, target)) != target
+            (name, s, target)
+            for target, names in enumerate(self.new)
+            for name in names
+            if (s := self._source(name, target)) != target
         ]
-        held = [len(units) for units in self.old]
+        held = [len(names) for names in self.old]
         order = []
         while waiting:
             best = min(waiting, key=lambda move: (held[move[2]], -held[move[1]], *move[1:], move[0]))
@@ -332,61 +335,60 @@ class _Mover:
 
     def _note_together(self) -> None:
         """Notes tied layers that move from several ranks to one."""
-        for unit in sorted(
-            {name for name in self.names if name is not None and "." in name} & self.modules.keys()
+        for name in sorted(
+            {held for held in self.names if held is not None and "." in held} & self.modules.keys()
         ):
-            layers = [layer for layer, name in enumerate(self.names) if name == unit]
-            if more := beside(self.specs[layers[0]], self.modules[unit]):
+            layers = [layer for layer, held in enumerate(self.names) if held == name]
+            if more := beside(self.specs[layers[0]], self.modules[name]):
                 self.notes += together_now(layers, self.before, self.owners, more[0])
 
     def _unregister(self) -> None:
         """From here on only `modules` holds this rank's layers, so that a layer that was sent takes no memory."""
         model = self.model
-        for unit in self.old[self.rank]:
-            parent, _, name = unit.rpartition(".")
-            delattr(model.get_submodule(parent), name)
+        for name in self.old[self.rank]:
+            parent, _, last = name.rpartition(".")
+            delattr(model.get_submodule(parent), last)
         model.forward_funcs, model.fwd_map, model.tied_weight_attrs = [], {}, {}
         model.tied_comms = {}
 
     def _register_layer(self, layer: int) -> None:
         """Registers it as PipelineModule._build() would have."""
-        model, unit, spec = self.model, self.names[layer], self.specs[layer]
+        model, name, spec = self.model, self.names[layer], self.specs[layer]
         function = spec
-        if unit is not None:
-            function = self.modules[unit]
-        if unit is not None and "." in unit:
+        if name is not None:
+            function = self.modules[name]
+        if name is not None and "." in name:
             model.tied_modules[spec.key] = function
             model.tied_weight_attrs[spec.key] = spec.tied_weight_attr
             if spec.forward_fn is not None:
                 function = partial(spec.forward_fn, function)
-        elif unit is not None:
-            model.fwd_map[unit] = len(model.forward_funcs)
-            model.add_module(unit, function)
+        elif name is not None:
+            model.fwd_map[name] = len(model.forward_funcs)
+            model.add_module(name, function)
         model.forward_funcs.append(function)
 
 
-def stock_names(model: Model, units: list[list[str]], skip: str) -> list[list[str]]:
+def stock_names(model: Model, stock_modules: list[list[str]], skip: str) -> list[list[str]]:
     """By pipeline rank, the names of the parameters that it would hold in DeepSpeed's partition, in
-    DeepSpeed's order: "loss_fn", then tied modules, then layers. `units`: as in Rebuilt; `skip`: a parameter
+    DeepSpeed's order: "loss_fn", then tied modules, then layers. `stock_modules`: as in Rebuilt; `skip`: a parameter
     that belongs to no layer. All ranks must call it.
     """
     names = [name for name, _ in model.named_parameters() if name != skip]
     everyone = everyones(names, model._grid.pp_proc_group)
-    of_unit: dict[str, list[str]] = {}
+    of_module: dict[str, list[str]] = {}
     for name in (name for of_rank in everyone for name in of_rank):
-        unit = ".".join(name.split(".")[: 1 + name.startswith("tied_modules.")])
-        of_unit.setdefault(unit, [])
-        if name not in of_unit[unit]:
-            of_unit[unit].append(name)
+        held = of_module.setdefault(module_of(name), [])
+        if name not in held:
+            held.append(name)
     ordered = [
-        sorted(held, key=lambda unit: "." not in unit) for held in units
+        sorted(held, key=lambda module: "." not in module) for held in stock_modules
     ]  # tied modules were registered first
     return [
         [
             name
-            for unit in ("loss_fn", *held)
-            for name in of_unit.get(unit, ())
-            if unit != "loss_fn" or name in everyone[rank]
+            for module in ("loss_fn", *held)
+            for name in of_module.get(module, ())
+            if module != "loss_fn" or name in everyone[rank]
         ]
         for rank, held in enumerate(ordered)
     ]

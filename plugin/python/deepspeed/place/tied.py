@@ -20,22 +20,22 @@ from operator import attrgetter
 
 import torch
 from ostinato.groups import everyones
+from ostinato.nn.layers import tensors_of
 from ostinato.restrictions import Restriction
 
 from ..section.plans import Stage
-from .holdings import tensors_of
 
 
 def source_of(
-    names: list[str | None], before: list[int], owners: list[tuple[int, ...]], unit: str, target: int
+    names: list[str | None], before: list[int], owners: list[tuple[int, ...]], name: str, target: int
 ) -> int:
-    """The rank that has built, in DeepSpeed's partition, what `target` is to hold of `unit`. By layer:
-    `names` of units, the rank `before`, and the new `owners`.
+    """The rank that has built, in DeepSpeed's partition, what `target` is to hold of the module. By layer:
+    the `names` of modules, the rank `before`, and the new `owners`.
     """
     return next(
         rank
-        for name, rank, ranks in zip(names, before, owners, strict=True)
-        if name == unit and target in ranks
+        for held, rank, ranks in zip(names, before, owners, strict=True)
+        if held == name and target in ranks
     )
 
 
@@ -48,25 +48,27 @@ def beside(spec, module: torch.nn.Module) -> list[str]:
 
 def bound_layers(model) -> list[Restriction]:
     """Which of this rank's layers in DeepSpeed's own partition must stay together, or stay on this rank."""
-    units: dict[str, list[int]] = {}
+    layers_of: dict[str, list[int]] = {}
     before = owners_of(model)
     users: dict[int, list[int]] = {}  # layers, by the id of a parameter of a module that the script has built
     for layer, (rank, spec) in enumerate(zip(before, model._layer_specs, strict=True)):
         for parameter in spec.parameters() if isinstance(spec, torch.nn.Module) else ():
             users.setdefault(id(parameter), []).append(layer)
-        if rank == model.stage_id and (unit := unit_of(layer, spec)) is not None:
-            units.setdefault(unit, []).append(layer)
+        if rank == model.stage_id and (name := module_name_of(layer, spec)) is not None:
+            layers_of.setdefault(name, []).append(layer)
     found: list[Restriction] = []
-    holder: dict[int, str] = {}  # unit, by the address of a tensor
-    for unit, layers in units.items():
-        spec, module = model._layer_specs[layers[0]], model.get_submodule(unit)
-        if "." in unit and len(layers) > 1 and (more := beside(spec, module)):
+    holder: dict[int, str] = {}  # the name of a module, by the address of a tensor
+    for name, layers in layers_of.items():
+        spec, module = model._layer_specs[layers[0]], model.get_submodule(name)
+        if "." in name and len(layers) > 1 and (more := beside(spec, module)):
             why = f'tied as "{spec.key}", and DeepSpeed\'s own partition runs them on one module, whose "{more[0]}" is not tied'
             found.append(Restriction("together", why, layers=tuple(layers)))
         others = {
-            holder.setdefault(t.data_ptr(), unit) for _, t in tensors_of(module) if t.numel() and t.data_ptr()
-        } - {unit}
-        found += [_sharing(module, sorted(units[other] + layers), model.stage_id) for other in others]
+            holder.setdefault(t.data_ptr(), name)
+            for t in tensors_of(module).values()
+            if t.numel() and t.data_ptr()
+        } - {name}
+        found += [_sharing(module, sorted(layers_of[other] + layers), model.stage_id) for other in others]
         far = {
             layer
             for p in module.parameters()
@@ -83,25 +85,27 @@ def bound_layers(model) -> list[Restriction]:
 def uneven_layers(model) -> list[Restriction]:
     """The tied layers of this rank in DeepSpeed's own partition for which another rank has built a different
     module: they stay. All ranks of the pipeline must call it."""
-    layers: dict[str, dict[int, list[int]]] = {}  # by unit and rank
+    layers: dict[str, dict[int, list[int]]] = {}  # by the name of a module, and rank
     for layer, (rank, spec) in enumerate(zip(owners_of(model), model._layer_specs, strict=True)):
-        if "." in (unit := unit_of(layer, spec) or ""):
-            layers.setdefault(unit, {}).setdefault(rank, []).append(layer)
+        if "." in (name := module_name_of(layer, spec) or ""):
+            layers.setdefault(name, {}).setdefault(rank, []).append(layer)
     rank = model.stage_id
-    here = {unit: of_rank for unit, of_rank in layers.items() if rank in of_rank}
-    mine = {unit: {(n, tuple(t.shape)) for n, t in tensors_of(model.get_submodule(unit))} for unit in here}
+    here = {name: of_rank for name, of_rank in layers.items() if rank in of_rank}
+    mine = {
+        name: {(n, tuple(t.shape)) for n, t in tensors_of(model.get_submodule(name)).items()} for name in here
+    }
     everyone, found = everyones(mine, model._grid.pp_proc_group), []
-    for unit, of_rank in here.items():
+    for name, of_rank in here.items():
         for other in of_rank.keys() - {rank}:
             a, b = sorted((of_rank[rank][0], of_rank[other][0]))
-            differ = sorted(mine[unit] ^ everyone[other][unit])
+            differ = sorted(mine[name] ^ everyone[other][name])
             if not _built_alike(model._layer_specs[a], model._layer_specs[b]):
                 what = f"layers {a} and {b} have different classes or arguments, and on one rank would be one module"
             elif differ:
                 what = f'its constructor makes different tensors on another rank ("{differ[0][0]}")'
             else:
                 continue
-            why = f'tied as "{unit.removeprefix("tied_modules.")}", but {what}'
+            why = f'tied as "{name.removeprefix("tied_modules.")}", but {what}'
             found.append(Restriction("together", why, layers=tuple(of_rank[rank]), device=rank))
     return found
 
@@ -163,7 +167,7 @@ def owners_of(model) -> list[int]:
     return [rank for rank in range(len(parts) - 1) for _ in range(parts[rank], parts[rank + 1])]
 
 
-def unit_of(layer: int, spec) -> str | None:
+def module_name_of(layer: int, spec) -> str | None:
     """None for a plain function, which has no weights."""
     from deepspeed.runtime.pipe.module import LayerSpec, TiedLayerSpec
 

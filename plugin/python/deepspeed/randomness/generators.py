@@ -70,7 +70,7 @@ def same(a: State, b: State) -> bool:
 def taken(before: State, after: State) -> Counts | None:
     """O(words between the states, or FURTHEST where drawing does not lead from one to the other)."""
     counts = [
-        (_offsets if was.numel() == PHILOX else _words)(was, now)
+        (_offsets if was.numel() == PHILOX else _words_drawn)(was, now)
         for was, now in zip(before, after, strict=False)
     ]
     known = tuple(count for count in counts if count is not None)
@@ -85,7 +85,7 @@ def advanced(state: State, counts: Counts) -> State:
     )
 
 
-def _words(before: torch.Tensor, after: torch.Tensor) -> int | None:
+def _words_drawn(before: torch.Tensor, after: torch.Tensor) -> int | None:
     if torch.equal(before, after):
         return 0
     if not torch.equal(before[WORDS.stop :], after[WORDS.stop :]):

@@ -19,6 +19,7 @@ from deepspeed.checkpoint import constants
 from ostinato.errors import counted
 
 from ..errors import OstinatoError
+from .tensor_names import layer_of
 from . import checkpoint
 from .optimizer_files import APART, FLAT, SHARE, opened
 from .seal import inner_of, unsealed
@@ -202,7 +203,7 @@ def _read_layers(made: Contents, present: set[str]) -> None:
     held = (
         dict(enumerate(made.record["layers"]))
         if made.record
-        else {rank: map(_layer, _names(made, rank)) for rank in made.heads}
+        else {rank: map(layer_of, _names(made, rank)) for rank in made.heads}
     )
     for rank, layers in held.items():
         for layer in sorted({layer for layer in layers if layer is not None}):
@@ -224,7 +225,7 @@ def _read_layers(made: Contents, present: set[str]) -> None:
         tensors = [
             (key, value) for state in states for key, value in state.items() if hasattr(value, "numel")
         ]
-        buffers = {name.split(".", 1)[1] for name in _buffers(made) if _layer(name) == layer}
+        buffers = {name.split(".", 1)[1] for name in _buffers(made) if layer_of(name) == layer}
         weights = [value for key, value in tensors if key not in buffers]
         made.precisions |= {PRECISIONS[said] for value in weights if (said := str(value.dtype)) in PRECISIONS}
         count = sum(value.numel() for value in weights)
@@ -242,11 +243,6 @@ def _names(made: Contents, rank: int) -> Iterator[str]:
     yield from made.heads[rank].get("buffer_names") or ()
     for group in made.heads[rank].get("param_shapes") or ():
         yield from group
-
-
-def _layer(name: str) -> int | None:
-    unit = name.partition(".")[0]
-    return int(unit) if unit.isdecimal() else None
 
 
 def _read_ranks(made: Contents, present: set[str], mains: list[int]) -> None:

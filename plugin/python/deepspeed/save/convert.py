@@ -27,6 +27,7 @@ from ostinato.files import new_folder
 from ostinato import core
 
 from ..errors import OstinatoError
+from .tensor_names import layer_of, tied_key
 from . import checkpoint, partition
 from .contents import LAYER, Contents
 from .optimizer_files import APART, FLAT, INNER, SHARE, Files, Piece, Slot, one_after_the_other, opened
@@ -183,15 +184,12 @@ class _Converter:
         return list(found.values())
 
     def _layers_of(self, name: str) -> list[int]:
-        unit, _, rest = name.partition(".")
-        tied = (
-            ((self.contents.facts or {}).get("tied") or {}).get(rest.partition(".")[0])
-            if unit == "tied_modules"
-            else None
-        )
-        if tied is None and not unit.isdecimal():
+        if (layer := layer_of(name)) is not None:
+            return [layer]
+        tied = (self.contents.facts or {}).get("tied") or {}
+        if not (layers := tied.get(tied_key(name))):
             raise self._error(f'it does not say to which layers "{name}" belongs')
-        return tied or [int(unit)]
+        return layers
 
     def write(self, folder: Path, stage: int) -> None:
         """The files of one pipeline rank."""
@@ -213,9 +211,7 @@ class _Converter:
         )
         buffers = dict.fromkeys(name for one in contents.heads.values() for name in one["buffer_names"])
         head["buffer_names"] = [
-            name
-            for name in buffers
-            if not (unit := name.partition(".")[0]).isdecimal() or int(unit) in layers
+            name for name in buffers if (layer := layer_of(name)) is None or layer in layers
         ]
         if self.kind == SHARE:
             head["param_shapes"] = [OrderedDict((p.name, p.shape) for p in group) for group in groups]

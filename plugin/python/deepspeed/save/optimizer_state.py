@@ -28,6 +28,7 @@ import torch
 from ostinato.groups import everyones
 
 from ..errors import OstinatoError
+from .tensor_names import layer_of, tied_key
 from ..upstream import Engine
 from .checkpoint import Names, Saved, found, held_alone
 from .layer_files import layers_here
@@ -226,17 +227,12 @@ class _Reader(Files):
     def _holder(self, name: str) -> int:
         """The first pipeline rank that held the parameter's layer: for tied layers, the first of this rank,
         because what is not tied in their module is separate on every rank."""
-        unit, _, rest = name.partition(".")
-        layers = [int(unit)] if unit.isdecimal() else []
-        if unit == "tied_modules":
-            model = self.engine.module
-            layers = [
-                i
-                for i in layers_here(model)
-                if rest.startswith(f"{getattr(model._layer_specs[i], 'key', None)}.")
-            ]
+        model, layer = self.engine.module, layer_of(name)
+        if (key := tied_key(name)) is not None:
+            tied = (i for i in layers_here(model) if getattr(model._layer_specs[i], "key", None) == key)
+            layer = next(tied, None)
         for rank, held in enumerate(self.saved.held["layers"]):
-            if layers and layers[0] in held:
+            if layer in held:
                 return rank
         raise OstinatoError(
             f'no layer of the checkpoint has "{name}"'

@@ -13,4 +13,4 @@ Nothing here changes a model or an engine.
 VARIABLE = (
     "OSTINATO_PLAN"  # environment: a plan.json, a ds_config.json with the section, or the section as JSON
 )
-LEFT = "section.json"  # left by a first start that hands over a plan: a script may read its configuration after making its model
+SECTION_FILE = "section.json"  # left by a first start that hands over a plan: a script may read its configuration after making its model

@@ -181,7 +181,7 @@ def parse_section(section: object, where: str) -> Section:
     try:
         made = Section.model_validate(section)
     except ValidationError as error:
-        raise _wrong([(tuple(map(str, e["loc"])), _in_words(e)) for e in error.errors()], where) from None
+        raise _wrong([(tuple(map(str, e["loc"])), _fault(e)) for e in error.errors()], where) from None
     if faults := [(keys, _in_section(keys) + what) for keys, what in _faults(made)]:
         raise _wrong(faults, where)
     return made
@@ -302,7 +302,7 @@ WORDS = {
 }
 
 
-def _in_words(error: Any) -> str:
+def _fault(error: Any) -> str:
     keys = tuple(map(str, error["loc"]))
     if error["type"] == "extra_forbidden":
         return f"unknown key {_in_section(keys).strip()}: {_suggestion(*('ostinato', *keys)[-2:])}"

@@ -83,6 +83,16 @@ REPLACED = (
 )
 
 
+# DeepSpeed's instructions that the executor replaces: it does not call what they map to.
+UNCALLED = (
+    schedule.BackwardPass,
+    schedule.SendActivation,
+    schedule.RecvActivation,
+    schedule.SendGrad,
+    schedule.RecvGrad,
+)
+
+
 def refuse_passes(engine: Any) -> None:
     """`engine`: an engine, or its class. Raises Unsupported where the script has its own version of a pass
     that the executor replaces."""
@@ -91,13 +101,7 @@ def refuse_passes(engine: Any) -> None:
             raise Unsupported(
                 f"engine.{name}() is not DeepSpeed's own, but a plan runs backwards and transfers without calling it"
             )
-    for command in (
-        schedule.BackwardPass,
-        schedule.SendActivation,
-        schedule.RecvActivation,
-        schedule.SendGrad,
-        schedule.RecvGrad,
-    ):
+    for command in UNCALLED:
         if not is_deepspeeds(engine._INSTRUCTION_MAP[command]):
             raise Unsupported(
                 f"engine._INSTRUCTION_MAP[{command.__name__}] is not DeepSpeed's own, but a plan does not call it"

@@ -28,34 +28,34 @@ from ..upstream import Engine, Model, count_elsewhere
 
 
 class Holders:
-    """Which pipeline ranks hold which units, equal on every rank. `units[r]`: of rank r (rebuild), in model
-    order; `places`: for a sharded unit, the part that each of its ranks has.
+    """Which pipeline ranks hold which modules, equal on every rank. `module_names[r]`: of rank r (rebuild), in model
+    order; `places`: for a sharded module, the part that each of its ranks has.
     """
 
-    def __init__(self, units: list[list[str]], places: dict[str, dict[int, Shard]], rank: int):
-        self.units, self.rank, self._places = units, rank, places
+    def __init__(self, module_names: list[list[str]], places: dict[str, dict[int, Shard]], rank: int):
+        self.module_names, self.rank, self._places = module_names, rank, places
 
-    def part(self, unit: str, rank: int) -> Shard | None:
-        """The part of the unit that the rank holds; None for all of it."""
-        return self._places.get(unit, {}).get(rank)
+    def part(self, module_name: str, rank: int) -> Shard | None:
+        """The part of the module that the rank holds; None for all of it."""
+        return self._places.get(module_name, {}).get(rank)
 
-    def key(self, unit: str, rank: int) -> tuple[str, int | None]:
-        """The unit, and the index of the part that the rank holds, None for all of it."""
-        part = self.part(unit, rank)
-        return unit, None if part is None else part.index
+    def key(self, module_name: str, rank: int) -> tuple[str, int | None]:
+        """The module, and the index of the part that the rank holds, None for all of it."""
+        part = self.part(module_name, rank)
+        return module_name, None if part is None else part.index
 
     def ranks(self) -> dict[tuple[str, int | None], tuple[int, ...]]:
         """The ranks that hold each key, ascending."""
         held: dict[tuple[str, int | None], tuple[int, ...]] = {}
-        for rank, units in enumerate(self.units):
-            for key in (self.key(unit, rank) for unit in units):
+        for rank, module_names in enumerate(self.module_names):
+            for key in (self.key(module_name, rank) for module_name in module_names):
                 held[key] = (*held.get(key, ()), rank)
         return held
 
-    def counts_elsewhere(self, unit: str, name: str, module: torch.nn.Module) -> bool:
-        """Whether a norm counts the parameter on another rank of a sharded unit: each part counts, but a
+    def counts_elsewhere(self, module_name: str, name: str, module: torch.nn.Module) -> bool:
+        """Whether a norm counts the parameter on another rank of a sharded module: each part counts, but a
         tensor that is whole on all ranks counts on the first only."""
-        part = self.part(unit, self.rank)
+        part = self.part(module_name, self.rank)
         return part is not None and part.index > 0 and name not in split_of(module)
 
 
@@ -69,26 +69,29 @@ class Copies:
             tuple[object, list[torch.nn.Parameter]]
         ] = []  # in the same order on all ranks of the group
         self._elsewhere = {
-            unit for (unit, _), ranks in self._holders.items() if held.rank in ranks[1:]
+            module_name for (module_name, _), ranks in self._holders.items() if held.rank in ranks[1:]
         }  # another rank holds it first
 
     def settle(self) -> None:
         """To be called once the script has finished the model: it may have replaced parameters. All ranks must
         call it.
 
-        The gradients of a unit are summed over all ranks that hold it, tied or not, and it counts once in
+        The gradients of a module are summed over all ranks that hold it, tied or not, and it counts once in
         norms: its holders take turns, because DeepSpeed's norms need something to count on every rank. Where
-        directions have a sharded unit on different ranks, the same holds for each part; a part that serves
+        directions have a sharded module on different ranks, the same holds for each part; a part that serves
         both directions on its rank has one holder.
         """
         held, turn = self._held, Counter[tuple[int, ...]]()
         shared: dict[tuple[int, ...], list[torch.nn.Parameter]] = {}
-        for unit in held.units[held.rank]:
-            ranks, module = self._holders[held.key(unit, held.rank)], self._model.get_submodule(unit)
+        for module_name in held.module_names[held.rank]:
+            ranks, module = (
+                self._holders[held.key(module_name, held.rank)],
+                self._model.get_submodule(module_name),
+            )
             trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
             for name, parameter in trained:
                 other = ranks[turn[ranks] % len(ranks)] != held.rank
-                count_elsewhere(parameter, other or held.counts_elsewhere(unit, name, module))
+                count_elsewhere(parameter, other or held.counts_elsewhere(module_name, name, module))
             turn[ranks] += bool(trained)
             if len(ranks) > 1:
                 shared.setdefault(ranks, []).extend(p for _, p in trained)
@@ -105,7 +108,7 @@ class Copies:
 
     def others_name(self, parameter: str) -> bool:
         """Whether another rank saves the parameter of that name."""
-        return any(parameter.startswith(f"{unit}.") for unit in self._elsewhere)
+        return any(parameter.startswith(f"{module_name}.") for module_name in self._elsewhere)
 
     def add_gradients(self, engine: Engine) -> None:
         """Sums gradients over all copies, in one exchange per group and dtype."""

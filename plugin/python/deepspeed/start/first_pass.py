@@ -47,7 +47,7 @@ from . import second_start
 from ..save import checkpoint, optimizer_state
 from ..section import plans
 from ..section.search import PROFILE
-from ..equal.checked import Recorder
+from ..equal.recorder import Recorder
 from ..errors import OstinatoError, Unsupported
 from ..graph_model import is_graph, layers_read
 from ..data.items import again, making_once, own

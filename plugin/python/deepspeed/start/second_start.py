@@ -3,7 +3,7 @@
 
 begin(prepared, first, records) # in the first start, on all ranks: every process replaces itself (again)
 trains_as_first(prepared, model, stages, states)    # in the second: gives the model the first one's weights
-measured(prepared)              # in the second: what DeepSpeed's 1F1B computed in this engine's checked steps, or None
+records_of_1f1b(prepared)       # in the second: what DeepSpeed's 1F1B computed in this engine's checked steps, or None
 for_another(prepared)           # in the second: whether the plan is for another engine of the process
 before(prepared)                # in the second: seconds of steps of DeepSpeed's own engine in the first; []: not known
 fall_back(prepared, why)        # in the second: the plan is slower, and all ranks start once more without it
@@ -29,7 +29,7 @@ from ..engine.adapt import Moved
 from ..errors import OstinatoError, Unsupported
 from ..place import first_weights
 from ..place.placing import Prepared
-from ..section import LEFT, VARIABLE, verdict
+from ..section import SECTION_FILE, VARIABLE, verdict
 from ..section.plans import Stage
 from ..section.search import FILES, PLAN
 from ..upstream import Model
@@ -53,7 +53,7 @@ class NeedsNewStart(OstinatoError):
 def begin(
     prepared: Prepared, first: first_weights.First | None, records: str = "", seconds: Sequence[float] = ()
 ) -> NoReturn:
-    """All ranks must call it, with the same plan, `records` (prints.Records, as text) and `seconds` of steps, and
+    """All ranks must call it, with the same plan, `records` (Records, as text) and `seconds` of steps, and
     each with what it trains from."""
     asked, paths = prepared.checked()
     files: dict[str, again.File] = dict(prepared.files) or {
@@ -64,7 +64,7 @@ def begin(
     files |= {ENGINE: str(prepared.engine)} | ({RECORDS: records} if records else {})
     files |= {BEFORE: json.dumps(list(seconds))} if seconds else {}
     files |= {WEIGHTS: first.write} if first is not None else {}
-    files[LEFT] = asked.model_dump_json(exclude_unset=True)
+    files[SECTION_FILE] = asked.model_dump_json(exclude_unset=True)
     where = _kept(files, paths.output) if asked.searches and dist.get_rank() == 0 else ""
     no_gain = _no_gain(prepared)
     follows = judge(prepared, verdict.OWN, no_gain) if no_gain else ""
@@ -156,7 +156,7 @@ def move(prepared: Prepared, files: Mapping[str, str], moved: Moved) -> str:
     say(f"all ranks restart with the new plan, from the checkpoint of step {moved.step}")
     left = {
         ENGINE: str(prepared.engine),
-        LEFT: asked.model_dump_json(exclude_unset=True),
+        SECTION_FILE: asked.model_dump_json(exclude_unset=True),
         MOVED: moved.model_dump_json(),
     }
     again.begin_again(dict(files) | left, asked.timeout_s, further=True)
@@ -164,7 +164,7 @@ def move(prepared: Prepared, files: Mapping[str, str], moved: Moved) -> str:
 
 def moved(prepared: Prepared) -> Moved | None:
     """The move that this start follows, if any."""
-    text = _left(prepared, MOVED)
+    text = _of_first_start(prepared, MOVED)
     return None if text is None else Moved.model_validate_json(text)
 
 
@@ -173,36 +173,36 @@ def trains_as_first(
 ) -> first_weights.Restored:
     """Gives the model the trainable weights of the first start. All ranks must call it before the engine is
     made. `states`: of random numbers."""
-    folder = again.left_by_first()
+    folder = again.folder_of_first_start()
     if folder is None or for_another(prepared):
         return first_weights.Restored(states)
     return first_weights.restore(model, stages, first_weights.read(folder / WEIGHTS), states)
 
 
-def measured(prepared: Prepared) -> str | None:
-    return _left(prepared, RECORDS)
+def records_of_1f1b(prepared: Prepared) -> str | None:
+    return _of_first_start(prepared, RECORDS)
 
 
 def before(prepared: Prepared) -> list[float]:
-    return json.loads(_left(prepared, BEFORE) or "[]")
+    return json.loads(_of_first_start(prepared, BEFORE) or "[]")
 
 
-def _left(prepared: Prepared, name: str) -> str | None:
+def _of_first_start(prepared: Prepared, name: str) -> str | None:
     """What the first start has left for this engine."""
-    folder = again.left_by_first()
+    folder = again.folder_of_first_start()
     if folder is None or not (folder / name).is_file() or for_another(prepared):
         return None
     return (folder / name).read_text()
 
 
 def for_another(prepared: Prepared) -> bool:
-    folder = again.left_by_first()
+    folder = again.folder_of_first_start()
     return folder is not None and (folder / ENGINE).read_text() != str(prepared.engine)
 
 
 def goes_without() -> str:
     """Why this start runs without a plan; "" where it has one."""
-    folder = again.left_by_first()
+    folder = again.folder_of_first_start()
     return (folder / WITHOUT).read_text() if folder is not None and (folder / WITHOUT).is_file() else ""
 
 

@@ -25,7 +25,7 @@ from ..place import first_weights, model_identity
 from ..save import checkpoint, universal
 from ..section import plans, verdict
 from ..tell.announce import ends, expected, gain_of, line, places, say
-from ..tell.gained import Expected, Gained
+from ..tell.speedup import Expected, Speedup
 from ..section.config import Search as SearchOptions, Section, check_outputs, parse_section, resolve
 from ..engine.adapt import Adapt
 from ..engine.engine import PlanEngine, become
@@ -113,7 +113,7 @@ def _make(engine: Engine, original_init: Drawing, prepared: Prepared, args: tupl
     """Called after all checks that need no search."""
     model, config, asked = kwargs["model"], kwargs["config_class"], prepared.checked()[0]
     refuse_passes(type(engine))
-    first = again.left_by_first() is None and placed_of(model) is None
+    first = again.folder_of_first_start() is None and placed_of(model) is None
     if first and asked.uses_kept and not asked.check:
         if _stays_without(prepared, model):
             return _alone(engine, original_init, args, kwargs)
@@ -204,24 +204,16 @@ def _install(
         prepared.program,
     )
     assert program is not None
-    stages, rebuilt, stock = placed.stages, placed.rebuilt, model.partitions()
+    stages, rebuilt = placed.stages, placed.rebuilt
     plans.check_micro_batches(program, config.gradient_accumulation_steps)
     check_lanes(model, stages)
     if other_size := model_identity.size_note(program, config.train_micro_batch_size_per_gpu):
         say(other_size)
-    optimizes = bool(kwargs.get("optimizer") or config.optimizer_name)
-    groups = given_groups(kwargs.get("optimizer"), kwargs.get("model_parameters"))
-    idle = give_idle(model, groups) if optimizes and plans.trains(program) else None
-    names = stock_names(model, rebuilt.units, NAME) if rebuilt.units else names_where_idle(model, idle)
-    run = Run(program, stages, stock, names, asked, paths, placed.shards, rebuilt.parts, rebuilt.copies, idle)
-    run.placement, run.measured = prepared.placement, prepared.measured
-    run.programs[program.micro_batches] = program
+    run = _run_of(engine, placed, prepared, kwargs)
     moved = second_start.moved(prepared)
     before = second_start.before(prepared)
     unknown = bool(other_size) and not before  # what a step takes
-    run.gained = None if moved or unknown else _gained(prepared, model)
-    if rebuilt.apart:
-        run.tied_sums = TiedSums(engine, rebuilt.apart)
+    run.speedup = None if moved or unknown else _speedup(prepared, model)
     restored = second_start.trains_as_first(prepared, model, stages, original_init.states)
     original_init.states = restored.states
     if rebuilt.copies is not None:
@@ -230,20 +222,16 @@ def _install(
     become(PlanEngine, engine)
     engine.__dict__["_ostinato"] = run
     original_init(engine, *args, **kwargs)
-    if (engine.is_pipe_partitioned or engine.is_grad_partitioned) and (
-        said := whole_messages(config._param_dict)
-    ):
-        say(said)
-    engine.is_pipe_partitioned = engine.is_grad_partitioned = (
-        False  # else DeepSpeed's forward pass would cut its outputs
-    )
+    _keep_outputs_whole(engine, config)
     refuse_uneven(engine)
     others_name = rebuilt.copies.others_name if rebuilt.copies else lambda _: False
     universal.prepare(engine, rebuilt.parts, others_name)
-    run.expected = partial(_expected, engine, run, rebuilt)
-    run.said = run.expected()
-    elsewhere = plans.draws_elsewhere(program, stages, stock, model, any_order=asked.sizes is not None)
-    engine.ostinato_begin(elsewhere, second_start.measured(prepared))  # type: ignore[attr-defined]  # it has become a PlanEngine
+    run.expected_losses = partial(_expected, engine, run, rebuilt)
+    run.losses_said = run.expected_losses()
+    elsewhere = plans.draws_elsewhere(
+        program, stages, run.stock_parts, model, any_order=asked.sizes is not None
+    )
+    engine.ostinato_begin(elsewhere, second_start.records_of_1f1b(prepared))  # type: ignore[attr-defined]  # it has become a PlanEngine
     if asked.adapt is not None and plans.trains(program):
         move = partial(second_start.move, prepared)
         run.adapt = Adapt(
@@ -254,13 +242,51 @@ def _install(
             say(said)
     say(line(program, None if unknown else gain_of(program, before), run.plans_steps))
     if plans.trains(program):
-        say(run.said)
-    for said in (places(stages, stock), ends(stages, model._grid.pp_group)):
+        say(run.losses_said)
+    for said in (places(stages, run.stock_parts), ends(stages, model._grid.pp_group)):
         if said:
             say(said)
 
 
-def _gained(prepared: Prepared, model: Model) -> Gained | None:
+def _run_of(engine: Engine, placed: Placed, prepared: Prepared, kwargs: dict) -> Run:
+    """What the engine will know of its plan before it is made. All ranks must call it."""
+    (asked, paths), program = prepared.checked(), prepared.program
+    assert program is not None
+    model, config, rebuilt = kwargs["model"], kwargs["config_class"], placed.rebuilt
+    optimizes = bool(kwargs.get("optimizer") or config.optimizer_name)
+    groups = given_groups(kwargs.get("optimizer"), kwargs.get("model_parameters"))
+    idle = give_idle(model, groups) if optimizes and plans.trains(program) else None
+    stock_modules = rebuilt.stock_modules
+    return Run(
+        section=asked,
+        paths=paths,
+        placement=prepared.placement,
+        profile=prepared.profile,
+        program=program,
+        stages=placed.stages,
+        stock_parts=model.partitions(),
+        stock_names=stock_names(model, stock_modules, NAME)
+        if stock_modules
+        else names_where_idle(model, idle),
+        shards=placed.shards,
+        parameter_parts=rebuilt.parts,
+        copies=rebuilt.copies,
+        idle=idle,
+        tied_sums=TiedSums(engine, rebuilt.apart) if rebuilt.apart else None,
+        programs={program.micro_batches: program},
+    )
+
+
+def _keep_outputs_whole(engine: Engine, config: Config) -> None:
+    """DeepSpeed's forward pass would otherwise cut its outputs, to send each slice of them once."""
+    if (engine.is_pipe_partitioned or engine.is_grad_partitioned) and (
+        said := whole_messages(config._param_dict)
+    ):
+        say(said)
+    engine.is_pipe_partitioned = engine.is_grad_partitioned = False
+
+
+def _speedup(prepared: Prepared, model: Model) -> Speedup | None:
     """None where steps cannot be compared because shapes change."""
     (asked, _), program = prepared.checked(), prepared.program
     assert program is not None
@@ -269,7 +295,7 @@ def _gained(prepared: Prepared, model: Model) -> Gained | None:
     here = second_start.before(prepared)
     gain = gain_of(program, here)
     before = here or [gain.measured / 1e9] * bool(gain.measured)
-    return Gained(
+    return Speedup(
         before,
         Expected(gain.step / 1e9, "" if program.whole_step else " without the optimizer"),
         max(WARM_UP, asked.checks),
@@ -298,7 +324,7 @@ def _prepare(section: dict, file: str | None, model: Model, config: Config) -> P
     try:
         made.section = parse_section(section, file or "DeepSpeed configuration")
         check_run(model, config)
-        made.paths = resolve(made.section, file, again.left_by_first())
+        made.paths = resolve(made.section, file, again.folder_of_first_start())
         if made.section.sizes:
             check_slices(model)
             size_function(made.section.sizes)
@@ -321,7 +347,7 @@ def _take_placed(made: Prepared, placed: Placed) -> None:
     assert there is not None and made.section is not None
     if given is None and not (made.section.searches and made.section.placement):
         made.program, made.kept = there, placed.prepared.kept
-        made.placement, made.measured = placed.prepared.placement, placed.prepared.measured
+        made.placement, made.profile = placed.prepared.placement, placed.prepared.profile
     elif given is not None and given.placement_sha256 != there.placement_sha256:
         raise OstinatoError(
             f'PipelineModule placed its layers for placement "{there.placement_name}", but this configuration\'s section names a plan on '
@@ -364,4 +390,4 @@ def _clips_otherwise(engine: Engine, rebuilt) -> bool:
     """Whether the optimizer (ZeRO or half precision) clips by a norm that is summed rank by rank; see clipping
     for other optimizers."""
     own = engine.zero_optimization() or engine.fp16_enabled() or engine.bfloat16_enabled()
-    return bool(rebuilt.units and own and engine.gradient_clipping() > 0)
+    return bool(rebuilt.stock_modules and own and engine.gradient_clipping() > 0)

@@ -37,7 +37,7 @@ def draws(rank: int, what: str, step: int, drawn: dict, strays: dict) -> str:
     under 1F1B."""
     where = f"step {step}" if what == "step" else "an evaluation"
     return (
-        f"ostinato: rank {rank}: in {where}, {_in_words(drawn, strays)}: the losses are as with a different seed. "
+        f"ostinato: rank {rank}: in {where}, {_which_draw(drawn, strays)}: the losses are as with a different seed. "
         "PipelineModule(seed_layers=True) makes the random numbers of torch, NumPy and Python equal under every placement"
     )
 
@@ -179,7 +179,7 @@ def gain_of(program, before: Sequence[float] = ()) -> Gain:
     return Gain(program.beside, program.predicted, program.whole_step, measured)
 
 
-def _in_words(drawn: dict, strays: dict) -> str:
+def _which_draw(drawn: dict, strays: dict) -> str:
     """Which layers draw, or which drew more or fewer random numbers than was learned."""
     if drawn:
         kinds = sorted({kind for of_layer in drawn.values() for kind in of_layer})

@@ -8,7 +8,7 @@ All ranks measure the transfers between them, pair by pair, over the backend tha
 profile; with several, each kind's goes to a separate file.
 
 Layers that are sliced over ranks (tensor parallelism) run collectives, for which one rank is not enough. Under
-torchrun, whose agent keeps the ranks' store, the other ranks wait until rank 0 has seen the layers (Company). If
+torchrun, whose agent keeps the ranks' store, the other ranks wait until rank 0 has seen the layers (WaitingRanks). If
 they are sliced, every rank runs the script under DeepSpeed's own engine, which measures them there
 ("auto": "profile" in the section that it gets).
 """
@@ -80,20 +80,20 @@ def meet(rank: int, ranks: int, kind: str, device: Any, with_transfers: bool) ->
     )
 
 
-class Company:
+class WaitingRanks:
     """The other ranks of a launch, which wait for rank 0.
 
-    company = Company.of(role)      # None: there are none, or they do not wait
+    waiting = WaitingRanks.of(role)      # None: there are none, or they do not wait
     if role.profiles:
-        company.tell(ALONE)         # rank 0, once it knows
-    elif company.told() == TOGETHER: ...
+        waiting.tell(ALONE)         # rank 0, once it knows
+    elif waiting.told() == TOGETHER: ...
     """
 
     def __init__(self, store: dist.Store):
         self._store, self._told = store, False
 
     @classmethod
-    def of(cls, role: Role) -> Company | None:
+    def of(cls, role: Role) -> WaitingRanks | None:
         """Ranks wait if they have one kind of device, and a store that outlives rank 0's process."""
         rank, ranks = world()
         if ranks < 2 or len(role.kinds) > 1 or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":

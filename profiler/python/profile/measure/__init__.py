@@ -6,7 +6,7 @@ forward, backward and split backward of one layer under it, and `halves` compare
 halves; on an accelerator `device_times` has the device time the same runs. `operators` adds the operators of
 a layer. `footprint` measures what a layer holds in memory, and `kept` which outputs outlive their readers.
 `optimizer` times the step, and `by_size` layers at several sizes of micro-batches. While a layer is measured,
-`company` keeps as many processes busy as a training would.
+`neighbours` keeps as many processes busy as a training would.
 
 `rows` makes rows of a profile out of all this. `check` measures whole stages beside them; `rank_memory`
 records the memory of a rank, and `owners` says who holds it.

@@ -20,7 +20,7 @@ import torch
 
 from ostinato import _profiler
 from ostinato.profile.errors import ProfileError
-from ostinato.profile.measure.company import company
+from ostinato.profile.measure.neighbours import busy_neighbours
 from ostinato.profile.measure.passes import in_turns
 from ostinato.profile.measure.samples import Progress
 from ostinato.profile.model.build import build_chain
@@ -85,7 +85,7 @@ def measure_sizes(job: Job, settings: Settings, lengths: Sequence[int], progress
 def _measured(job: Job, settings: Settings, length: int, progress: Progress) -> Any:
     inputs, labels = cut_to(length, job.inputs, job.labels)
     chain = build_chain(replace(job, inputs=inputs, labels=labels), settings)
-    with company(chain.layers, job.beside):
+    with busy_neighbours(chain.layers, job.beside):
         samples = in_turns(
             chain.layers,
             job,

@@ -48,7 +48,7 @@ class Job:
     )  # Cpu or Cuda of machine/device.py: layers and inputs are moved there
     ranks: int = 1  # of the world that the script has made
     beside: int = (
-        0  # processes that compute the same layers while one is measured, on a CPU (measure/company.py)
+        0  # processes that compute the same layers while one is measured, on a CPU (measure/neighbours.py)
     )
     name: str = "model"
     kind: str = "cpu"  # of the device, as a placement's devices name it

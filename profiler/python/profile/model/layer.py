@@ -84,19 +84,14 @@ def named_in_errors(layer: Layer, phase: str) -> Iterator[None]:
         ) from error
 
 
-def check_values(layer: Layer, what: str, value: Any) -> None:
-    found = unusable(value)
-    if found is not None:
-        raise ProfileError(
-            f"layer {layer.name} {what} {found[0]}: {found[1]}, or merge the layers that pass it on into one"
-        )
-
-
 def run_once(layer: Layer) -> Any:
     """The outputs, detached; sets `flows` and `shapes`."""
     with named_in_errors(layer, "forward"), torch.enable_grad():
         outputs = call(layer, prepare(layer)[1])
-    check_values(layer, "gives", outputs)
+    if (found := unusable(outputs)) is not None:
+        raise ProfileError(
+            f"layer {layer.name} gives {found[0]}: {found[1]}, or merge the layers that pass it on into one"
+        )
     layer.shapes = [tuple(tensor.shape) for tensor in tensors(outputs)]
     layer.flows = [tensor.requires_grad and differentiable(tensor) for tensor in tensors(outputs)]
     return map_tensors(torch.Tensor.detach, outputs)

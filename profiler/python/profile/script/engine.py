@@ -29,7 +29,15 @@ from torch import nn
 from ostinato.errors import Status
 from ostinato.profile.errors import ProfileError
 from ostinato.profile.model.job import Job
-from ostinato.profile.script.left import Types, built, layers_as_left, local, states_of, twin, types_of
+from ostinato.profile.script.changed_layers import (
+    Types,
+    built,
+    layers_as_changed,
+    local,
+    states_of,
+    twin,
+    types_of,
+)
 from ostinato.profile.script.world import World
 from ostinato.restrictions import of_classes
 
@@ -270,7 +278,9 @@ class Takeover:
                     "the data iterator must yield (inputs, labels), as DeepSpeed's pipeline engine requires"
                 )
             )
-        layers, notes = layers_as_left(model, self.states.get(id(model), {}), self.types.get(id(model), {}))
+        layers, notes = layers_as_changed(
+            model, self.states.get(id(model), {}), self.types.get(id(model), {})
+        )
         for line in notes:
             self.note(line)
         job = Job(

@@ -19,7 +19,7 @@ from ostinato.profile import ProfileError
 from ostinato.profile.command import Work
 from ostinato.profile.options import parser
 from ostinato.profile.machine.launched import Role
-from ostinato.profile.measure.company import company, most_beside
+from ostinato.profile.measure.neighbours import busy_neighbours, most_beside
 from ostinato.profile.model.job import Job
 from ostinato.profile.run import profile_layers
 
@@ -85,10 +85,10 @@ def test_others_compute_while_it_lasts_and_not_after(count, threads):
     torch.ones(512, 512) @ torch.ones(512, 512)
     module = Counted()
     layers = layers_of(module)
-    with company(layers, 1):
+    with busy_neighbours(layers, 1):
         wait_until(lambda: module.runs.value > 3)
     runs = module.runs.value
-    with company(layers, 0):
+    with busy_neighbours(layers, 0):
         assert module.runs.value == runs
 
 
@@ -102,7 +102,7 @@ def test_one_that_ends_early_is_said(capfd, threads):
         pytest.raises(
             ProfileError, match=r"1 of 1 process that computed at the same time ended early: use --beside 0"
         ),
-        company(layers, 1),
+        busy_neighbours(layers, 1),
     ):
         copy = (set(children()) - set(before)).pop()
         wait_until(lambda: has_ended(copy))
@@ -134,7 +134,7 @@ def test_as_many_as_have_cores(monkeypatch, threads):
 def work(monkeypatch, *arguments, **environment):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    return Work(parser().parse_args(["train.py", *arguments]), [], Role(True, ["cpu"]))
+    return Work(parser().parse_args(["train.py", *arguments]), [], [], Role(True, ["cpu"]), None)
 
 
 def test_the_world_of_the_script_or_of_the_launcher_decides(monkeypatch, threads):
@@ -147,7 +147,7 @@ def test_the_world_of_the_script_or_of_the_launcher_decides(monkeypatch, threads
     assert work(monkeypatch, LOCAL_WORLD_SIZE="2").beside(job) == 1  # of several hosts
 
 
-def test_an_accelerator_has_no_company(monkeypatch):
+def test_an_accelerator_has_no_busy_neighbours(monkeypatch):
     job = Job(config={"train_batch_size": 1}, ranks=4, device=SimpleNamespace(place="cuda:0"))
     assert work(monkeypatch).beside(job) == 0
     with pytest.raises(ProfileError, match="--beside is for CPUs, but this rank computes on cuda:0"):
@@ -159,13 +159,13 @@ def test_none_is_left_when_the_profiler_is_killed(tmp_path):
     script.write_text(
         "import os, time, torch\n"
         "from torch import nn\n"
-        "from ostinato.profile.measure.company import company\n"
+        "from ostinato.profile.measure.neighbours import busy_neighbours\n"
         "from ostinato.profile.model.build import build_chain\n"
         "from ostinato.profile.model.job import Job\n"
         "from ostinato.profile.settings import read_settings\n"
         "torch.set_num_threads(1)\n"
         "layers = build_chain(Job(layers=[nn.Linear(4, 4)], inputs=torch.ones(2, 4)), read_settings({}, None)).layers\n"
-        "with company(layers, 1):\n"
+        "with busy_neighbours(layers, 1):\n"
         "    children = open(f'/proc/self/task/{os.getpid()}/children').read().split()\n"
         "    print(*children, flush=True)\n"
         "    time.sleep(600)\n"

@@ -2,8 +2,8 @@
 """Is the plan faster than what ran before? Times its first steps, and compares them with DeepSpeed's own from
 the first start; where these are not known, with what the plan expects.
 
-    run.gained = Gained(before, Expected(0.0270), warm_up=2, fall_back=again_without)    # before: seconds of steps
-    run.gained.step(seconds)                                           # after every step, on every rank
+    run.speedup = Speedup(before, Expected(0.0270), warm_up=2, fall_back=again_without)    # before: seconds of steps
+    run.speedup.step(seconds)                                           # after every step, on every rank
 
 Rank 0 says so in one line where the plan is not slower. A plan that is slower by more than both spreads falls
 back, where that is possible.
@@ -31,7 +31,7 @@ class Expected:
     how: str = ""
 
 
-class Gained:
+class Speedup:
     """Whether one engine's plan is faster than what ran before. `before`: seconds of whole steps, the same on all
     ranks; a single entry comes from an earlier run; [] where none were measured. `warm_up`: steps that do not
     count. `fall_back` is told why, and returns only where it cannot fall back, with the reason; None: a slower

@@ -2,10 +2,10 @@
 """Checks that ranks that read data under a plan get what 1F1B reads: inputs from the first rank's iterator,
 labels from the last rank's.
 
-    readers = Readers(engine, stages)
-    readers.begin(data_iter)           # the first step; train_batch() was given this iterator
-    readers.note(item)                 # what this rank reads from it
-    said = readers.end()               # all ranks: which data differ, in words
+    same = SameData(engine, stages)
+    same.begin(data_iter)              # the first step; train_batch() was given this iterator
+    same.note(item)                    # what this rank reads from it
+    said = same.end()                  # all ranks: which data differ, in words
 
 A script may make up what a rank does not need (labels on the first rank, inputs on the last), and 1F1B never
 looks at it.
@@ -26,7 +26,7 @@ from ..upstream import Engine
 KINDS = ("inputs", "labels")
 
 
-class Readers:
+class SameData:
     """Of one engine. Compares the first items: those that ranks read, and for a rank that reads only under
     1F1B, an item that it takes just for the comparison."""
 
@@ -48,14 +48,19 @@ class Readers:
         engine = self._engine
         self._wanted = self._others and (self._reads or engine.stage_id in self._theirs.values())
         given = next(
-            (it for it in (data_iter, engine.data_iterator, engine._ostinato.offered) if it is not None), None
+            (
+                it
+                for it in (data_iter, engine.data_iterator, engine._ostinato.unread_iterator)
+                if it is not None
+            ),
+            None,
         )
         if self._wanted and given is not None and not self._reads:
             self.looking = True  # a loader may ask the engine which rank it is for
             with random_state_kept():
                 self._look(given)
             self.looking = False
-        engine._ostinato.offered = None
+        engine._ostinato.unread_iterator = None
 
     def _look(self, given: Iterator[Any]) -> None:
         try:
@@ -75,7 +80,7 @@ class Readers:
             return []
         everyone = everyones(self._digests, self._engine.grid.pp_proc_group)
         return [
-            self._words(kind, rank)
+            self._sentence(kind, rank)
             for kind in KINDS
             for rank in sorted(self._ours[kind])
             if self._differ(everyone, kind, rank)
@@ -85,7 +90,7 @@ class Readers:
         ours, theirs, index = everyone[rank], everyone[self._theirs[kind]], KINDS.index(kind)
         return bool(ours and theirs) and ours[index] != theirs[index]
 
-    def _words(self, kind: str, rank: int) -> str:
+    def _sentence(self, kind: str, rank: int) -> str:
         ranks = self._engine.grid.pp_group
         theirs, asked = ranks[self._theirs[kind]], "first" if kind == "inputs" else "last"
         return (

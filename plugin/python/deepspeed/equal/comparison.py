@@ -1,11 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prints of a training's tensors, step by step, and whether two trainings of one model are equal.
+"""Whether two trainings of one model are equal, by their records.
 
     told = compare(Records.from_text(text), records)
     print(told.sentence())      # "steps 1 and 2: losses, gradients and weights of 26 layers equal DeepSpeed's 1F1B bit for bit"
-
-A print is a digest of a tensor's bytes, its norm, and a sketch. Where the digests of two tensors differ, the
-sketches estimate their distance (within a quarter, as a rule).
 
 *Up to rounding* is a distance of at most sqrt(eps) / 4 of the first's norm: 9e-5 in fp32, 8e-3 in fp16 and
 TF32, 2e-2 in bf16. eps is of the coarsest dtype that the model computes in: a sum in fp32 of bf16 results has
@@ -25,125 +22,16 @@ A layer that computes something different in its forward changes the gradients o
 is named, which need not be the cause.
 """
 
-import hashlib
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from itertools import pairwise
-from typing import NamedTuple
 
-import torch
 from ostinato.errors import counted
 
-SUMS = 37  # of a sketch; a prime, so that a column of a matrix is spread over all of them
-BLOCK = 1771 * SUMS  # elements that are summed at once
-PIECE = 64  # blocks that are copied from a device at once
-BEFORE = "weights before"  # in the first step alone
-KINDS = {
-    BEFORE: "weight before step 1",
-    "loss": "loss",
-    "gradients": "gradient",
-    "norm": "gradient norm",
-    "weights": "weight",
-    "buffers": "buffer",
-}
+from .records import BEFORE, KINDS, Difference, Fingerprint, Records, bound, same
+
 STOCK = "DeepSpeed's 1F1B"
-
-
-class Print(NamedTuple):
-    """The fingerprint of one tensor. Equal bytes have equal prints."""
-
-    kind: str  # dtype and shape
-    digest: str
-    norm: float
-    sketch: list[float]  # linear: the sketch of a difference is the difference of the sketches
-    faint: float = 0.0  # share of faint elements; of gradients only
-
-
-Step = dict[
-    str, dict[str, Print | None]
-]  # by KINDS and the tensor's name ("" where there is one per model); None: no gradient
-
-
-class Difference(NamedTuple):
-    """Of one tensor in one step."""
-
-    step: int
-    kind: str  # of KINDS
-    name: str
-    layer: int
-    by: float  # relative to the first's norm
-    rounding: bool
-    words: str = ""  # in place of `by`, where the two cannot be subtracted
-
-    def __str__(self) -> str:
-        where = f" of layer {self.layer} ({self.name})" if self.name else ""
-        return f"{KINDS[self.kind]}{where}{self.words or f' by {self.by:.2g}'}"
-
-
-class Records(NamedTuple):
-    """What one rank, or all ranks, saw."""
-
-    steps: list[Step]
-    layers: dict[str, int]  # by the tensor's name; the loss function comes after the last layer
-    left_out: list[str]  # names of tensors of which a rank holds a part
-    unseen: str  # the optimizer that does not show its gradients
-    eps: float  # of the coarsest dtype
-    itself: Sequence[Difference] = ()  # between two runs of the same step
-    drew: str = ""  # the optimizer that draws random numbers
-
-    def to_text(self) -> str:
-        return json.dumps(self)
-
-    @staticmethod
-    def from_text(text: str) -> "Records":
-        steps, layers, left_out, unseen, eps, itself, drew = json.loads(text)
-        made = [{k: {n: p and Print(*p) for n, p in of.items()} for k, of in step.items()} for step in steps]
-        return Records(
-            made, layers, left_out, unseen, eps, [Difference(*difference) for difference in itself], drew
-        )
-
-
-@cache
-def _signs(seed: int) -> torch.Tensor:
-    """-1 and 1 for the elements of a block; the script's generators stay as they are."""
-    drawn = torch.randint(2, (BLOCK // SUMS, SUMS), generator=torch.Generator().manual_seed(seed))
-    return drawn.to(torch.float64) * 2 - 1
-
-
-def print_of(tensor: torch.Tensor, piece: int = PIECE, eps: float = 0.0) -> Print:
-    """`piece`: blocks that are copied to the CPU at a time. `eps`: if set, counts faint elements, for a
-    gradient. O(elements)."""
-    tensor = tensor.detach().to_dense() if tensor.is_sparse else tensor.detach()
-    kind = f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
-    flat = (
-        (torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor)
-        .reshape(-1)
-        .contiguous()
-    )
-    digest = hashlib.sha1(
-        kind.encode(), usedforsecurity=False
-    )  # the fastest there is; no one forges gradients
-    sums, square, faint = torch.zeros(SUMS, dtype=torch.float64), 0.0, 0
-    for begin in range(0, len(flat), piece * BLOCK):
-        held = flat[begin : begin + piece * BLOCK].cpu()
-        digest.update(held.view(torch.uint8).numpy().data)
-        for block, values in enumerate(held.split(BLOCK), begin // BLOCK):
-            values = values.to(torch.float64)
-            square += float(values.dot(values))
-            if eps:  # relative to the block, which stands for the tensor
-                sizes = values.abs()
-                faint += int(((sizes > 0) & (sizes <= bound(eps) * values.square().mean().sqrt())).sum())
-            rows = torch.nn.functional.pad(values, (0, -len(values) % SUMS)).view(-1, SUMS)
-            sums += (rows * _signs(0)[: len(rows)]).sum(0) * _signs(1)[block % len(_signs(1))]
-    return Print(kind, digest.hexdigest(), math.sqrt(square), sums.tolist(), faint / max(1, len(flat)))
-
-
-def same(first: Print | None, second: Print | None) -> bool:
-    """Bit for bit."""
-    return (first and first.digest) == (second and second.digest)
 
 
 @dataclass(frozen=True)
@@ -250,10 +138,6 @@ def _of_later_module(name: str) -> bool:
     return name.startswith("tied_modules.") and "@" in name
 
 
-def bound(eps: float) -> float:
-    return math.sqrt(eps) / 4
-
-
 class _Judge:
     """Judges differences, in the order in which they arise."""
 
@@ -275,8 +159,8 @@ class _Judge:
         step: int,
         kind: str,
         name: str,
-        pair: tuple[Print | None, Print | None],
-        gradients: dict[str, Print | None],
+        pair: tuple[Fingerprint | None, Fingerprint | None],
+        gradients: dict[str, Fingerprint | None],
     ) -> Difference:
         a, b = pair
         layer = self._layers.get(name, -1)
@@ -329,5 +213,5 @@ class _Judge:
         moves = (math.dist(a.sketch, b.sketch) for a, b in pairwise(seen) if a and b)
         return 2 * math.sqrt(faint) * sum(moves)
 
-    def _bound(self, of: Print) -> float:
+    def _bound(self, of: Fingerprint) -> float:
         return bound(self._eps) if "float" in of.kind or "complex" in of.kind else 0.0

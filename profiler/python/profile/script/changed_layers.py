@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The layers as the script has left them: what it changed after PipelineModule() had built them is measured,
-not the LayerSpec.
+"""The layers as they are when the script trains: what it changed after PipelineModule() had built them is
+measured, not the LayerSpec.
 
 Rank 0 has only its own layers. A LayerSpec of another rank is taken to be changed as the equal ones of rank 0
-are, where those are all changed alike; else it is taken as it is written. `layers_as_left()` says so in
+are, where those are all changed alike; else it is taken as it is written. `layers_as_changed()` says so in
 words.
 """
 
@@ -59,7 +59,7 @@ def twin(module: nn.Module, types: Types) -> nn.Module:
 def changed(spec: Any, module: nn.Module, build: Callable[[], nn.Module]) -> Any:
     """The LayerSpec with a different layer than it says."""
     made = copy.copy(spec)
-    made.left = module  # layer_key() compares this
+    made.changed_to = module  # layer_key() compares this
     made.build = lambda log=False: build()
     return made
 
@@ -75,7 +75,7 @@ def is_spec(layer: Any) -> bool:
     return hasattr(layer, "typename") and hasattr(layer, "build") and not hasattr(layer, "reads")
 
 
-def layers_as_left(model: Any, states: dict[int, Any], types: Types) -> tuple[list[Any], list[str]]:
+def layers_as_changed(model: Any, states: dict[int, Any], types: Types) -> tuple[list[Any], list[str]]:
     """The model's layers, and what is taken for granted about them. `states`: states_of() when the model was
     made."""
     layers, notes = list(model._layer_specs), []
@@ -117,7 +117,9 @@ def _carry_over(model: Any, layers: list[Any], touched: dict[int, Any], now: dic
             continue
         if all(other in touched for other in same) and len({now[other] for other in same}) == 1:
             source = layers[same[0]]
-            layers[index] = changed(specs[index], source.left, functools.partial(copy.deepcopy, source.left))
+            layers[index] = changed(
+                specs[index], source.changed_to, functools.partial(copy.deepcopy, source.changed_to)
+            )
             carried.append(index)
         else:
             open_.append(index)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Other processes that compute while a layer is measured, as the other ranks of a training do.
 
-    with company(chain.layers, beside=1):
+    with busy_neighbours(chain.layers, beside=1):
         samples = in_turns(chain.layers, job)
 
 Cores share caches, the way to memory and the power that sets their clock, so a layer takes longer while its
@@ -34,11 +34,11 @@ def most_beside(ranks: int) -> int:
 
 
 @contextmanager
-def company(layers: Sequence[Layer], beside: int) -> Iterator[None]:
+def busy_neighbours(layers: Sequence[Layer], beside: int) -> Iterator[None]:
     """While it lasts, copies of this process run forward and backward of `layers` over and over, as busy as
     `beside` other ranks. Each has some of the layers, as a stage, so that together they hold the gradients of
-    one model. Raises ProfileError at the end where one of them ended early, for then the layers were measured
-    in less company than the profile says.
+    one model. Raises ProfileError at the end where one of them ended early, for then fewer processes
+    computed at the same time than the profile says.
 
     The layers and their inputs are on the CPU.
     """

@@ -2,8 +2,8 @@
 """A plan's first steps are compared with DeepSpeed's own of the first start."""
 
 import pytest
-from ostinato.deepspeed.tell import gained
-from ostinato.deepspeed.tell.gained import Expected, Gained
+from ostinato.deepspeed.tell import speedup
+from ostinato.deepspeed.tell.speedup import Expected, Speedup
 
 HALF = Expected(0.5)
 BEFORE = [1.00, 1.01, 1.02, 1.03, 1.04]
@@ -13,8 +13,8 @@ BEFORE = [1.00, 1.01, 1.02, 1.03, 1.04]
 def said(monkeypatch):
     """What rank 0 of two says; the other one takes as long, and a little less in every step."""
     lines: list[str] = []
-    monkeypatch.setattr(gained, "say", lines.append)
-    monkeypatch.setattr(gained, "everyones", lambda mine: [mine, [one - 0.001 for one in mine]])
+    monkeypatch.setattr(speedup, "say", lines.append)
+    monkeypatch.setattr(speedup, "everyones", lambda mine: [mine, [one - 0.001 for one in mine]])
     return lines
 
 
@@ -23,7 +23,7 @@ def run(
 ) -> list[str]:
     """Why it was to fall back, if it was."""
     asked: list[str] = []
-    one = Gained(
+    one = Speedup(
         before,
         expected,
         warm_up,
@@ -136,4 +136,4 @@ def test_steps_that_are_shorter_than_any_plan_explains_say_nothing_of_the_gain(s
 
 
 def test_with_nothing_to_compare_with_nothing_is_timed():
-    assert Gained([], Expected(0.0), 2).over
+    assert Speedup([], Expected(0.0), 2).over

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Records what an engine computes in its first steps, to compare it with what another schedule computes
-(prints).
+(comparison).
 
     recorder = Recorder(engine, steps=2)             # right after the engine is made, on every rank; it may be DeepSpeed's or a plan's
     for _ in range(2):
@@ -26,14 +26,16 @@ from ostinato.groups import everyones
 
 from ..randomness import random_state
 from ..randomness.random_state import random_state_kept
+from ..save.tensor_names import layer_of, tied_key
 from ..stages.buffers import Buffers
 from ..stages.idle import NAME as IDLE
-from .prints import BEFORE, KINDS, Difference, Print, Records, Step, compare, print_of, same
+from .comparison import compare
+from .records import BEFORE, KINDS, Difference, Fingerprint, Records, Step, fingerprint_of, same
 from ..upstream import Engine
 
 
 class Recorder:
-    """Keeps prints of the engine's first `steps` training steps, then leaves the engine as it was."""
+    """Keeps fingerprints of the engine's first `steps` training steps, then leaves the engine as it was."""
 
     def __init__(self, engine: Engine, steps: int):
         self._engine, self._expected = engine, steps
@@ -88,20 +90,19 @@ class Recorder:
         self._itself = compare(once, again).differences
 
     def _of_passes(self) -> Step:
-        """Prints of what forwards and backwards have left on this rank."""
+        """Fingerprints of what forwards and backwards have left on this rank."""
         engine = self._engine
         step: Step = {kind: {} for kind in KINDS}
-        step["loss"] = {} if engine.total_loss is None else {"": _print_of_number(engine.total_loss)}
+        step["loss"] = {} if engine.total_loss is None else {"": _fingerprint_of_number(engine.total_loss)}
         gradients = {
             name: self._unreduced(parameter)
             for name, parameter in self._held(engine.module.named_parameters())
         }
         step["gradients"] = {
-            name: None if gradient is None else print_of(gradient) for name, gradient in gradients.items()
+            name: None if gradient is None else fingerprint_of(gradient)
+            for name, gradient in gradients.items()
         }
-        step["buffers"] = {
-            name: print_of(tensor) for name, tensor in self._held(engine.module.named_buffers())
-        }
+        step["buffers"] = self._fingerprints(engine.module.named_buffers())
         return step
 
     def _unreduced(self, parameter: Any) -> torch.Tensor | None:
@@ -121,7 +122,7 @@ class Recorder:
     def _train(self, train: Callable, *args: Any, **given: Any) -> Any:
         loss = train(*args, **given)
         if self._expected:
-            self._now["loss"] = {"": _print_of_numbers(loss)}
+            self._now["loss"] = {"": _fingerprint_of_numbers(loss)}
             self._steps.append(self._now)
             if len(self._steps) == self._expected:
                 self._leave()
@@ -133,7 +134,7 @@ class Recorder:
         if not self._expected:
             return step(engine, **given)
         gradients = self._gradients()
-        before = {} if self._steps else {BEFORE: self._weights()}
+        before = {} if self._steps else {BEFORE: self._fingerprints(engine.module.named_parameters())}
         drawn = random_state.states()
         step(engine, **given)
         if not all(map(random_state.same, drawn, random_state.states())):
@@ -141,18 +142,20 @@ class Recorder:
         norm = engine._global_grad_norm  # not get_global_grad_norm(), which prints a note under a plan
         self._now = before | {
             "gradients": gradients,
-            "norm": {} if norm is None else {"": _print_of_number(norm)},
-            "weights": self._weights(),
-            "buffers": {name: print_of(tensor) for name, tensor in self._held(engine.module.named_buffers())},
+            "norm": {} if norm is None else {"": _fingerprint_of_number(norm)},
+            "weights": self._fingerprints(engine.module.named_parameters()),
+            "buffers": self._fingerprints(engine.module.named_buffers()),
         }
 
-    def _weights(self) -> dict[str, Print | None]:
-        return {name: print_of(tensor) for name, tensor in self._held(self._engine.module.named_parameters())}
+    def _fingerprints(self, named: Iterable[tuple[str, torch.Tensor]]) -> dict[str, Fingerprint | None]:
+        return {name: fingerprint_of(tensor) for name, tensor in self._held(named)}
 
     def _held(self, named: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, Any]]:
         """The tensors that this rank holds whole."""
         run = getattr(self._engine, "_ostinato", None)
-        parts, shards = ({id(part.parameter) for part in run.parts}, run.shards) if run else (set(), {})
+        parts, shards = (
+            ({id(part.parameter) for part in run.parameter_parts}, run.shards) if run else (set(), {})
+        )
         for name, tensor in named:
             layer = _layer_of(name, self._engine.module._layer_specs)
             of_shard = layer in shards and not isinstance(tensor, torch.nn.Parameter)
@@ -162,7 +165,7 @@ class Recorder:
                 self._layers[name] = layer
                 yield name, tensor
 
-    def _gradients(self) -> dict[str, Print | None]:
+    def _gradients(self) -> dict[str, Fingerprint | None]:
         """All ranks that hold the same parameters must call it: under ZeRO they gather their shares."""
         learning = {
             name: p for name, p in self._held(self._engine.module.named_parameters()) if p.requires_grad
@@ -172,7 +175,9 @@ class Recorder:
             return {}
         found = ((name, self._gradient(parameter)) for name, parameter in learning.items())
         eps = self._eps()
-        return {name: None if gradient is None else print_of(gradient, eps=eps) for name, gradient in found}
+        return {
+            name: None if gradient is None else fingerprint_of(gradient, eps=eps) for name, gradient in found
+        }
 
     def _gradient(self, parameter: Any) -> torch.Tensor | None:
         if self._engine.using_bf16_optimizer:
@@ -200,16 +205,16 @@ class Recorder:
             yield torch.float16  # as many digits as TF32
 
 
-def _print_of_number(number: Any) -> Print:
+def _fingerprint_of_number(number: Any) -> Fingerprint:
     """In fp64, because the dtype differs on ranks that DeepSpeed has sent the number to."""
-    return print_of(torch.tensor(float(number), dtype=torch.float64))
+    return fingerprint_of(torch.tensor(float(number), dtype=torch.float64))
 
 
-def _print_of_numbers(returned: Any) -> Print:
+def _fingerprint_of_numbers(returned: Any) -> Fingerprint:
     """Of what train_batch() returns, which may be several losses in a subclass."""
     numbers: list[torch.Tensor] = []
     map_tensors(numbers.append, returned)
-    return print_of(
+    return fingerprint_of(
         torch.cat(
             [number.detach().double().flatten().cpu() for number in numbers]
             or [torch.tensor([float(returned or 0)]).double()]
@@ -227,17 +232,17 @@ def _has_share(parameter: Any) -> bool:
 
 def _layer_of(name: str, specs: list[Any]) -> int:
     """By the tensor's name in a PipelineModule."""
-    first, second = [*name.split("."), ""][:2]
-    if first == "tied_modules":
-        return next(index for index, spec in enumerate(specs) if getattr(spec, "key", None) == second)
-    return int(first) if first.isdigit() else len(specs)
+    if (key := tied_key(name)) is not None:
+        return next(index for index, spec in enumerate(specs) if getattr(spec, "key", None) == key)
+    return len(specs) if (layer := layer_of(name)) is None else layer
 
 
 def _first_use(name: str, model: Any) -> int:
     """The first layer of this rank that uses the tied tensor; of one that is not tied, 0."""
-    first, key = [*name.split("."), ""][:2]
+    if (key := tied_key(name)) is None:
+        return 0
     tied = [index for index, spec in enumerate(model._layer_specs) if getattr(spec, "key", None) == key]
-    return next((i for i in tied if first == "tied_modules" and model.stage_owner(i) == model.stage_id), 0)
+    return next((index for index in tied if model.stage_owner(index) == model.stage_id), 0)
 
 
 def _merged(everyone: list[tuple[str, dict[str, int], Records]]) -> Records:
@@ -250,16 +255,16 @@ def _merged(everyone: list[tuple[str, dict[str, int], Records]]) -> Records:
     steps: list[Step] = [
         {kind: {} for kind in KINDS} for _ in range(min(len(mine.steps) for mine in records))
     ]
-    prints = [
-        (used.get(name, 0), step[kind], name, replica, printed, mine)
+    fingerprints = [
+        (used.get(name, 0), step[kind], name, replica, fingerprint, mine)
         for replica, used, mine in everyone
         for step, own in zip(steps, mine.steps, strict=False)
         for kind in own
-        for name, printed in own[kind].items()
+        for name, fingerprint in own[kind].items()
     ]
-    for _, merged, name, replica, printed, mine in sorted(prints, key=itemgetter(0)):
+    for _, merged, name, replica, fingerprint, mine in sorted(fingerprints, key=itemgetter(0)):
         key = name
-        while not same(merged.setdefault(key, printed), printed):
+        while not same(merged.setdefault(key, fingerprint), fingerprint):
             key = f"{name}@{replica}" if key == name else f"{key}'"
         layers |= {key: mine.layers[name]} if name else {}
     return Records(

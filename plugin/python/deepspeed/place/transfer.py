@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a rank holds of a layer that moves, whether another rank can take it over, and how it is sent."""
+"""Sends the tensors of a layer that moves to its new rank, and checks before that they fit there."""
 
 from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 from ostinato.nn import Shard
-from ostinato.nn.layers import split_of
+from ostinato.nn.layers import split_of, tensors_of
 
 from ..errors import OstinatoError
 
 
 @dataclass(frozen=True)
-class Facts:
+class Metadata:
     """What the new owner of a tensor must know of it."""
 
     name: str
@@ -22,15 +22,15 @@ class Facts:
 
 
 def check_transfer(
-    unit: str, sent: list[Facts], expected: list[Facts], rank: int, shard: Shard | None
+    name: str, sent: list[Metadata], expected: list[Metadata], rank: int, shard: Shard | None
 ) -> None:
     """Every rank checks every transfer, so that all raise the same error. `shard`: the part that the target takes;
     None: all."""
-    cut = {fact.name: fact.cut for fact in expected}
-    parts = {f.name: (_part_of(f.shape, cut.get(f.name), shard), f.dtype) for f in sent}
-    if parts != {f.name: (f.shape, f.dtype) for f in expected}:
+    cut = {one.name: one.cut for one in expected}
+    parts = {one.name: (_part_of(one.shape, cut.get(one.name), shard), one.dtype) for one in sent}
+    if parts != {one.name: (one.shape, one.dtype) for one in expected}:
         raise OstinatoError(
-            f'layer "{unit}" is not what its LayerSpec builds (rank {rank} holds different tensors): change layers in their '
+            f'layer "{name}" is not what its LayerSpec builds (rank {rank} holds different tensors): change layers in their '
             "constructor, or after PipelineModule() has made them"
         )
 
@@ -42,31 +42,30 @@ def _part_of(shape: tuple[int, ...], cut: int | None, shard: Shard | None) -> tu
     return (*shape[:cut], end - begin, *shape[cut + 1 :])
 
 
-def tensors_of(module) -> list[tuple[str, torch.Tensor]]:
-    """Parameters and buffers by name; shared ones appear once."""
-    return [*module.named_parameters(), *module.named_buffers()]
-
-
-def facts_of(module: torch.nn.Module) -> list[Facts]:
+def metadata_of(module: torch.nn.Module) -> list[Metadata]:
     split = split_of(module)
-    return [Facts(name, tuple(t.shape), t.dtype, split.get(name)) for name, t in tensors_of(module)]
+    return [
+        Metadata(name, tuple(t.shape), t.dtype, split.get(name)) for name, t in tensors_of(module).items()
+    ]
 
 
-def send_tensors(module: torch.nn.Module, wanted: list[Facts], part: Shard | None, rank: int, group) -> None:
+def send_tensors(
+    module: torch.nn.Module, wanted: list[Metadata], part: Shard | None, rank: int, group
+) -> None:
     """Sends tensors to a rank that builds the same module, or a part of it."""
-    have = dict(tensors_of(module))
-    for fact in wanted:
-        tensor = have[fact.name]
-        if fact.cut is not None:
+    have = tensors_of(module)
+    for one in wanted:
+        tensor = have[one.name]
+        if one.cut is not None:
             assert part is not None
-            tensor = part.cut(tensor.detach(), fact.cut)
+            tensor = part.cut(tensor.detach(), one.cut)
         if tensor.numel():
             dist.send(as_bytes(tensor), rank, group=group)
 
 
 def receive_tensors(module: torch.nn.Module, rank: int, group) -> None:
     """Receives what send_tensors() sends. A tensor keeps its memory format (channels_last, for example)."""
-    for _, tensor in tensors_of(module):
+    for tensor in tensors_of(module).values():
         if tensor.numel():
             held, numbers = tensor.data, tensor.data.contiguous()
             dist.recv(as_bytes(numbers), rank, group=group)
