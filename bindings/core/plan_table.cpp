@@ -63,6 +63,12 @@ std::string ratio(Nanoseconds value, Nanoseconds best) {
   return best > 0 ? fmt::format("{:.3f}", static_cast<double>(value) / static_cast<double>(best)) : "";
 }
 
+/// Of the device that needs most, the optimizer's step included.
+Bytes most_memory_of(const Candidate& candidate, const Profile& profile) {
+  const auto step = facts_of(profile, candidate.options, candidate.cuts->stages).step_memory;
+  return most_memory(peaks_with_step(candidate.plan->peak_memory, *candidate.placement, step));
+}
+
 /// `notes`: also what its figures rest on, or why it has none.
 Row candidate_row(const Candidate& candidate, const Profile& profile, bool wins, Nanoseconds best,
                   bool notes) {
@@ -78,8 +84,7 @@ Row candidate_row(const Candidate& candidate, const Profile& profile, bool wins,
   const Plan& plan = *candidate.plan;
   row.value = format_time(candidate.value());
   row.ratio = ratio(candidate.value(), best);
-  const auto step = facts_of(profile, candidate.options, candidate.cuts->stages).step_memory;
-  row.memory = format_memory(most_memory(peaks_with_step(plan.peak_memory, *candidate.placement, step)));
+  row.memory = format_memory(most_memory_of(candidate, profile));
   if (!notes) return row;
   if (candidate.shared > 0) {
     row.note = fmt::format("{} with one core per device", format_time(plan.makespan));
@@ -353,13 +358,25 @@ std::string limit_text(const JointChoice& choice, const Baselines& base, const P
       ratio(usual, least), in_words(beside.front()), ratio(usual, divided), how);
 }
 
+std::string memory_text(const JointChoice& choice, const Baselines& base, const Profile& profile) {
+  const std::vector<UsualOrder> beside = all_of(base);
+  const Bytes ours = most_memory_of(choice.candidates[choice.winner], profile);
+  const Bytes theirs = beside.empty() ? 0 : beside.front().peak_memory;
+  if (theirs <= 0 || ours - theirs <= theirs / 10) return "";
+  return fmt::format("This plan needs up to {} on a device, {:.2f} times as much as {} ({}).",
+                     format_memory(ours), static_cast<double>(ours) / static_cast<double>(theirs),
+                     in_words(beside.front()), format_memory(theirs));
+}
+
 namespace {
+
+std::string as_line(const std::string& text) { return text.empty() ? "" : text + "\n"; }
 
 /// What is gained, and why the winner was taken.
 std::string reason(const JointChoice& choice, const Baselines& base, const Profile& profile) {
   const Candidate& best = choice.candidates[choice.winner];
-  const std::string limit = limit_text(choice, base, profile);
-  return gain_text(base, best) + limit + (limit.empty() ? "" : "\n") +
+  return gain_text(base, best) + as_line(memory_text(choice, base, profile)) +
+         as_line(limit_text(choice, base, profile)) +
          (choice.shortest ? although_known(choice, profile) : as_shortest(choice)) + ".\n" +
          sharing_text(best) + cut_text(choice) + idle_text(choice);
 }
@@ -466,6 +483,7 @@ Json choice_json(const JointChoice& choice, const Baselines& base, const Profile
           {"devices_used", choice.candidates[choice.winner].devices()},
           {"candidates", list},
           {"not_tried", not_tried(choice)},
+          {"memory", memory_text(choice, base, profile)},
           {"limit", limit_text(choice, base, profile)},
           {"shortest", choice.candidates[shortest].name},
           {"candidates_cut", cut_candidates(choice)},

@@ -32,7 +32,10 @@ std::string choice_text(const JointChoice& choice, const Baselines& base, const 
 /// The layer that no plan gets past, and what would end that; "" where all layers can be shared out.
 std::string limit_text(const JointChoice& choice, const Baselines& base, const Profile& profile);
 
-/// Its members "candidates", "limit" and "baselines".
+/// What the plan needs where that is over a tenth more memory than what it is compared with; "" elsewhere.
+std::string memory_text(const JointChoice& choice, const Baselines& base, const Profile& profile);
+
+/// Its members "candidates", "memory", "limit" and "baselines".
 Json choice_json(const JointChoice& choice, const Baselines& base, const Profile& profile);
 
 }  // namespace ostinato::core

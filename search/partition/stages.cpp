@@ -117,10 +117,14 @@ class Builder {
     return cost;
   }
 
+  /// By device, as a file lists them: steps of a plan are in the order of its devices.
   void add_lanes() {
     lane_of_.assign(parts_.size(), -1);
-    for (int s = 0; s < count(); ++s) {
-      if (parts_[s].beside.empty()) continue;
+    std::vector<int> order;
+    for (int s = 0; s < count(); ++s)
+      if (!parts_[s].beside.empty()) order.push_back(s);
+    std::ranges::stable_sort(order, {}, [&](int s) { return parts_[s].stage.devices.front(); });
+    for (const int s : order) {
       const std::string& lane = model_.profile.layers[parts_[s].beside.front()].lane;
       const int device = parts_[s].stage.devices.front();
       const int found = find_lane(placement_, device, lane);

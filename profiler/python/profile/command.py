@@ -257,13 +257,13 @@ class Work:
 
     def profile(self, job: Job) -> int:
         """Measures, writes and reports; returns the exit status."""
-        if job.slices > 1 and (self.waiting is None or self.part.ranks != job.ranks):
+        if job.slices > 1:
+            if self.waiting is not None and self.part.ranks == job.ranks:
+                return self.profile_together(job)
             sys.stderr.write(
                 f"ostinato profile: layers are sliced over {job.slices} ranks, and the collectives between these take no time "
                 f"here: torchrun with {job.ranks} ranks and -m ostinato profile measures them\n"
             )
-        elif job.slices > 1:
-            return self.profile_together(job)
         args = self.args
         job.repeats, job.warm_up, job.kind, job.beside = (
             args.repeats,
@@ -289,8 +289,7 @@ class Work:
         for name in ("check", "sizes", "perfetto"):
             if getattr(args, name):
                 raise ProfileError(
-                    f"--{name.replace('_', '-')} does not go with layers that are sliced over ranks: remove it",
-                    Status.USAGE,
+                    f"--{name} does not go with layers that are sliced over ranks: remove it", Status.USAGE
                 )
         assert self.waiting is not None
         self.waiting.tell(TOGETHER)

@@ -9,6 +9,7 @@
 #include "search/partition/joint.h"
 #include "search/partition/stages.h"
 #include "search/placement/lanes.h"
+#include "search/placement/placement_toml.h"
 #include "tests/search/checked.h"
 #include "tests/search/partition/joint_options.h"
 #include "tests/search/partition/partition_profiles.h"
@@ -77,6 +78,17 @@ TEST(PartitionLanes, AreComputedWhereAStageBeginsWithThemOrRecomputes) {
   EXPECT_EQ(block(recomputes, "s2.F").time, 8 + 10 + 8 + 12 + 8);
   EXPECT_THAT(names(place_stages(profile, {.devices = 2, .lanes = false}, stages)),
               ElementsAre("s0.F", "s1.F", "s1.B", "s0.B"));
+}
+
+/// Plans list steps by the device's place, and are read beside the file.
+TEST(PartitionLanes, AreInTheOrderOfTheDevicesWhateverTheStages) {
+  const std::vector<Stage> stages = {{.layers = Layers::run(0, 4), .devices = {1}},
+                                     {.layers = Layers::run(4, 8), .devices = {0}}};
+  const Placement placement = place_stages(two_blocks(), {.devices = 2}, stages);
+  const Placement read = parse_placement(format_placement(placement), "written").placement;
+  ASSERT_EQ(read.blocks.size(), placement.blocks.size());
+  for (std::size_t b = 0; b < read.blocks.size(); ++b)
+    EXPECT_EQ(read.blocks[b].devices, placement.blocks[b].devices) << read.blocks[b].name;
 }
 
 TEST(PartitionLanes, APlanHidesThem) {

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 import torch.distributed as dist
 from ostinato.errors import Error
 from ostinato.files import write_text
-from ostinato.measured import CHANGED, MeasuredBlock, Measured, replanned, speeds_in
+from ostinato.measured import CHANGED, Measured, replanned, speeds_in
 from ostinato.objects import Placement, Profile
 from ostinato.groups import everyones
 from pydantic import BaseModel
@@ -30,10 +30,9 @@ from ..section import plans
 from ..section.config import Adapting, Paths, Search
 from ..section.search import ADAPTED, BASE, BASE_DEVICES, FILES, PLACEMENT, PLAN, PROFILE
 from ..tell.announce import say
-from ..tell.trace import Steady, blocks_of, means_of
+from ..tell.drift import WARM_UP, BlockTimes, Comparisons, slow_devices
 
 DEVICES = "devices.toml"  # with the measured speeds
-WARM_UP = 2  # steps that do not count
 
 # (texts of the new plan's files by name, what the next start must know): returns only where the ranks cannot
 # start again, with the reason
@@ -69,21 +68,14 @@ class Adapt:
             move,
             moved,
         )
-        self._device, self._paths, self._output = device, paths, paths.output
-        instructions = list(program.instructions(device))
-        self._planned = means_of(
-            blocks_of(instructions), [(index, i.start, i.end) for index, i in enumerate(instructions)]
-        )
-        self._steady = Steady(instructions, asked.every)
+        self._paths, self._output = paths, paths.output
+        self._times = BlockTimes(program, device, asked.every)
         self._ends = deque[int](maxlen=asked.every)
         self._steps = -WARM_UP
         self._took = 0.0  # ns of the pipeline's part of recent steps
         self._next: dict[str, str] = {}  # a better plan, the same on all ranks
         # On rank 0:
-        self._seen: Measured | None = None  # in the last comparison
-        self._told: Measured | None = (
-            None  # the change that was reported and planned for; None: all is as planned
-        )
+        self._comparisons = Comparisons()
         self._planning: subprocess.Popen | None = None
 
     def begins(self, step: int) -> None:
@@ -103,20 +95,14 @@ class Adapt:
         if self._steps <= 0:
             return
         records = executor.records()
-        self._steady.add(records)
+        self._times.add(records)
         self._ends.append(max(end for _, _, end in records))
         if self._steps % self._asked.every == 0:
             self._compare(step)
 
     def _compare(self, step: int) -> None:
-        took = {
-            MeasuredBlock(self._device, *block): statistics.median(of_steps)
-            for block, of_steps in self._steady.means.items()
-        }
-        rows = [(block, self._planned[block[1:]], median) for block, median in took.items()]
-        everyone = everyones(
-            (rows, statistics.median(self._ends), self._decided() if dist.get_rank() == 0 else None)
-        )
+        decided = self._decided() if dist.get_rank() == 0 else None
+        everyone = everyones((self._times.rows(), statistics.median(self._ends), decided))
         self._took = max(end for _, end, _ in everyone)
         if self._moved is not None and self._steps == self._asked.every:
             now, before = self._took / 1e6, self._moved.took / 1e6
@@ -130,16 +116,17 @@ class Adapt:
 
     def _look(self, found: Measured, step: int) -> None:
         """Acts on what two comparisons in a row agree on, which is not noise."""
-        before, self._seen = self._seen, found
-        if before is None or not _alike(found, before):
+        seen = self._comparisons
+        if not seen.settled(found):
             return
-        if abs(found.overall - 1) <= CHANGED and all(by == 1.0 for by in found.devices.values()):
-            if self._told is not None:
-                say(f"step {step}: blocks take as long as planned again")
-            self._told = None
-        elif self._planning is None and (self._told is None or not _alike(found, self._told)):
-            self._told = found
-            say(f"step {step}: {_slowdowns(found)}; searching a new plan in the background")
+        told = slow_devices(found)
+        if abs(found.overall - 1) > CHANGED:
+            told.append(f"all blocks take {found.overall:.2f} times as long as planned")
+        if not told:
+            seen.as_planned(step)
+        elif self._planning is None and seen.is_news(found):
+            seen.told = found
+            say(f"step {step}: {', '.join(told)}; searching a new plan in the background")
             try:
                 self._plan(found)
             except (Error, OSError) as error:
@@ -184,7 +171,7 @@ class Adapt:
     def _decided(self) -> dict[str, str] | None:
         """On rank 0: the files of a new plan that is worth a move, by name; {}: the last one no longer is;
         None: nothing new."""
-        if self._told is None and self._next:
+        if self._comparisons.told is None and self._next:
             return {}
         if self._planning is None or (status := self._planning.poll()) is None:
             return None
@@ -235,25 +222,6 @@ class Adapt:
             self._planning.kill()
             self._planning.wait()
             self._planning = None
-
-
-def _alike(one: Measured, other: Measured) -> bool:
-    pairs = [
-        (one.overall, other.overall),
-        *((by, other.devices[device]) for device, by in one.devices.items()),
-    ]
-    return all(abs(a / b - 1) <= CHANGED for a, b in pairs)
-
-
-def _slowdowns(found: Measured) -> str:
-    apart = [(device, by) for device, by in sorted(found.devices.items()) if by != 1.0]
-    said = [
-        f"device {device} is {f'{by:.2f} times as slow' if by > 1 else f'{1 / by:.2f} times as fast'} as planned"
-        for device, by in apart
-    ]
-    if abs(found.overall - 1) > CHANGED:
-        said.append(f"all blocks take {found.overall:.2f} times as long as planned")
-    return ", ".join(said)
 
 
 def _as_option(key: str, value: object) -> list[str]:

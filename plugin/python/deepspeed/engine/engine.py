@@ -224,8 +224,9 @@ class PlanEngine(PlanData, BatchSize):
         seconds = time.perf_counter() - begin
         if run.trace is not None:
             run.trace.step(seconds, run.executor)
-        if run.adapt is not None:
-            run.adapt.step(run.program, run.executor, self.global_steps)
+        for watches in (run.adapt, run.drift):
+            if watches is not None:
+                watches.step(run.program, run.executor, self.global_steps)
         if run.speedup is not None:
             run.speedup.step(seconds)
         if self._steps_here == 1:

@@ -23,6 +23,7 @@ from .adapt import Adapt
 from .evaluation import Forwards
 from .first_step import FirstStep
 from ..tell.announce import is_exact
+from ..tell.drift import Drift
 from ..tell.speedup import Speedup
 from ..tell.outside import Outside
 from ..section.plans import Stage
@@ -95,6 +96,7 @@ class Run:
     memory: StepMemory | None = None
     speedup: Speedup | None = None  # compares the plan with what ran before; None: nothing to compare with
     adapt: Adapt | None = None
+    drift: Drift | None = None  # where there is no `adapt`
     expected_losses: Callable[[], str] = field(init=False)  # what the program's design says of losses
     losses_said: str = ""  # the last of it that rank 0 has said
     told_of_norm: bool = False  # said that get_global_grad_norm() rounds

@@ -238,8 +238,8 @@ def _search(search: Search, profile: Path, size: Size) -> Plan:
         print(f"ostinato: {printable(times.noise)}", flush=True)
     for line in found.report["not_tried"]:
         print(f"ostinato: not tried: {printable(line)}", flush=True)
-    if limit := found.report.get("limit"):
-        print(f"ostinato: {limit}", flush=True)
+    for line in filter(None, (found.report.get("memory"), found.report.get("limit"))):
+        print(f"ostinato: {line}", flush=True)
     return found
 
 

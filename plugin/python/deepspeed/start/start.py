@@ -24,6 +24,7 @@ from . import first_pass, second_start
 from ..place import first_weights, model_identity
 from ..save import checkpoint, universal
 from ..section import plans, verdict
+from ..tell.drift import EVERY, SAMPLED, BlockTimes, Drift
 from ..tell.announce import ends, expected, gain_of, line, places, say
 from ..tell.speedup import Expected, Speedup
 from ..section.config import Search as SearchOptions, Section, check_outputs, parse_section, resolve
@@ -237,6 +238,13 @@ def _install(
         run.adapt = Adapt(
             asked.adapt, asked.search or SearchOptions(), program, engine.stage_id, paths, moved, move
         )
+    elif (
+        program.model_sha256
+        and plans.trains(program)
+        and not asked.sizes
+        and not cores.sharing(prepared.places)
+    ):
+        run.drift = Drift(BlockTimes(program, engine.stage_id, EVERY // SAMPLED))
     for said in (*rebuilt.notes, restored.said):
         if said:
             say(said)
