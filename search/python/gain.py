@@ -52,6 +52,7 @@ class Gain:
         if not self._beside or not self._predicted:
             return f"expected to take {_ms(self._predicted)} ms a step{self._optimizer}"
         name, now, _ = self._beside[0]
+        name += self._shares
         layers = f"{_ms(now)} -> {_ms(self._predicted)} ms"
         notes = [f"{other}: {_ms(takes)} ms" for other, takes, _ in self._beside[1:]]
         if not self.measured:
@@ -62,6 +63,14 @@ class Gain:
             f"expected to be {times} times as fast as {name}: measured {_ms(self.measured)} -> expected, scaled by {self.factor:.2f}, {steps} ms a step"
             f"{doubt}{_in_brackets(notes)}"
         )
+
+    @property
+    def _shares(self) -> str:
+        """How much of it DeepSpeed alone would gain with other stages: 1F1B on the best stages comes second."""
+        if self._beside[0][0] != YOUR_RUN or len(self._beside) < 2:
+            return ""
+        now, best = self._beside[0][1], self._beside[1][1]
+        return f" ({now / best:.2f} by other stages, {best / self._predicted:.2f} by the schedule)"
 
     def _range(self) -> tuple[str, str, str]:
         """How many times as fast, milliseconds of a step, and what makes them doubtful."""

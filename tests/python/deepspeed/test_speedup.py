@@ -59,6 +59,11 @@ def test_nothing_is_said_before(said, seconds):
     assert run([9.0, 9.0, *seconds], fall_back="x") == [] and said == []
 
 
+def test_a_gain_that_is_less_than_expected_says_so(said):
+    run([9.0, 9.0] + [0.7] * 20)
+    assert "1.46 times as fast" in said[0] and said[0].endswith("; a step was expected to take 500.0 ms")
+
+
 def test_within_the_noise_the_plan_stays(said):
     assert run([9.0, 9.0] + [1.03] * 20, fall_back="x") == []
     assert len(said) == 1
@@ -96,7 +101,7 @@ def test_with_what_an_earlier_run_measured(said):
     assert "2.20 times as long as the plan expects" in said[0] and "the machine is not as it was" in said[0]
     said.clear()
     run([9.0, 9.0] + [1.1] * 20, before=[1.0], expected=Expected(1.0))
-    assert "slower than your run when the plan was found: 1000.0 -> 1100.0 ms a step (1 step; now" in said[0]
+    assert "slower than your run when the plan was found: 1000.0 -> 1100.0 ms a step (now" in said[0]
 
 
 def test_a_slower_plan_that_stays_says_what_the_next_start_does(said):

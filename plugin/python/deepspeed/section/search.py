@@ -12,7 +12,7 @@ import json
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import count
@@ -216,6 +216,15 @@ def profile_for(paths: Paths, devices: int) -> Path | None:
     return next(
         (path for path in (paths.output / ADAPTED / BASE, paths.output / PROFILE) if path.is_file()), None
     )
+
+
+def stages_of_run(paths: Paths) -> list[int]:
+    """On rank 0: how many layers each stage of DeepSpeed's partition had when the plan in "output" was found; []: not
+    known."""
+    with suppress(OSError, ValueError, LookupError, TypeError):
+        assert paths.output is not None
+        return list(json.loads((paths.output / PROFILE).read_text())["run"]["layers"])
+    return []
 
 
 def _search(search: Search, profile: Path, size: Size) -> Plan:

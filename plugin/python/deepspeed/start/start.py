@@ -10,7 +10,7 @@ all ranks start again (first_pass).
 
 from collections.abc import Iterator
 from functools import cache, partial
-from itertools import chain, count
+from itertools import chain, count, pairwise
 
 import torch.distributed as dist
 from ostinato.ranks import again, cores
@@ -50,7 +50,7 @@ from ..section.refusals import (
 )
 from ..section.refused_keys import untried_keys, whole_messages
 from ..engine.run import Run
-from ..section.search import Size, profile_for, shared_plan, texts_of, verdict_on_kept
+from ..section.search import Size, profile_for, shared_plan, stages_of_run, texts_of, verdict_on_kept
 from ..data.sizes import size_function
 from ..upstream import Config, Engine, Model
 
@@ -208,12 +208,16 @@ def _install(
     stages, rebuilt = placed.stages, placed.rebuilt
     plans.check_micro_batches(program, config.gradient_accumulation_steps)
     check_lanes(model, stages)
-    if other_size := model_identity.size_note(program, config.train_micro_batch_size_per_gpu):
-        say(other_size)
+    notes = [
+        model_identity.size_note(program, config.train_micro_batch_size_per_gpu),
+        _of_another_partition(prepared, model),
+    ]
+    for said in filter(None, notes):
+        say(said)
     run = _run_of(engine, placed, prepared, kwargs)
     moved = second_start.moved(prepared)
     before = second_start.before(prepared)
-    unknown = bool(other_size) and not before  # what a step takes
+    unknown = any(notes) and not before  # what the plan gains
     run.speedup = None if moved or unknown else _speedup(prepared, model)
     restored = second_start.trains_as_first(prepared, model, stages, original_init.states)
     original_init.states = restored.states
@@ -254,6 +258,21 @@ def _install(
     for said in (places(stages, run.stock_parts), ends(stages, model._grid.pp_group)):
         if said:
             say(said)
+
+
+def _of_another_partition(prepared: Prepared, model: Model) -> str:
+    """Where the plan in "output" was compared with stages that DeepSpeed's partition no longer has: a note. All ranks
+    must call it."""
+    if not prepared.kept:
+        return ""
+    then = everyones(stages_of_run(prepared.checked()[1]) if dist.get_rank() == 0 else [])[0]
+    now = [end - begin for begin, end in pairwise(model.partitions())]
+    if then in ([], now):
+        return ""
+    return (
+        f'DeepSpeed\'s partition has stages of {"|".join(map(str, now))} layers, and had {"|".join(map(str, then))} when the plan in "output" was '
+        f"found: what the plan gains over it is not known; delete {prepared.checked()[1].output} to measure again"
+    )
 
 
 def _run_of(engine: Engine, placed: Placed, prepared: Prepared, kwargs: dict) -> Run:

@@ -88,13 +88,19 @@ class Speedup:
 
     def _times(self, now: list[float]) -> str:
         before = self._before
-        return f"{_ms(statistics.median(before))} -> {_ms(statistics.median(now))} ms a step ({spread(before)}; now {spread(now)})"
+        then = f"{spread(before)}; " if len(before) > 1 else ""
+        return f"{_ms(statistics.median(before))} -> {_ms(statistics.median(now))} ms a step ({then}now {spread(now)})"
 
     def _faster(self, now: list[float]) -> str:
         gained = statistics.median(self._before) / statistics.median(now)
         sure = _quartiles(now)[1] < _quartiles(self._before)[0]
         noise = "" if sure else ", which is within the noise of these steps"
-        return f"this plan is {gained:.2f} times as fast as your run {self._then}{noise}: {self._times(now)}"
+        return f"this plan is {gained:.2f} times as fast as your run {self._then}{noise}: {self._times(now)}{self._missed(now)}"
+
+    def _missed(self, now: list[float]) -> str:
+        """That steps take longer than what was expected a moment ago."""
+        times = statistics.median(now) / self._expected.seconds if self._expected.seconds else 1.0
+        return f"; a step was expected to take {_ms(self._expected.seconds)} ms" * (times > 1 + KNOWN)
 
     def _beyond_expected(self, now: list[float]) -> str:
         """Where steps became shorter than any plan explains: DeepSpeed's own were timed on a busier machine."""
