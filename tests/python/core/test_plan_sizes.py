@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from support import commands
 from support.profiles import write_profile
-from test_search_sizes import STEP, V, command
+from test_search_sizes import STEP, V
 
 import ostinato
 
@@ -65,7 +66,7 @@ def test_command_and_python_give_the_same_bytes(profile, tmp_path):
         "--placement-output",
         placement,
     ]
-    done = command(*words)
+    done = commands.ostinato(*words)
     assert done.returncode == 0, done.stderr
     assert "6 micro-batches of different sizes on 2 devices" in done.stdout
     given = {"devices": 2, "effort": 50}
@@ -73,8 +74,8 @@ def test_command_and_python_give_the_same_bytes(profile, tmp_path):
     assert plan.read_text() == ours.text and placement.read_text() == ours.placement.text
     assert ours.text == ostinato.plan(ostinato.Profile.from_file(profile), sizes=step, **given).text
     assert ostinato.verify(ours), ostinato.verify(ours).failures
-    assert command("verify", plan, placement).returncode == 0
-    told = json.loads(command(*words, "--json").stdout)
+    assert commands.ostinato("verify", plan, placement).returncode == 0
+    told = json.loads(commands.ostinato(*words, "--json").stdout)
     assert (
         told["chosen"] == told["candidates"][0]["name"]
         and told["makespan"] == told["candidates"][0]["makespan"] == ours.makespan
@@ -113,7 +114,7 @@ def test_times_follow_what_the_profile_measured(profile, square):
 def test_without_any_size_of_the_profile_it_is_asked_for(profile, tmp_path):
     with pytest.raises(ostinato.InputError, match="does not say the size"):
         ostinato.plan(ostinato.Profile.from_file(profile), devices=2, sizes=SIZES)
-    done = command(
+    done = commands.ostinato(
         "plan",
         profile,
         "--devices",
@@ -191,7 +192,7 @@ def test_a_unit_is_refused_alike_with_and_without_a_placement(profile, tmp_path,
     (tmp_path / "v.toml").write_text(V.text)
     plans = ["plan", profile, "--devices", 2, "--placement-output", tmp_path / "placement.toml"]
     for words in (plans, ["search", tmp_path / "v.toml"]):
-        done = command(*words, "--sizes", step, "--output", tmp_path / "plan.json")
+        done = commands.ostinato(*words, "--sizes", step, "--output", tmp_path / "plan.json")
         assert done.returncode == 3 and f"{step}:3: '{unit.split()[0]}' " in done.stderr, done.stderr
 
 
@@ -227,11 +228,11 @@ def test_simulate_with_a_file(tmp_path):
     ostinato.search(V, micro_batches=3).save(tmp_path / "plan.json")
     (tmp_path / "step.toml").write_text(STEP)
     words = ["simulate", tmp_path / "plan.json", tmp_path / "v.toml", "--sizes", tmp_path / "step.toml"]
-    told = json.loads(command(*words, "--json").stdout)
+    told = json.loads(commands.ostinato(*words, "--json").stdout)
     plan = ostinato.Plan.from_file(tmp_path / "plan.json", V)
     assert told["planned"] == told["worst"] == ostinato.simulate(plan, sizes=tmp_path / "step.toml").at(0)
     assert told["usual"]["schedule"] == "1f1b"
-    shown = command(*words, "--explain").stdout
+    shown = commands.ostinato(*words, "--explain").stdout
     assert "1f1b" in shown and "micro-batch" in shown and "#" not in shown
 
 
