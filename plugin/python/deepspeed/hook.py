@@ -180,13 +180,10 @@ def _pipeline_init(original):
         if section is None:
             _refuse_placed(kwargs.get("model"))
             return original(engine, *args, **kwargs)
-        _spoken(_compiled)
         from .randomness.random_state import draws_of
 
         with draws_of(original) as counted:
-            from .start.start import start
-
-            return start(engine, counted, section, file, args, kwargs)
+            return _spoken(_starts)(engine, counted, section, file, args, kwargs)
 
     return init
 
@@ -199,7 +196,6 @@ def _module_init(original):
         original(model, *args, **kwargs)
         section, file = _spoken(known_section)
         if section is not None:
-            _spoken(_compiled)
             from .place.placing import place
             from .save.partition import note
 
@@ -209,12 +205,13 @@ def _module_init(original):
     return init
 
 
-def _compiled() -> None:
-    """Raises OstinatoError where ostinato was built without torch."""
+def _starts():
+    """Raises OstinatoError where ostinato was built without torch: what measures is missing, too."""
     try:
-        from ostinato import _plugin  # noqa: F401
+        from .start.start import start
     except ImportError as error:
-        raise OstinatoError(str(error)) from None
+        raise OstinatoError(f"ostinato's compiled part does not load: {error}") from None
+    return start
 
 
 def _spoken(read):
