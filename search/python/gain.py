@@ -69,7 +69,10 @@ class Gain:
         """How much of it DeepSpeed alone would gain with other stages: 1F1B on the best stages comes second."""
         if self._beside[0][0] != YOUR_RUN or len(self._beside) < 2:
             return ""
-        now, best = self._beside[0][1], self._beside[1][1]
+        now = self._beside[0][1]
+        best = min(
+            now, self._beside[1][1]
+        )  # the best stages are found by what they compute, without transfers
         return f" ({now / best:.2f} by other stages, {best / self._predicted:.2f} by the schedule)"
 
     def _range(self) -> tuple[str, str, str]:

@@ -217,6 +217,13 @@ def test_the_line_where_layers_say_little_of_the_step(measured, said):
     assert said in told(program(beside=[("your run now", 36_000_000, measured * 1_000_000)]))
 
 
+def test_stages_that_gain_nothing_lose_nothing():
+    beside = [("your run now", 36_000_000, 0), ("1F1B on the best stages", 36_500_000, 0)]
+    assert "your run now (1.00 by other stages, 1.33 by the schedule): predicted 36.0" in told(
+        program(beside=beside)
+    )
+
+
 def test_the_line_where_nothing_was_measured():
     assert told(program(beside=[("1F1B on the best stages", 36_000_000, 0)], whole_step=29_500_000)).endswith(
         "1.33 times as fast as 1F1B on the best stages: predicted 36.0 -> 27.0 ms a step; 29.5 ms with the optimizer"
