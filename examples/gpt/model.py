@@ -21,6 +21,14 @@ class Embedding(nn.Module):
         return self.token(tokens) + self.position(torch.arange(tokens.shape[1], device=tokens.device))
 
 
+def attended(qkv, heads: int):
+    """Queries, keys and values of each position, (batch, time, 3 width) -> (batch, time, width)."""
+    batch, time, width = *qkv.shape[:2], qkv.shape[2] // 3
+    q, k, v = (part.view(batch, time, heads, width // heads).transpose(1, 2) for part in qkv.chunk(3, dim=-1))
+    mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    return mixed.transpose(1, 2).reshape(batch, time, width)
+
+
 class Block(nn.Module):
     """Pre-norm attention and feed-forward, (batch, time, width) -> the same."""
 
@@ -34,13 +42,7 @@ class Block(nn.Module):
         self.feed = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
     def forward(self, x):
-        batch, time, width = x.shape
-        q, k, v = (
-            part.view(batch, time, self.heads, width // self.heads).transpose(1, 2)
-            for part in self.qkv(self.attention_norm(x)).chunk(3, dim=-1)
-        )
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.projection(mixed.transpose(1, 2).reshape(batch, time, width))
+        x = x + self.projection(attended(self.qkv(self.attention_norm(x)), self.heads))
         return x + self.feed(self.feed_norm(x))
 
 

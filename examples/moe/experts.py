@@ -10,11 +10,11 @@ import torch
 import torch.distributed as dist
 from deepspeed.pipe import LayerSpec
 from deepspeed.utils import groups
+from model import Embedding, Head, attended  # of examples/gpt
 from ostinato.nn import on_lane
 from torch import nn
 from torch.nn import functional as F
 
-VOCABULARY = 256  # one token a byte
 CAPACITY = 1.25  # rows of an expert, of what an even share of the tokens would be
 
 
@@ -32,18 +32,6 @@ class AllToAll(torch.autograd.Function):
     @staticmethod
     def backward(context, gradient):
         return AllToAll.apply(gradient, context.group), None
-
-
-class Embedding(nn.Module):
-    """Bytes (batch, time) int64 -> (batch, time, width)."""
-
-    def __init__(self, width: int, context: int):
-        super().__init__()
-        self.token = nn.Embedding(VOCABULARY, width)
-        self.position = nn.Embedding(context, width)
-
-    def forward(self, tokens):
-        return self.token(tokens) + self.position(torch.arange(tokens.shape[1], device=tokens.device))
 
 
 def joined(state):
@@ -69,13 +57,7 @@ class Attention(nn.Module):
 
     def forward(self, state):
         x = joined(state)
-        batch, time, width = x.shape
-        q, k, v = (
-            part.view(batch, time, self.heads, width // self.heads).transpose(1, 2)
-            for part in self.qkv(self.attention_norm(x)).chunk(3, dim=-1)
-        )
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.projection(mixed.transpose(1, 2).reshape(batch, time, width))
+        x = x + self.projection(attended(self.qkv(self.attention_norm(x)), self.heads))
         return self.route(self.gate_norm(x), x)
 
     def route(self, tokens, x):
@@ -130,20 +112,11 @@ class Experts(nn.Module):
         return made.reshape(rows.shape), *rest
 
 
-class Head(nn.Module):
-    """(batch, time, width), joined -> logits (batch, time, vocabulary)."""
-
-    def __init__(self, width: int):
-        super().__init__()
-        self.norm = nn.LayerNorm(width)
-        self.logits = nn.Linear(width, VOCABULARY)
+class LastHead(Head):
+    """What the last experts have made -> logits (batch, time, vocabulary)."""
 
     def forward(self, state):
-        return self.logits(self.norm(joined(state)))
-
-
-def loss(logits, targets):
-    return F.cross_entropy(logits.view(-1, VOCABULARY), targets.reshape(-1))
+        return super().forward(joined(state))
 
 
 def layers(
@@ -158,4 +131,4 @@ def layers(
             LayerSpec(Experts, width, experts, replicas, group, block),
             LayerSpec(Exchange, group),
         ]
-    return [*made, LayerSpec(Head, width)]
+    return [*made, LayerSpec(LastHead, width)]
