@@ -3,7 +3,6 @@
 
 import json
 import subprocess
-import sys
 import tomllib
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +12,7 @@ import torch
 from ostinato import devices
 from ostinato.cli import names_launcher
 from ostinato.devices import Node, Rank, device_file, nodes_of, pairs_to_measure
-from support.launched import TIMEOUT, environment
+from support.launched import TIMEOUT, environment, torchrun
 
 
 def cost(source, target, latency, bytes_per_second):
@@ -82,24 +81,9 @@ def test_plans_for_the_ranks_of_torchrun(tmp_path):
     from support.profiles import write_profile
 
     profile = write_profile(tmp_path / "profile.json", [1000] * 6)
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "3",
-        "-m",
-        "ostinato",
-        "plan",
-    ]
-    command += [str(profile), "--devices", "launcher", "--micro-batches", "4", "--json"]
-    command += [
-        "--output",
-        str(tmp_path / "plan.json"),
-        "--placement-output",
-        str(tmp_path / "placement.toml"),
-    ]
+    words = ["--devices", "launcher", "--micro-batches", 4, "--json", "--output", tmp_path / "plan.json"]
+    words += ["--placement-output", tmp_path / "placement.toml"]
+    command = torchrun(3, "-m", "ostinato", "plan", profile, *words)
     result = subprocess.run(
         command, capture_output=True, text=True, timeout=TIMEOUT, env=environment(OSTINATO_DEVICE_KIND="A100")
     )

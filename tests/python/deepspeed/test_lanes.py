@@ -4,14 +4,13 @@
 import json
 import re
 import subprocess
-import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from ostinato.nn import on_lane
-from support.launched import TIMEOUT, environment
+from support.launched import TIMEOUT, environment, torchrun
 from support.models import LAYERS
 from support.plans import Layout, make_plan
 from support.training import MICRO_BATCHES, MODELS, Options, Replacing, data_of, make_engine, refusal, weights
@@ -93,16 +92,8 @@ def test_the_example_of_experts_under_auto(tmp_path):
     (tmp_path / "train.py").write_text(
         f"import sys\nsys.path.insert(0, {str(EXAMPLE.parent)!r})\n" + WITHOUT_COMPILING
     )
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "4",
-        "train.py",
-    ]
-    command += ["--deepspeed_config", "ds_config.json", "--steps", "3", "--depth", "2", "--width", "32"]
+    words = ["--deepspeed_config", "ds_config.json", "--steps", "3", "--depth", "2", "--width", "32"]
+    command = torchrun(4, "train.py", *words)
     result = subprocess.run(
         command, cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT, env=environment()
     )

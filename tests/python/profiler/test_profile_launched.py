@@ -10,7 +10,7 @@ import profile_scripts
 import pytest
 from ostinato.profile.machine.launched import file_of_kind, world
 from support.worlds import free_port
-from support.launched import TIMEOUT, environment
+from support.launched import TIMEOUT, environment, torchrun
 
 QUICK = ["--repeats", "1", "--warm-up", "0"]
 
@@ -22,8 +22,7 @@ def arguments(tmp_path, *options):
 
 
 def test_torchrun_measures_between_its_ranks(tmp_path):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3", "-m"]
-    command += ["ostinato.profile", *arguments(tmp_path)]
+    command = torchrun(3, "-m", "ostinato.profile", *arguments(tmp_path))
     result = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, env=environment())
     assert result.returncode == 0, result.stderr
     written = json.loads((tmp_path / "profile.json").read_text())
@@ -118,8 +117,7 @@ print("trained on")
 
 def test_layers_that_are_sliced_over_ranks_are_measured_with_their_collectives(tmp_path):
     (tmp_path / "train.py").write_text(SLICED)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4", "-m"]
-    command += ["ostinato.profile", "train.py", "--html", "page.html"]
+    command = torchrun(4, "-m", "ostinato.profile", "train.py", "--html", "page.html")
     result = subprocess.run(
         command, cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT, env=environment()
     )
