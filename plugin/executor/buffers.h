@@ -17,7 +17,6 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Event.h>
 
-#include <algorithm>
 #include <atomic>
 #include <deque>
 #include <map>

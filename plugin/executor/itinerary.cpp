@@ -12,8 +12,10 @@ namespace {
 using List = std::vector<Instruction>;
 using Key = std::tuple<Action, int, int, int>;  ///< action, stage, micro-batch, stage on the other side or -1
 
-std::map<Key, int> index_of(const List& list) {
-  std::map<Key, int> index;
+using Index = std::map<Key, int>;
+
+Index index_of(const List& list) {
+  Index index;
   for (std::size_t i = 0; i < list.size(); ++i) {
     index.emplace(Key{list[i].action, list[i].stage, list[i].micro_batch, list[i].peer_stage},
                   static_cast<int>(i));
@@ -22,7 +24,7 @@ std::map<Key, int> index_of(const List& list) {
 }
 
 /// The compute that uses what `receive` brings.
-int consumer(const std::map<Key, int>& index, const Instruction& receive) {
+int consumer(const Index& index, const Instruction& receive) {
   for (const Action action : {Action::forward, Action::backward, Action::backward_input}) {
     if ((action == Action::forward) != (receive.action == Action::receive_forward)) continue;
     const auto found = index.find({action, receive.stage, receive.micro_batch, -1});
@@ -32,8 +34,7 @@ int consumer(const std::map<Key, int>& index, const Instruction& receive) {
   return -1;
 }
 
-std::vector<std::vector<int>> needs_of(const Program& program, const List& list) {
-  const auto index = index_of(list);
+std::vector<std::vector<int>> needs_of(const Program& program, const List& list, const Index& index) {
   std::vector<std::vector<int>> needs(list.size());
   for (std::size_t i = 0; i < list.size(); ++i) {
     const Instruction& instruction = list[i];
@@ -77,8 +78,7 @@ std::vector<std::vector<int>> takers_of(const Program& program, const List& list
 }
 
 /// By the compute that made what they carry.
-std::vector<std::vector<int>> sends_of(const List& list) {
-  const auto index = index_of(list);
+std::vector<std::vector<int>> sends_of(const List& list, const Index& index) {
   std::vector<std::vector<int>> sends(list.size());
   for (std::size_t n = 0; n < list.size(); ++n) {
     const Instruction& i = list[n];
@@ -156,9 +156,10 @@ std::map<int, int> most_sends_of(const List& list, const Itinerary& known) {
 Itinerary itinerary(const Program& program, int rank, Posting posting) {
   const List& list = program.ranks[rank];
   Itinerary result;
-  result.needs = needs_of(program, list);
+  const Index index = index_of(list);
+  result.needs = needs_of(program, list, index);
   result.takers = takers_of(program, list, result.needs);
-  result.sends = sends_of(list);
+  result.sends = sends_of(list, index);
   result.sends_before = sends_before_of(list);
   result.post_until = post_until_of(program, list, posting);
   result.sends_over.assign(list.size(), 0);

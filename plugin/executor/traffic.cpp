@@ -222,8 +222,7 @@ void Traffic::post(int index) {
 }
 
 void Traffic::post_here(int index) {
-  post_until(index + 1);
-  if (next_post_ > index) return;
+  if (is_posted_here(index)) return;
   assert(next_post_ == index);
   if (at(index).action == Action::receive_backward)
     read_orders(index);
@@ -286,13 +285,17 @@ std::vector<Buffer> Traffic::wait(int index) {
 
 bool Traffic::is_posted(int index) {
   const Lock lock(mutex_);
+  return is_posted_here(index);
+}
+
+bool Traffic::is_posted_here(int index) {
   post_until(index + 1);
   return next_post_ > index;
 }
 
 Traffic::Inbound Traffic::expect(int index) {
   const Lock lock(mutex_);
-  for (post_until(index + 1); next_post_ <= index; post_until(index + 1)) post_here(next_post_);
+  while (!is_posted_here(index)) post_here(next_post_);
   assert(inbound_[index]);
   Inbound inbound = std::move(*inbound_[index]);
   inbound_[index].reset();

@@ -149,6 +149,7 @@ class Traffic {
   Edge& edge(const Instruction& transfer);
   using Lock = std::unique_lock<std::mutex>;
   void post_until(int index);
+  bool is_posted_here(int index);
   void post_here(int index);
   void send_here(int index, const std::vector<at::Tensor>& tensors, const c10::Event* made);
   void read_announcement(int index);

@@ -262,9 +262,7 @@ class FirstPass:
     def _search_with(self, profile: str) -> None:
         with TemporaryDirectory(prefix="ostinato-") as temporary:
             paths = self._prepared.checked()[1]
-            measured = (paths.output or Path(temporary)) / PROFILE
-            if profile:
-                write_text(measured, profile)
+            measured = self._written(profile, paths.output or Path(temporary))
             self._prepared.paths = paths.model_copy(update={"profile": measured})
             self._search()
 
@@ -272,10 +270,15 @@ class FirstPass:
         """Where the section asks for a profile alone."""
         output = self._prepared.checked()[1].output
         assert output is not None
-        if profile:
-            write_text(output / PROFILE, profile)
-        say(f"the profile is in {output / PROFILE}")
+        say(f"the profile is in {self._written(profile, output)}")
         sys.exit(0)
+
+    @staticmethod
+    def _written(profile: str, folder: Path) -> Path:
+        """Where rank 0 has written it."""
+        if profile:
+            write_text(folder / PROFILE, profile)
+        return folder / PROFILE
 
 
 def _tell_unfinished(rank: int) -> None:

@@ -14,7 +14,7 @@ from itertools import chain, count, pairwise
 
 import torch.distributed as dist
 from ostinato.ranks import again, cores
-from ostinato.gain import WARM_UP
+from ostinato.gain import WARM_UP, Gain
 from ostinato.groups import everyones
 from ostinato.ranks.last_words import speak_last
 from ostinato.ranks.starting import starting
@@ -217,8 +217,9 @@ def _install(
     run = _run_of(engine, placed, prepared, kwargs)
     moved = second_start.moved(prepared)
     before = second_start.before(prepared)
-    unknown = any(notes) and not before  # what the plan gains
-    run.speedup = None if moved or unknown else _speedup(prepared, model)
+    # Nothing is known of what the plan gains where it was compared with something else.
+    gain = None if any(notes) and not before else gain_of(program, before)
+    run.speedup = None if moved or gain is None else _speedup(prepared, model, before, gain)
     restored = second_start.trains_as_first(prepared, model, stages, original_init.states)
     original_init.states = restored.states
     if rebuilt.copies is not None:
@@ -252,7 +253,7 @@ def _install(
     for said in (*rebuilt.notes, restored.said):
         if said:
             say(said)
-    say(line(program, None if unknown else gain_of(program, before), run.plans_steps))
+    say(line(program, gain, run.plans_steps))
     if plans.trains(program):
         say(run.losses_said)
     for said in (places(stages, run.stock_parts), ends(stages, model._grid.pp_group)):
@@ -313,14 +314,13 @@ def _keep_outputs_whole(engine: Engine, config: Config) -> None:
     engine.is_pipe_partitioned = engine.is_grad_partitioned = False
 
 
-def _speedup(prepared: Prepared, model: Model) -> Speedup | None:
-    """None where steps cannot be compared because shapes change."""
+def _speedup(prepared: Prepared, model: Model, here: list[float], gain: Gain) -> Speedup | None:
+    """None where steps cannot be compared because shapes change. `here`: seconds of DeepSpeed's own steps that this run
+    has timed."""
     (asked, _), program = prepared.checked(), prepared.program
     assert program is not None
     if asked.sizes or model.dynamic_shape or not plans.trains(program):
         return None
-    here = second_start.before(prepared)
-    gain = gain_of(program, here)
     before = here or [gain.measured / 1e9] * bool(gain.measured)
     return Speedup(
         before,

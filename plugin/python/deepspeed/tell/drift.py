@@ -117,7 +117,7 @@ class Drift:
             say(f'step {step}: {told}; "adapt" would plan again')
 
     def _all_slower(self, found: Measured) -> list[str]:
-        """Whether a plan knows how long blocks take is said when it is compared with the run before (speedup)."""
+        """Compared with the first steps, not with the plan: `speedup` compares those with what the plan expects."""
         by = found.overall / self._at_first
         return [f"all blocks take {by:.2f} times as long as at first"] * (abs(by - 1) > CHANGED)
 

@@ -91,42 +91,44 @@ class Speedup:
         then = f"{spread(before)}; " if len(before) > 1 else ""
         return f"{_ms(statistics.median(before))} -> {_ms(statistics.median(now))} ms a step ({then}now {spread(now)})"
 
+    def _gained(self, now: list[float]) -> float:
+        return statistics.median(self._before) / statistics.median(now)
+
+    def _as_expected(self, now: list[float]) -> float:
+        """How many times as long as expected a step takes; 1 where nothing is expected."""
+        return statistics.median(now) / self._expected.seconds if self._expected.seconds else 1.0
+
     def _faster(self, now: list[float]) -> str:
-        gained = statistics.median(self._before) / statistics.median(now)
         sure = _quartiles(now)[1] < _quartiles(self._before)[0]
         noise = "" if sure else ", which is within the noise of these steps"
-        return f"this plan is {gained:.2f} times as fast as your run {self._then}{noise}: {self._times(now)}{self._missed(now)}"
+        return f"this plan is {self._gained(now):.2f} times as fast as your run {self._then}{noise}: {self._times(now)}{self._missed(now)}"
 
     def _missed(self, now: list[float]) -> str:
         """That steps take longer than what was expected a moment ago."""
-        times = statistics.median(now) / self._expected.seconds if self._expected.seconds else 1.0
-        return f"; a step was expected to take {_ms(self._expected.seconds)} ms" * (times > 1 + KNOWN)
+        missed = self._as_expected(now) > 1 + KNOWN
+        return f"; a step was expected to take {_ms(self._expected.seconds)} ms" * missed
 
     def _beyond_expected(self, now: list[float]) -> str:
         """Where steps became shorter than any plan explains: DeepSpeed's own were timed on a busier machine."""
-        gained = statistics.median(self._before) / statistics.median(now)
-        promised = (
-            statistics.median(self._before) / self._expected.seconds if self._expected.seconds else gained
-        )
-        if gained <= promised * (1 + KNOWN):
+        times, gained = self._as_expected(now), self._gained(now)
+        if times * (1 + KNOWN) >= 1:
             return ""
         return (
             f"what this plan gains is not known: {self._times(now)}, which is {gained:.2f} times as fast, but the plan was expected to be "
-            f"{promised:.2f} times as fast; the machine was busier before"
+            f"{gained * times:.2f} times as fast; the machine was busier before"
         )
 
     def _beside_expected(self, now: list[float]) -> str:
-        took, expected = statistics.median(now), self._expected
+        expected = self._expected
         return (
-            f"a step takes {took / expected.seconds:.2f} times as long as the plan expects: expected {_ms(expected.seconds)} ms{expected.how} -> "
-            f"measured {_ms(took)} ms a step ({spread(now)})"
+            f"a step takes {self._as_expected(now):.2f} times as long as the plan expects: expected {_ms(expected.seconds)} ms{expected.how} -> "
+            f"measured {_ms(statistics.median(now))} ms a step ({spread(now)})"
         )
 
     def _of_another_machine(self, now: list[float]) -> str:
         """Where an earlier run has found the plan while the machine was busier, or less busy, than now: what ran before
         then says nothing of what the plan gains."""
-        ratio = statistics.median(now) / self._expected.seconds if self._expected.seconds else 1.0
-        if len(self._before) > 1 or abs(ratio - 1) <= KNOWN:
+        if len(self._before) > 1 or abs(self._as_expected(now) - 1) <= KNOWN:
             return ""
         return f"{self._beside_expected(now)}: the machine is not as it was when the plan was found; measure again to know what the plan gains"
 
