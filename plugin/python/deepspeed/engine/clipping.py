@@ -1,14 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradient clipping in fp32 without ZeRO, where DeepSpeed's norm depends on which rank holds which layer.
+"""Gradient norms without ZeRO, where DeepSpeed's depends on which rank holds which layer.
 
-Its clip_grad_norm_ sums the norms of the parameters of each rank, in their order, before it reduces over
+In fp32 its clip_grad_norm_ sums the norms of the parameters of each rank, in their order, before it reduces over
 ranks (and leaves out the parameters of all pipeline ranks but the first). Where layers have moved it would
 clip by a different norm. So each rank passes the norms of the layers that it would have in DeepSpeed's own
 partition: the same values in the same order, and the same result bit for bit.
+
+In fp16 its optimizer for torch's optimizers counts a tied parameter once for each rank that has it, where
+its other optimizers count it once. So the rank that counts it here counts it as often.
 """
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
+from deepspeed.runtime.fp16 import unfused_optimizer
 from deepspeed.runtime.utils import clip_grad_norm_, is_model_parallel_parameter
 
 from ..errors import OstinatoError
@@ -43,6 +51,33 @@ def clip_as_partitioned(engine: Engine, names: list[list[str]]) -> None:
     for parameter in engine.module.parameters():
         if parameter.grad is not None:
             parameter.grad.data.mul_(coefficient)
+
+
+@contextmanager
+def counted_as_partitioned(engine: Engine, names: list[list[str]]) -> Iterator[None]:
+    """Around a step of the optimizer: FP16_UnfusedOptimizer takes its norm of each tied parameter as often as
+    under DeepSpeed's partition. `names`: as for clip_as_partitioned()."""
+    split = unfused_optimizer.split_params_grads_into_shared_and_expert_params
+    ranks = Counter(name for held in names for name in set(held) if not is_its(name))
+    times = {parameter: ranks[name] or 1 for name, parameter in engine.module.named_parameters()}
+
+    def split_and_repeated(group: list[torch.nn.Parameter]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        shared, experts = split(
+            [
+                p
+                for p in group
+                for _ in range(0 if getattr(p, "ds_pipe_replicated", False) else times.get(p, 1))
+            ]
+        )
+        if not shared and not experts and group:
+            shared = [torch.zeros_like(group[0])]  # all ranks reduce the norm
+        return shared, experts
+
+    unfused_optimizer.split_params_grads_into_shared_and_expert_params = split_and_repeated
+    try:
+        yield
+    finally:
+        unfused_optimizer.split_params_grads_into_shared_and_expert_params = split
 
 
 def _of_rank(held: list[str], norms: dict, last: bool, replicas: bool) -> list:

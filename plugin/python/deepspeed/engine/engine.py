@@ -25,7 +25,7 @@ from torch.distributed.distributed_c10d import _get_default_store
 from ..section import plans
 from ..tell import announce
 from ..data.batches import Batches
-from .clipping import clip_as_partitioned
+from .clipping import clip_as_partitioned, counted_as_partitioned
 from ..equal.compared import compare_with
 from ..stages.borders import lay_out_gradients
 from ..stages.copies import add_losses, watched_buffers
@@ -413,6 +413,11 @@ class PlanEngine(PlanData, BatchSize):
             super().clip_fp32_gradients()
         else:
             clip_as_partitioned(self, names)
+
+    def _take_model_step(self, *args, **kwargs) -> None:
+        names = self._ostinato.stock_names
+        with counted_as_partitioned(self, names) if names and self.fp16_enabled() else nullcontext():
+            super()._take_model_step(*args, **kwargs)
 
     def reset_activation_shape(self):
         """Shapes change from here on (curriculum learning): a new executor announces them again."""
