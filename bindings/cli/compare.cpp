@@ -33,17 +33,23 @@ struct Side {
   std::string path, placement_path;
   Plan plan;
   Placement placement;  ///< with the modes and the sizes that the plan takes
+  ModelFacts model = {};
 
-  /// Share of the devices' time until the makespan in which they run nothing.
-  double bubble() const {
+  /// Summed over devices.
+  __int128 busy() const {
     __int128 busy = 0;
     for (const ScheduledBlock& step : plan.schedule) {
       const Block& block = placement.blocks[step.block];
       busy += static_cast<__int128>(block.time) * static_cast<std::int64_t>(block.devices.size());
     }
+    return busy;
+  }
+
+  /// Share of the devices' time until the makespan in which they run nothing.
+  double bubble() const {
     const __int128 all =
         static_cast<__int128>(plan.makespan) * static_cast<std::int64_t>(placement.devices.size());
-    return all > 0 ? 1 - static_cast<double>(busy) / static_cast<double>(all) : 0;
+    return all > 0 ? 1 - static_cast<double>(busy()) / static_cast<double>(all) : 0;
   }
 };
 
@@ -52,7 +58,7 @@ Side read_side(const std::string& path, const std::vector<std::string>& placemen
   auto [file, plan, as_planned] = read_plan_and_placement(path, placement);
   refuse_unless_it_runs(plan, file.placement, path, placement);
   auto [blocks, steps] = as_drawn(plan, as_planned);
-  return {path, placement, std::move(steps), std::move(blocks)};
+  return {path, placement, std::move(steps), std::move(blocks), std::move(file.model)};
 }
 
 /// A known schedule of the placement of `first`.
@@ -139,6 +145,10 @@ void add_figures(Table& table, const std::vector<Side>& sides) {
   table.add("  vs. the first", [&](const Side& s) { return fmt::format("{:.3f}", ratio(s, sides.front())); });
   table.add("  per micro-batch",
             [](const Side& s) { return format_time(s.plan.makespan / s.plan.micro_batches); });
+  // Of two profiles of one model this differs, and then the makespans say little.
+  table.add("work per micro-batch", [](const Side& s) {
+    return format_time(static_cast<Nanoseconds>(s.busy() / s.plan.micro_batches));
+  });
   table.add("proven bound", bound_text);
   table.add("period per micro-batch", period_text);
   table.add("bubble", [](const Side& s) { return fmt::format("{:.1f} %", 100 * s.bubble()); });
@@ -176,6 +186,7 @@ Json json_of(const Side& side, const Side& first) {
           {"micro_batches", plan.micro_batches},
           {"makespan", plan.makespan},
           {"ratio", ratio(side, first)},
+          {"work", static_cast<Nanoseconds>(side.busy() / plan.micro_batches)},
           {"lower_bound", {{"makespan", plan.lower_bound.makespan}, {"period", plan.lower_bound.period}}},
           {"optimal", {{"makespan", plan.optimal.makespan}, {"period", plan.optimal.period}}},
           {"period", plan.steady_state.period},
@@ -203,7 +214,10 @@ int compare_command(const std::vector<std::string>& args, Io& io) {
   if (!line.parse(args, io)) return 0;
   if (plans.size() + known.size() < 2) throw UsageError("give at least two plans, or one and --against 1f1b");
   std::vector<Side> sides;
-  for (const std::string& path : plans) sides.push_back(read_side(path, placements));
+  for (const std::string& path : plans) {
+    sides.push_back(read_side(path, placements));
+    check_same_model(sides.front().model, sides.back().model, sides.back().placement_path);
+  }
   for (const std::string& name : known) sides.push_back(known_side(name, sides.front()));
   if (!line.json) {
     io.out << text_of(sides);

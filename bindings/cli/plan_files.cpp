@@ -52,6 +52,14 @@ fs::path placement_of(const fs::path& plan, const std::vector<std::string>& give
           (digest.empty() ? std::string() : fmt::format(" (its sha256 begins with {:.12})", digest)));
 }
 
+void check_same_model(const ModelFacts& first, const ModelFacts& theirs, const std::string& other) {
+  if (first.sha256.empty() || theirs.sha256.empty() || first.sha256 == theirs.sha256) return;
+  throw InputError(other, 0,
+                   fmt::format("this is a placement of another model (its digest begins with {:.12}, that of "
+                               "the first plan's with {:.12}): their times do not compare",
+                               theirs.sha256, first.sha256));
+}
+
 void check_can_write(const fs::path& path) {
   std::error_code error;
   if (fs::is_directory(path, error)) throw InputError(path.string(), 0, "this is a folder; give a file");

@@ -29,6 +29,10 @@ struct PlanArguments {
 /// Throws InputError where there is none.
 std::filesystem::path placement_of(const std::filesystem::path& plan, const std::vector<std::string>& given);
 
+/// Throws InputError where both placements say which model they are of, and it is not the same: the times of
+/// their plans do not compare. `other`: the file of `theirs`.
+void check_same_model(const ModelFacts& first, const ModelFacts& theirs, const std::string& other);
+
 /// Throws InputError where a file could not be written there: told before an hour of search, not after it.
 void check_can_write(const std::filesystem::path& path);
 

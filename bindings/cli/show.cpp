@@ -177,6 +177,7 @@ int show_command(const std::vector<std::string>& args, Io& io) {
   set_window(options, asked, plan.makespan);
   if (line.given("--devices"))
     options.devices = devices_of(asked.devices, static_cast<int>(placement.devices.size()));
+  asked.page.model = read.file.model;
   if (!asked.page.file.empty())
     for (const std::string& why : write_page(asked.page, files.plan, plan, placement))
       io.err << "ostinato show: not drawn: " << printable(why) << '\n';

@@ -45,6 +45,7 @@ Beside beside(const std::string& what, const PageRequest& asked, const Plan& pla
   const std::string file = placement_of(what, asked.placements).string();
   auto [written, other, as_planned] = read_plan_and_placement(what, file);
   refuse_unless_it_runs(other, written.placement, what, file);
+  check_same_model(asked.model, written.model, file);
   OneBatch drawn = as_drawn(other, as_planned);
   return {what, std::move(drawn.plan), std::move(drawn.placement)};
 }

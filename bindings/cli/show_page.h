@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "search/placement/placement.h"
+#include "search/placement/model_facts.h"
 #include "search/plan/plan.h"
 
 namespace ostinato::cli {
@@ -17,6 +17,7 @@ struct PageRequest {
   std::vector<std::string> against = {};     ///< plan files, or names of schedules
   std::vector<std::string> placements = {};  ///< where those of `against` may lie, too
   std::string trace = {};                    ///< folder of a measured step; empty: none
+  ModelFacts model = {};                     ///< of the plan's placement
 };
 
 /// What the page is read from, beside the plan. Throws InputError where a trace or a placement is missing.

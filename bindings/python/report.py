@@ -226,7 +226,7 @@ def show(report: dict, console: Console) -> None:
     others = [(one["name"], one["predicted"], one["measured_step"] or 0) for one in report["beside"]]
     if others:
         told = Gain(others, times["predicted"], times["predicted_step"] or 0)
-        console.print(f"This plan was {told.text}", highlight=False)
+        console.print(f"This plan was {told.headline}: {told.figures}", highlight=False)
     for line in report["conclusions"]:
         console.print(line, highlight=False)
 

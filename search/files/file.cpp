@@ -180,6 +180,7 @@ std::string read_file(const std::filesystem::path& path, std::size_t max_bytes) 
   if (!file.is_open()) fail(path, "cannot be read", errno);
   struct stat status {};
   if (::fstat(file.get(), &status) != 0) fail(path, "cannot be read", errno);
+  if (S_ISDIR(status.st_mode)) throw InputError(path.string(), 0, "this is a folder; give a file");
   std::string bytes;
   if (S_ISREG(status.st_mode)) bytes.reserve(std::min<std::size_t>(status.st_size, max_bytes) + 1);
   std::vector<char> buffer(std::size_t{1} << 16);

@@ -2,7 +2,8 @@
 """What a plan gains, with the same names everywhere: your run now, 1F1B on the best stages, this plan.
 
     told = Gain(program.beside, program.predicted, program.whole_step)
-    told.text                # "expected to be 1.33 times as fast as your run now: ..."
+    told.headline            # "expected to be 1.33 times as fast as your run now"
+    told.figures             # "measured 37.5 -> expected 28.1 ms a step (layers alone: ...)"; "": all is in the headline
     told.step, told.factor   # what a whole step is expected to take, and the factor by which that is scaled
 
 A profile says what layers take, and a step also waits for messages and runs the engine. Where a whole step of your
@@ -48,21 +49,24 @@ class Gain:
         return not self.measured or self.measured >= WORTH * self.step
 
     @property
-    def text(self) -> str:
+    def headline(self) -> str:
         if not self._beside or not self._predicted:
             return f"expected to take {_ms(self._predicted)} ms a step{self._optimizer}"
         name, now, _ = self._beside[0]
-        name += self._shares
-        layers = f"{_ms(now)} -> {_ms(self._predicted)} ms"
+        times = self._range()[0] if self.measured else f"{now / self._predicted:.2f}"
+        return f"expected to be {times} times as fast as {name}{self._shares}"
+
+    @property
+    def figures(self) -> str:
+        if not self._beside or not self._predicted:
+            return ""
+        layers = f"{_ms(self._beside[0][1])} -> {_ms(self._predicted)} ms"
         notes = [f"{other}: {_ms(takes)} ms" for other, takes, _ in self._beside[1:]]
         if not self.measured:
-            return f"expected to be {now / self._predicted:.2f} times as fast as {name}: predicted {layers} a step{_in_brackets(notes)}{self._optimizer}"
-        times, steps, doubt = self._range()
-        notes.insert(0, f"layers alone: {layers}")
-        return (
-            f"expected to be {times} times as fast as {name}: measured {_ms(self.measured)} -> expected, scaled by {self.factor:.2f}, {steps} ms a step"
-            f"{doubt}{_in_brackets(notes)}"
-        )
+            return f"predicted {layers} a step{_in_brackets(notes)}{self._optimizer}"
+        _, steps, doubt = self._range()
+        notes.insert(0, f"layers alone: {layers}, scaled by {self.factor:.2f}")
+        return f"measured {_ms(self.measured)} -> expected {steps} ms a step{doubt}{_in_brackets(notes)}"
 
     @property
     def _shares(self) -> str:

@@ -34,6 +34,7 @@ TEST(CompareCommand, PutsPlansSideBySide) {
   for (const nlohmann::json& plan : plans) {
     EXPECT_EQ(plan["makespan"], 10'000'000);
     EXPECT_NEAR(plan["bubble"].get<double>(), 0.2, 1e-12);
+    EXPECT_EQ(plan["work"], 4'000'000);
     EXPECT_EQ(plan["placement_file"], folder / "v.toml");
   }
   EXPECT_EQ(plans[0]["peak_memory"], nlohmann::json({2 << 20, 1 << 20}));
@@ -67,6 +68,33 @@ TEST(CompareCommand, PutsKnownSchedulesBeside) {
   EXPECT_NE(with("zb-v").err.find("--against zb-v is not possible on this placement: "), std::string::npos);
   EXPECT_NE(with("1F1B").err.find("; did you mean '1f1b'?"), std::string::npos);
   EXPECT_NE(with("2f2b").err.find("--against 2f2b: not a known schedule (gpipe, 1f1b, "), std::string::npos);
+}
+
+TEST(CompareCommand, RefusesPlansOfDifferentModels) {
+  const TemporaryFolder folder;
+  make_plans(folder);
+  const std::string placement = read_text(folder / "v.toml");
+  std::vector<std::string> plans;
+  for (const char digit : {'a', 'b'}) {
+    const std::string name(1, digit);
+    folder.write(name + ".toml", placement + "\n[model]\nsha256 = \"" + std::string(64, digit) + "\"\n");
+    plans.push_back(folder / (name + ".json"));
+    ASSERT_EQ(ostinato_run({"search", folder / (name + ".toml"), "--micro-batches", "4", "--method", "1f1b",
+                            "--output", plans.back()})
+                  .status,
+              0);
+  }
+  const Result compared = ostinato_run({"compare", plans[0], plans[1]});
+  const Result shown =
+      ostinato_run({"show", plans[0], "--html", folder / "page.html", "--against", plans[1]});
+  for (const Result& result : {compared, shown}) {
+    EXPECT_EQ(result.status, 3);
+    EXPECT_NE(result.err.find("b.toml: this is a placement of another model (its digest begins with "
+                              "bbbbbbbbbbbb, that of the first plan's with aaaaaaaaaaaa)"),
+              std::string::npos)
+        << result.err;
+  }
+  EXPECT_EQ(ostinato_run({"compare", plans[0], folder / "1f1b.json"}).status, 0);  // which names no model
 }
 
 TEST(CompareCommand, FindsPlacementsByTheirDigest) {

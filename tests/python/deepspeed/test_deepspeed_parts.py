@@ -12,7 +12,7 @@ from deepspeed.runtime.pipe import schedule
 from ostinato.deepspeed.start import start
 from ostinato.deepspeed import hook
 from ostinato.deepspeed.start.first_pass import tell_of_frozen_inputs
-from ostinato.deepspeed.tell.announce import expected, gain_of, line, places
+from ostinato.deepspeed.tell.announce import expected, gain_of, lines, places
 from ostinato.deepspeed.data.batches import Batches
 from ostinato.deepspeed.engine.run import StepState
 from ostinato.deepspeed.save.checkpoint import layers_of_ranks
@@ -195,13 +195,13 @@ def program(**changes):
 
 
 def told(of) -> str:
-    return line(of, gain_of(of))
+    return "\n".join(lines(of, gain_of(of)))
 
 
 def test_the_line():
     assert told(program()) == (
-        'plan 3f2a91c0d4e5 on placement "gpt-4", 8 micro-batches: expected to be 1.33 times as fast as your run now (1.24 by other stages, 1.08 by the schedule): measured 37.5 -> expected, scaled '
-        "by 1.04, 28.1 ms a step (layers alone: 36.0 -> 27.0 ms; 1F1B on the best stages: 29.1 ms)"
+        'plan 3f2a91c0d4e5 on placement "gpt-4", 8 micro-batches: expected to be 1.33 times as fast as your run now (1.24 by other stages, 1.08 by the schedule)\n'
+        "measured 37.5 -> expected 28.1 ms a step (layers alone: 36.0 -> 27.0 ms, scaled by 1.04; 1F1B on the best stages: 29.1 ms)"
     )
 
 
@@ -209,8 +209,8 @@ def test_the_line():
     "measured, said",
     [
         # 9 ms more than the layers add up to, of which the plan shortens a part
-        (45, "1.25 to 1.33 times as fast as your run now: measured 45.0 -> expected, scaled by 1.25, 33.8 to 36.0 ms a step ("),
-        (18, "1.33 times as fast as your run now: measured 18.0 -> expected, scaled by 0.50, 13.5 ms a step, in doubt: no step is shorter than its layers, so these were measured while the machine was busier ("),
+        (45, "1.25 to 1.33 times as fast as your run now\nmeasured 45.0 -> expected 33.8 to 36.0 ms a step ("),
+        (18, "1.33 times as fast as your run now\nmeasured 18.0 -> expected 13.5 ms a step, in doubt: no step is shorter than its layers, so these were measured while the machine was busier ("),
     ],
 )  # fmt: skip
 def test_the_line_where_layers_say_little_of_the_step(measured, said):
@@ -219,21 +219,21 @@ def test_the_line_where_layers_say_little_of_the_step(measured, said):
 
 def test_stages_that_gain_nothing_lose_nothing():
     beside = [("your run now", 36_000_000, 0), ("1F1B on the best stages", 36_500_000, 0)]
-    assert "your run now (1.00 by other stages, 1.33 by the schedule): predicted 36.0" in told(
+    assert "your run now (1.00 by other stages, 1.33 by the schedule)\npredicted 36.0" in told(
         program(beside=beside)
     )
 
 
 def test_the_line_where_nothing_was_measured():
     assert told(program(beside=[("1F1B on the best stages", 36_000_000, 0)], whole_step=29_500_000)).endswith(
-        "1.33 times as fast as 1F1B on the best stages: predicted 36.0 -> 27.0 ms a step; 29.5 ms with the optimizer"
+        "1.33 times as fast as 1F1B on the best stages\npredicted 36.0 -> 27.0 ms a step; 29.5 ms with the optimizer"
     )
 
 
 def test_the_line_counts_the_optimizer_of_both():
     """37.5 ms are measured with it, and the layers' 36.0 are without."""
     assert (
-        "expected to be 1.30 times as fast as your run now (1.24 by other stages, 1.08 by the schedule): measured 37.5 -> expected, scaled by 0.96, 28.8 ms"
+        "expected to be 1.30 times as fast as your run now (1.24 by other stages, 1.08 by the schedule)\nmeasured 37.5 -> expected 28.8 ms a step (layers alone: 36.0 -> 27.0 ms, scaled by 0.96"
         in told(program(whole_step=30_000_000))
     )
 
@@ -250,7 +250,7 @@ def test_the_line_without_1f1b():
 
 
 def test_the_line_of_forwards_only():
-    assert "8 requests: predicted 27.000 ms; forwards only" in line(
+    assert "8 requests: predicted 27.000 ms; forwards only" in told(
         program(stages=[stage("front", 0, has_backward=False)])
     )
 

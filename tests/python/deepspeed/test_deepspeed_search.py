@@ -131,6 +131,10 @@ def test_auto_measures_and_switches(world2, alone, tmp_path):
     profile = json.loads((tmp_path / "profile.json").read_text())
     assert [row["index"] for row in profile["layers"]] == list(range(LAYERS))
     assert all(row["forward"]["median"] > 0 for row in profile["layers"])
+    assert [(row["from"], row["to"], row["backend"]) for row in profile["transfers"]] == [
+        (0, 1, "gloo"),
+        (1, 0, "gloo"),
+    ]
     assert (
         sum(row["backward"]["median"] > 0 for row in profile["layers"]) >= LAYERS - 1
     )  # one is hidden by the next, in place
@@ -234,17 +238,23 @@ def test_wrong_section(world2, section, words):
 
 
 def test_auto_on_another_number_of_ranks(world2, world4, stock, tmp_path):
-    """What was measured on two ranks is planned for four, and not measured again."""
+    """What was measured on two ranks is planned for four, and not measured again; each number keeps its plan."""
     section = {"auto": True, "search": QUICK, "output": str(tmp_path)}
     options = replace(BASE, steps=2, section=section)
     world2.run(train, options)
-    measured = (tmp_path / "profile.json").read_bytes()
+    measured, for_two = ((tmp_path / name).read_bytes() for name in ("profile.json", "plan.json"))
     got = world4.run(train, replace(options, stages=4))
     assert {result["kind"] for result in got} == {"PlanEngine"} and (
         tmp_path / "profile.json"
     ).read_bytes() == measured
     assert (tmp_path / "placement.toml").read_text().count("[[devices]]") == 4
     same_numbers(got, stock(world4, replace(options, stages=4, section=None)))
+    for_four = (tmp_path / "plan.json").read_bytes()
+    assert (tmp_path / "2-ranks/plan.json").read_bytes() == for_two
+    world2.run(train, options)
+    assert (tmp_path / "plan.json").read_bytes() == for_two and not (tmp_path / "2-ranks").exists()
+    assert (tmp_path / "4-ranks/plan.json").read_bytes() == for_four
+    assert (tmp_path / "profile.json").read_bytes() == measured
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,15 @@ import subprocess
 import sys
 from itertools import combinations
 from pathlib import Path
+from unittest import mock
 
 import pytest
+import torch.distributed as dist
 
 from ostinato.groups import TRANSFER_CTAS
 from ostinato.profile import ProfileError
 from ostinato.profile.machine import transfers
+from ostinato.profile.machine.device import Cpu
 from ostinato.profile.machine.wire import Seat, backend_of
 
 MADE_UP_GPUS = Path(__file__).parents[1] / "support" / "made_up_gpus.py"
@@ -25,6 +28,31 @@ def test_both_directions_of_a_pair():
     assert (costs[0].latency, costs[0].bytes_per_second) == (costs[1].latency, costs[1].bytes_per_second)
     assert costs[0].latency > 0 or costs[0].bytes_per_second > 0
     assert {cost.backend for cost in costs} == {"gloo"}
+
+
+def pairs_on_two_hosts():
+    """What ranks 3, 2, 1 and 0, as the stages of a pipeline, cost each other: 0 and 1 share a host, 2 and 3 another."""
+    measured = []
+
+    def measure_pairs(wire, rank, pairs):
+        measured.extend(pairs)
+        return [[*pair, [(1 << 10, 1000 * sum(pair))], "gloo"] for pair in pairs if rank == pair[0]]
+
+    with (
+        mock.patch("socket.gethostname", lambda: "ab"[dist.get_rank() // 2]),
+        mock.patch.object(transfers, "measure_pairs", measure_pairs),
+    ):
+        costs = transfers.measure_kinds([3, 2, 1, 0], Cpu())
+    return measured, {(cost.source, cost.target): cost.latency for cost in costs}
+
+
+def test_a_pair_of_a_host_and_one_of_two_stand_for_all(world4):
+    for measured, latency in world4.run(pairs_on_two_hosts):
+        assert sorted(measured) == [(3, 1), (3, 2)]
+        assert len(latency) == 12
+        assert len(set(latency.values())) == 2
+        assert len({latency[pair] for pair in ((0, 1), (1, 0), (2, 3), (3, 2))}) == 1
+        assert len({latency[pair] for pair in ((0, 2), (0, 3), (1, 2), (3, 1))}) == 1
 
 
 def test_one_rank_has_nobody_to_send_to():

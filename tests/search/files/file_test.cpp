@@ -155,8 +155,7 @@ TEST_F(FileTest, ASpareFileIsForItsUserAloneUnderANewName) {
 TEST_F(FileTest, AnUnreadableFileIsNamed) {
   EXPECT_EQ(message_of([&] { read_file(folder_ / "x", 1); }),
             (folder_ / "x").string() + ": cannot be read: No such file or directory");
-  EXPECT_EQ(message_of([&] { read_file(folder_, 1); }),
-            folder_.string() + ": cannot be read: Is a directory");
+  EXPECT_EQ(message_of([&] { read_file(folder_, 1); }), folder_.string() + ": this is a folder; give a file");
 }
 
 TEST_F(FileTest, AFileOverTheLimitIsRefused) {

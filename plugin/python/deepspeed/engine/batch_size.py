@@ -83,7 +83,7 @@ class BatchSize(PlanCheckpoints):
         if elsewhere and not run.random_numbers.elsewhere:
             run.random_numbers = RandomNumbers(self, run.stages, elsewhere)
         announce.say(
-            f"from step {self.global_steps + 1} on: {announce.line(program, announce.gain_of(program))}"
+            f"from step {self.global_steps + 1} on: {announce.lines(program, announce.gain_of(program))[0]}"
         )
         if (losses := run.expected_losses()) != run.losses_said:
             run.losses_said = losses

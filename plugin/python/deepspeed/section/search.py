@@ -131,7 +131,7 @@ def _kept(section: Section, paths: Paths, devices: int) -> dict[str, str]:
     if paths.placement is not None:
         found = _of_placement(section.search or Search(), paths.placement, Size(devices, 1))
         return {PLAN: found.text, PLACEMENT: found.placement.text}
-    if not _has_kept(paths) or _devices_of_kept(paths) != devices or verdict_on_kept(section, paths, devices):
+    if not _keeps_for(paths, devices) or verdict_on_kept(section, paths, devices):
         return {}
     assert paths.output is not None
     return {name: (paths.output / name).read_text() for name in FILES} | _kept_costs(section, paths.output)
@@ -145,6 +145,8 @@ def _found(section: Section, paths: Paths, size: Size) -> dict[str, str]:
         assert paths.profile is not None
         found = _search(wanted, paths.profile, size)
     if paths.output is not None:
+        with suppress(OstinatoError):  # whatever lay there
+            _put_aside(paths, size.devices)
         Diagnostic(paths.output / PLACEMENT).write(found.placement.text)
         Diagnostic(paths.output / PLAN).write(found.text)
         (paths.output / verdict.VERDICT).unlink(missing_ok=True)  # on the plan before it
@@ -192,6 +194,40 @@ def _has_kept(paths: Paths) -> bool:
     return paths.output is not None and all((paths.output / name).is_file() for name in FILES)
 
 
+def _keeps_for(paths: Paths, devices: int) -> bool:
+    """On rank 0: whether an earlier run has left a plan for so many ranks in "output". One that was put aside
+    comes back."""
+    if not _has_kept(paths):
+        return False
+    assert paths.output is not None
+    if (aside := _of_ranks(paths.output, devices)).is_dir() and _put_aside(paths, devices):
+        _move(aside, paths.output)
+        aside.rmdir()
+    return _devices_of_kept(paths) == devices
+
+
+def _put_aside(paths: Paths, devices: int) -> bool:
+    """Whether "output" has a plan for another number of ranks, which a later run with that number will find."""
+    if not _has_kept(paths) or (others := _devices_of_kept(paths)) == devices:
+        return False
+    assert paths.output is not None
+    _move(paths.output, _of_ranks(paths.output, others))
+    return True
+
+
+def _of_ranks(output: Path, ranks: int) -> Path:
+    return output / f"{ranks}-ranks"
+
+
+def _move(source: Path, target: Path) -> None:
+    """A plan, with what belongs to it."""
+    target.mkdir(exist_ok=True)
+    for name in (*FILES, SIZES, verdict.VERDICT):
+        (target / name).unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            (source / name).rename(target / name)
+
+
 def _devices_of_kept(paths: Paths) -> int:
     assert paths.output is not None
     try:
@@ -202,7 +238,7 @@ def _devices_of_kept(paths: Paths) -> int:
 
 def verdict_on_kept(section: Section, paths: Paths, devices: int) -> tuple[str, str] | None:
     """On rank 0: why no run is to use the plan in "output", and what it does instead (verdict)."""
-    if not section.falls_back or not _has_kept(paths) or _devices_of_kept(paths) != devices:
+    if not section.falls_back or not _keeps_for(paths, devices):
         return None
     assert paths.output is not None
     return verdict.found(paths.output / PLAN)

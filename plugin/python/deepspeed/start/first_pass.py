@@ -29,7 +29,8 @@ from ostinato.files import write_text
 from ostinato.profile.model.lanes import mark_lanes
 from ostinato.profile.errors import ProfileError
 from ostinato.profile.machine.block_time import count_blocks
-from ostinato.profile.machine.device import UndisturbedCpu, host_timed
+from ostinato.profile.machine.device import Cuda, UndisturbedCpu, host_timed
+from ostinato.profile.machine.transfers import measure_kinds
 from ostinato.profile.measure.optimizer import StepClock
 from ostinato.profile.measure.rows import rank_cost
 from ostinato.profile.measure.samples import Samples
@@ -353,6 +354,7 @@ def _profile(
     everyone = everyones((measured, error))
     if errors := [said for _, said in everyone if said]:
         raise OstinatoError(f'"auto" cannot measure the model: {errors[0]}')
+    transfers = _transfers(engine, device)
     if dist.get_rank() != 0:
         return ""
     found = {
@@ -360,7 +362,7 @@ def _profile(
     }  # the first replica's
     layers = [found[index] for index in sorted(found)]
     profile = _profiler.Profile()
-    profile.model, profile.timer = "measured by ostinato inside DeepSpeed", "cpu"
+    profile.model, profile.timer = Path(sys.argv[0]).stem or "model", "cpu"
     profile.warm_up, profile.repeats = WARM_UP, REPEATS
     profile.micro_batch_size = engine.train_micro_batch_size_per_gpu()
     profile.slices = max(1, engine.module.topology().get_dim("model"))
@@ -374,9 +376,18 @@ def _profile(
         own_stages, engine.micro_batches, _profiler.spread_of([round(second * 1e9) for second in seconds])
     )
     profile.model_sha256 = digest_of_layers(row.digest for row in profile.layers)
+    profile.transfers = transfers
     profile.completeness.complete = True
     profile.rank = _rank_cost(settings, device, profile.layers, read, [layer.samples for layer in layers])
     return profile.json()
+
+
+def _transfers(engine: Engine, device: Any) -> list[Any]:
+    """Between the ranks of the first pipeline; [] where no wire reaches this kind of device."""
+    if device.place.type not in ("cpu", "cuda"):
+        return []
+    end = device if device.place.type == "cpu" else Cuda(device.place.index)
+    return measure_kinds(engine.grid.pipe_groups[0], end)
 
 
 def _rank_cost(settings, device: Any, rows: list, read: int, samples: list[Samples]) -> Any:

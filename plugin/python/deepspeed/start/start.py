@@ -25,7 +25,7 @@ from ..place import first_weights, model_identity
 from ..save import checkpoint, universal
 from ..section import plans, verdict
 from ..tell.drift import EVERY, SAMPLED, BlockTimes, Drift
-from ..tell.announce import ends, expected, gain_of, line, places, say
+from ..tell.announce import ends, expected, gain_of, lines, places, say
 from ..tell.speedup import Expected, Speedup
 from ..section.config import Search as SearchOptions, Section, check_outputs, parse_section, resolve
 from ..engine.adapt import Adapt
@@ -253,7 +253,8 @@ def _install(
     for said in (*rebuilt.notes, restored.said):
         if said:
             say(said)
-    say(line(program, gain, run.plans_steps))
+    for said in lines(program, gain, run.plans_steps):
+        say(said)
     if plans.trains(program):
         say(run.losses_said)
     for said in (places(stages, run.stock_parts), ends(stages, model._grid.pp_group)):

@@ -161,16 +161,21 @@ def _rounds(
     return "gradient clipping sums its norm rank by rank, and layers have moved" if clipped else ""
 
 
-def line(program, gain: Gain | None = None, sized: bool = False) -> str:
-    """What runs, and what it gains, if anything is known of that. `sized`: each step gets its own plan."""
+def lines(program, gain: Gain | None = None, sized: bool = False) -> list[str]:
+    """What runs, and what it gains, if anything is known of that; then the figures. `sized`: each step gets its
+    own plan."""
     what = (
         f'plan {program.plan_sha256[:12]} on placement "{program.placement_name}", {program.micro_batches} '
     )
     if not any(stage.has_backward for stage in program.stages):
-        return f"{what}requests: predicted {program.predicted / 1e6:.3f} ms; forwards only, for eval_batch(): train_batch() is refused"
+        return [
+            f"{what}requests: predicted {program.predicted / 1e6:.3f} ms; forwards only, for eval_batch(): train_batch() is refused"
+        ]
     if sized:
-        return f"{what}micro-batches a step; each step gets a plan for its sizes"
-    return f"{what}micro-batches: {gain.text}" if gain is not None else f"{what}micro-batches"
+        return [f"{what}micro-batches a step; each step gets a plan for its sizes"]
+    if gain is None:
+        return [f"{what}micro-batches"]
+    return [f"{what}micro-batches: {gain.headline}", *filter(None, [gain.figures])]
 
 
 def gain_of(program, before: Sequence[float] = ()) -> Gain:

@@ -3,7 +3,8 @@
 (wire.py).
 
 `measure_transfers(ranks, device)` starts that many processes of this file, which measure one pair after the
-other. A round trip is halved, so both directions of a pair cost the same.
+other; `measure_kinds(ranks, device)` measures one pair within a host and one between hosts, in a run of theirs.
+A round trip is halved, so both directions of a pair cost the same.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -26,9 +28,10 @@ import torch.distributed as dist
 
 from ostinato import _profiler
 from ostinato.errors import Status
+from ostinato.groups import everyones
 from ostinato.profile.errors import ProfileError
 from ostinato.profile.machine.device import Cpu, device_of_this_process
-from ostinato.profile.machine.wire import TIMEOUT, joined
+from ostinato.profile.machine.wire import TIMEOUT, joined, wire_of
 
 WARM_UP, REPEATS = 3, 15
 PROGRAM = "ostinato.profile.machine.transfers"
@@ -60,6 +63,19 @@ def measure_pairs(wire: Any, rank: int, pairs: Sequence[tuple[int, int]]) -> lis
                 measured.append([*pair, samples, wire.backend])
     dist.barrier()
     return measured
+
+
+def measure_kinds(ranks: Sequence[int], device: Any) -> list[Any]:
+    """TransferCosts between the ranks of a pipeline, numbered by stage. One pair of each kind is measured, a
+    host's ranks or those of two hosts, and stands for all. Seconds at any number of ranks.
+
+    Called by every rank of the world. `ranks`: those of the pipeline, in the world."""
+    hosts = everyones(socket.gethostname())
+    one_host = {(a, b): hosts[ranks[a]] == hosts[ranks[b]] for a, b in all_pairs(len(ranks))}
+    example = {kind: (ranks[a], ranks[b]) for (a, b), kind in reversed(one_host.items())}  # the first
+    rows = everyones(measure_pairs(wire_of(device), dist.get_rank(), list(example.values())))
+    measured = {(a, b): found for of_rank in rows for a, b, *found in of_rank}
+    return fitted([[*pair, *measured[example[kind]]] for pair, kind in one_host.items()])
 
 
 def fitted(pairs: list[Any]) -> list[Any]:
