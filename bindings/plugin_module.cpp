@@ -84,7 +84,9 @@ void bind_program(py::module_& m) {
                     "It runs on this lane of its ranks, beside what they compute; empty: it computes.")
       .def_readonly("has_backward", &ProgramStage::has_backward)
       .def_readonly("inputs", &ProgramStage::inputs)
-      .def_readonly("outputs", &ProgramStage::outputs);
+      .def_readonly("outputs", &ProgramStage::outputs)
+      .def_readonly("output_bytes", &ProgramStage::output_bytes,
+                    "The most that a stage takes of a micro-batch's outputs; 0: not known.");
   py::class_<Program>(m, "Program", "A lowered plan: one instruction list per rank, shown free of deadlock.")
       .def_readonly("stages", &Program::stages)
       .def_readonly("micro_batches", &Program::micro_batches)

@@ -29,6 +29,7 @@ class Stage:
     has_backward: bool
     inputs: list[int]
     outputs: list[int]
+    output_bytes: int
 
 class Program:
     stages: list[Stage]

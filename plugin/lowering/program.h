@@ -74,6 +74,7 @@ struct ProgramStage : Stage {
   bool has_backward = false;      ///< false: it only runs forward (inference, or a frozen front)
   std::vector<int> inputs = {};   ///< stages whose outputs it takes, in order
   std::vector<int> outputs = {};  ///< stages that take its outputs, ascending
+  Bytes output_bytes = 0;         ///< the most that one of them takes of a micro-batch; 0: not known
 
   bool on(int rank) const { return std::binary_search(devices.begin(), devices.end(), rank); }
 };

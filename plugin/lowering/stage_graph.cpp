@@ -139,6 +139,7 @@ void connect(const Placement& placement, StageGraph& graph) {
       if (placement.blocks[input.block].kind != Kind::forward) continue;  // check_dependencies() looks at it
       graph.stages[s].inputs.push_back(from);
       graph.stages[from].outputs.push_back(static_cast<int>(s));
+      graph.stages[from].output_bytes = std::max(graph.stages[from].output_bytes, input.bytes);
     }
   }
 }

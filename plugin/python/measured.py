@@ -85,7 +85,12 @@ class Measured:
         two = len(self.devices) == 2
         if abs(self.overall - 1) > CHANGED:
             of = "on the faster of the two devices" if two else "on the median device"
-            yield f"Blocks took {self.overall:.2f} times as long as planned {of}: profile again, or plan with the measured times (--measured)."
+            yield (
+                f"All blocks took about {self.overall:.2f} times as long as planned: the machine was {'slower' if self.overall > 1 else 'faster'} than "
+                "when it was profiled (its clock, or other work on it). The same plan is expected to stay the best."
+                if self._alike
+                else f"Blocks took {self.overall:.2f} times as long as planned {of}: profile again, or plan with the measured times (--measured)."
+            )
         for device, by in sorted(self.devices.items()):
             if by > 1 + CHANGED:
                 yield (
@@ -98,6 +103,12 @@ class Measured:
                 f"The step took {pipeline / predicted:.2f} times as long as planned, but its blocks at most {took:.2f} times: ranks waited for "
                 "transfers, or for a late rank."
             )
+
+    @property
+    def _alike(self) -> bool:
+        """Whether all blocks took about as many times as long as planned."""
+        times = [self.measured[block] / planned for block, planned in self.planned.items() if planned]
+        return all(abs(by / self.overall - 1) <= CHANGED for by in times)
 
 
 def block_rows(trace: RankTrace) -> Iterator[tuple[MeasuredBlock, float, float]]:

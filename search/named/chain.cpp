@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "search/files/counted.h"
+#include "search/placement/lanes.h"
 
 namespace ostinato {
 namespace {
@@ -28,6 +29,7 @@ class Detector {
     collect_backwards();
     check_forwards();
     check_backwards();
+    join_parts();
     assign_ranks();
     return std::move(chain_);
   }
@@ -131,11 +133,30 @@ class Detector {
     }
   }
 
+  int device_of_part(const StageBlocks& part) const {
+    return device_of(placement_, block(part.forward).devices.front());
+  }
+
+  void join_parts() {
+    chain_.lanes = std::ranges::any_of(placement_.devices, [](const Device& d) { return d.lane_of >= 0; });
+    std::vector<ChainPlace> joined;
+    for (ChainPlace& stage : chain_.stages) {
+      if (!chain_.lanes) {
+        stage.parts = {stage};
+      } else if (joined.empty() || device_of_part(joined.back().parts.back()) != device_of_part(stage)) {
+        joined.push_back({{}, 0, 0, {stage}});
+      } else {
+        joined.back().parts.push_back(stage);
+      }
+    }
+    if (chain_.lanes) chain_.stages = std::move(joined);
+  }
+
   void assign_ranks() {
     std::map<int, int> rank_of_device;
     std::vector<int> chunks;
     for (ChainPlace& stage : chain_.stages) {
-      const int device = block(stage.forward).devices.front();
+      const int device = device_of_part(stage.parts.front());
       const auto [found, is_new] = rank_of_device.emplace(device, chain_.depth());
       if (is_new) {
         chain_.devices.push_back(device);

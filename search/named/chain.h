@@ -8,7 +8,9 @@
 //   if (!found.chain) say(found.why_not);      // "block embed.F holds 4 devices"
 //   else found.chain->stages[3].rank           // which place in the pipeline runs the fourth stage
 //
-// They are read off blocks and dependencies; names of stages only tie a forward to its backward.
+// They are read off blocks and dependencies; names of stages only tie a forward to its backward. Where
+// devices have lanes (lanes.h), the stages that follow each other on a device and its lanes are one stage of
+// the chain, in parts: attention, dispatch, experts, combine.
 
 #include <optional>
 #include <string>
@@ -20,8 +22,9 @@ namespace ostinato {
 
 /// The blocks of a stage of a chain, and where they run.
 struct ChainPlace : StageBlocks {
-  int rank = 0;   ///< place of its device in Chain::devices
-  int chunk = 0;  ///< how many earlier stages the same device runs
+  int rank = 0;                         ///< place of its device in Chain::devices
+  int chunk = 0;                        ///< how many earlier stages the same device runs
+  std::vector<StageBlocks> parts = {};  ///< in model order; without lanes one, which is also the base
 };
 
 /// What a placement was found to be. single: one chunk a device. looped: stage s on rank s mod D. wave: there
@@ -35,6 +38,7 @@ struct Chain {
   ChainShape shape = ChainShape::single;
   bool training = true;  ///< every stage has a backward
   bool split = false;    ///< every stage has a weight half
+  bool lanes = false;    ///< some device has lanes; then stages have parts, and no blocks of their own
 
   int depth() const { return static_cast<int>(devices.size()); }
 

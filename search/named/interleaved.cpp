@@ -7,10 +7,7 @@
 namespace ostinato {
 namespace {
 
-struct Pass {
-  int chunk = 0;
-  int micro_batch = 0;
-};
+using Pass = RankOrder::Pass;
 
 /// The k-th forward of every rank: groups of `depth` micro-batches, chunk after chunk within a group.
 Pass forward_pass(int k, int depth, int chunks) {
@@ -55,6 +52,23 @@ Orders interleaved_orders(const Chain& chain, const Placement& placement, int mi
   for (int r = 0; r < depth; ++r) {
     const int warm_up = std::min(total, 2 * (depth - 1 - r) + (chain.chunks - 1) * depth);
     add_interleaved(orders.rank(r), chain, total, warm_up, 0);
+  }
+  return orders.take();
+}
+
+Orders combined_1f1b_orders(const Chain& chain, const Placement& placement, int micro_batches) {
+  const int depth = chain.depth(), chunks = chain.chunks;
+  const int total = passes(chain, micro_batches);
+  ChainOrders orders(chain, placement, micro_batches);
+  for (int r = 0; r < depth; ++r) {
+    RankOrder& rank = orders.rank(r);
+    const int warm_up = std::min(total, 2 * (depth - 1 - r) + (chunks - 1) * depth + 1);
+    for (int k = 0; k < warm_up; ++k) {
+      const Pass forward = forward_pass(k, depth, chunks);
+      rank.forward(forward.chunk, forward.micro_batch);
+    }
+    for (int k = 0; k < total; ++k)
+      rank.together(forward_pass(k + warm_up, depth, chunks), backward_pass(k, depth, chunks));
   }
   return orders.take();
 }

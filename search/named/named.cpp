@@ -12,11 +12,17 @@
 namespace ostinato {
 namespace {
 
+enum class OnLanes { refused, possible, needed };
+
 /// What the chain of a schedule must look like.
 struct Needs {
   ChainShape shape = ChainShape::single;
   bool split = false;
   int chunks = 0;  ///< per device; 0: any number that the shape has
+  OnLanes lanes = OnLanes::refused;
+  bool or_single = false;  ///< of looped chunks: one a device, too
+
+  bool has(ChainShape other) const { return other == shape || (or_single && other == ChainShape::single); }
 };
 
 /// For AnySchedule: what a schedule is not for.
@@ -44,10 +50,11 @@ const std::vector<Entry>& entries() {
   constexpr Needs kSplitV{ChainShape::wave, true, 2};
   static const std::vector<Entry> table = {
       {"gpipe", gpipe_orders},
-      {"1f1b", one_f_one_b_orders},
+      {"1f1b", one_f_one_b_orders, {ChainShape::single, false, 0, OnLanes::possible}},
       {"1f1b+", one_f_one_b_plus_orders, {}, {true, true}},
       {"looped-bfs", looped_bfs_orders, kLooped},
-      {"interleaved-1f1b", interleaved_orders, kLooped},
+      {"interleaved-1f1b", interleaved_orders, {ChainShape::looped, false, 0, OnLanes::possible}},
+      {"combined-1f1b", combined_1f1b_orders, {ChainShape::looped, false, 0, OnLanes::needed, true}},
       {"interleaved-zb", interleaved_zb_orders, {ChainShape::looped, true}},
       {"zb-h1", zb_h1_orders, kSplit},
       {"zb-h2", zb_h2_orders, kSplit},
@@ -100,7 +107,9 @@ std::string what_is_against(const std::string& name, const Unless& unless, const
 /// Empty where the chain is what the schedule needs.
 std::string what_is_missing(const std::string& name, const Needs& needs, const Chain& chain) {
   if (!chain.training) return needs_training(name);
-  if (chain.shape != needs.shape) {
+  if (chain.lanes && needs.lanes == OnLanes::refused) return name + " is not for devices with lanes";
+  if (!chain.lanes && needs.lanes == OnLanes::needed) return name + " needs devices with lanes";
+  if (!needs.has(chain.shape)) {
     return name + " needs " + in_words(needs.shape) + "; this placement has " + in_words(chain.shape);
   }
   if (needs.chunks > 0 && chain.chunks != needs.chunks) {

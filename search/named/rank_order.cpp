@@ -1,13 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "search/named/rank_order.h"
 
+#include <algorithm>
+#include <ranges>
 #include <utility>
 
 namespace ostinato {
 
+void RankOrder::forward(int chunk, int micro_batch) {
+  for (const StageBlocks& part : stages_[chunk]->parts) add(part.forward, micro_batch);
+}
+
+void RankOrder::backward(int chunk, int micro_batch) {
+  for (const StageBlocks& part : stages_[chunk]->parts | std::views::reverse) add(part.backward, micro_batch);
+}
+
+void RankOrder::weight(int chunk, int micro_batch) {
+  for (const StageBlocks& part : stages_[chunk]->parts | std::views::reverse) add(part.weight, micro_batch);
+}
+
 void RankOrder::whole_backward(int chunk, int micro_batch) {
   backward(chunk, micro_batch);
   weight(chunk, micro_batch);
+}
+
+void RankOrder::together(Pass forward, Pass backward) {
+  const std::vector<StageBlocks>& ahead = stages_[forward.chunk]->parts;
+  const std::size_t back = stages_[backward.chunk]->parts.size();
+  for (std::size_t k = 0; k < std::max(ahead.size(), back); ++k) {
+    if (k < ahead.size()) add(ahead[k].forward, forward.micro_batch);
+    if (k < back) backward_part(backward.chunk, k, backward.micro_batch);
+  }
+}
+
+void RankOrder::backward_part(int chunk, std::size_t k, int micro_batch) {
+  const std::vector<StageBlocks>& parts = stages_[chunk]->parts;
+  const StageBlocks& part = parts[parts.size() - 1 - k];
+  add(part.backward, micro_batch);
+  add(part.weight, micro_batch);
 }
 
 void RankOrder::add(int block, int micro_batch) {
@@ -15,7 +45,7 @@ void RankOrder::add(int block, int micro_batch) {
 }
 
 ChainOrders::ChainOrders(const Chain& chain, const Placement& placement, int micro_batches)
-    : devices_(chain.devices), device_count_(placement.devices.size()) {
+    : placement_(placement) {
   std::vector<std::vector<const ChainPlace*>> stages(chain.devices.size(),
                                                      std::vector<const ChainPlace*>(chain.chunks));
   for (const ChainPlace& stage : chain.stages) stages[stage.rank][stage.chunk] = &stage;
@@ -23,7 +53,7 @@ ChainOrders::ChainOrders(const Chain& chain, const Placement& placement, int mic
 }
 
 ChainOrders::ChainOrders(const TwoWay& chains, const Placement& placement, int micro_batches)
-    : devices_(chains.down.devices), device_count_(placement.devices.size()) {
+    : placement_(placement) {
   const int depth = chains.depth();
   for (int r = 0; r < depth; ++r) {
     std::vector<const ChainPlace*> by_chunk = {&chains.down.stages[r], &chains.up.stages[depth - 1 - r]};
@@ -33,8 +63,9 @@ ChainOrders::ChainOrders(const TwoWay& chains, const Placement& placement, int m
 }
 
 Orders ChainOrders::take() {
-  Orders orders(device_count_);
-  for (std::size_t r = 0; r < ranks_.size(); ++r) orders[devices_[r]] = ranks_[r].take();
+  Orders orders(placement_.devices.size());
+  for (RankOrder& rank : ranks_)
+    for (const Step& step : rank.take()) orders[placement_.blocks[step.block].devices[0]].push_back(step);
   return orders;
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Writing down the order of one rank of a chain, or of two chains in opposite directions, pass by pass.
+// Writing down the order of one rank of a chain, or of two chains in opposite directions, pass by pass. A
+// pass of a stage in parts is its parts one after the other, each on its lane.
 //
 //   ChainOrders orders(chain, placement, 8);
 //   orders.rank(0).forward(chunk, micro_batch);
@@ -21,17 +22,28 @@ class RankOrder {
   RankOrder(std::vector<const ChainPlace*> by_chunk, int micro_batches)
       : stages_(std::move(by_chunk)), micro_batches_(micro_batches) {}
 
-  void forward(int chunk, int micro_batch) { add(stages_[chunk]->forward, micro_batch); }
-  void backward(int chunk, int micro_batch) { add(stages_[chunk]->backward, micro_batch); }
+  void forward(int chunk, int micro_batch);
+  void backward(int chunk, int micro_batch);
   /// The weight half; nothing where the backward is whole.
-  void weight(int chunk, int micro_batch) { add(stages_[chunk]->weight, micro_batch); }
+  void weight(int chunk, int micro_batch);
   /// The whole backward, or both of its halves at once.
   void whole_backward(int chunk, int micro_batch);
+
+  struct Pass {
+    int chunk = 0;
+    int micro_batch = 0;
+  };
+  /// A forward and a whole backward that overlap: the first part of each, the second part of each, ... As
+  /// their parts come in opposite order, one computes while the other is on its lane. Without lanes: one
+  /// after the other. Source: DualPipe's overlapped chunks (arXiv 2412.19437, figure 4).
+  void together(Pass forward, Pass backward);
 
   std::vector<Step> take() { return std::move(steps_); }
 
  private:
   void add(int block, int micro_batch);
+  /// The part that a backward runs as its `k`-th, and its weight half.
+  void backward_part(int chunk, std::size_t k, int micro_batch);
 
   std::vector<const ChainPlace*> stages_;  ///< by chunk
   int micro_batches_;
@@ -50,8 +62,7 @@ class ChainOrders {
   Orders take();
 
  private:
-  std::vector<int> devices_;
-  std::size_t device_count_;
+  const Placement& placement_;
   std::vector<RankOrder> ranks_;
 };
 

@@ -24,6 +24,11 @@ Orders one_f_one_b_orders(const Chain& chain, const Placement& placement, int mi
 /// 2 (D - r - 1) + (C - 1) D + 1 chunks. Source: Megatron-LM (Narayanan et al., SC 2021), section 2.2.2.
 Orders interleaved_orders(const Chain& chain, const Placement& placement, int micro_batches);
 
+/// The same with one forward more before the first backward, so that every forward overlaps with the backward
+/// that follows it: while one computes, the other is on its lane. Looped chunks in parts on lanes, or one a
+/// device, training. Source: Megatron-Core's combined 1F1B (overlap_moe_expert_parallel_comm).
+Orders combined_1f1b_orders(const Chain& chain, const Placement& placement, int micro_batches);
+
 /// GPipe's order where the chunks are looped: all micro-batches of a chunk before the next chunk.
 /// Makespan (N C + D - 1)(f + b) for N >= D, N C chunks in flight. Source: Breadth-First Pipeline Parallelism
 /// (Lamy-Poirier, MLSys 2023).
@@ -82,8 +87,8 @@ Orders chimera_orders(const TwoWay& chains, const Placement& placement, int micr
 
 /// Two chains in opposite directions, a forward of one paired with a backward of the other. Bubble
 /// (D / 2 - 1)(F&B + B - 3 W) for N >= D of each direction, B = I + W the whole backward and F&B the pair
-/// (F + B here: a device runs one block at a time); D + 1 activations. Source: DualPipe (DeepSeek-V3
-/// technical report, arXiv 2412.19437, section 3.2.1, figure 5 and table 2).
+/// (F + B without lanes; with lanes they overlap as published); D + 1 activations. Source: DualPipe
+/// (DeepSeek-V3 technical report, arXiv 2412.19437, section 3.2.1, figure 5 and table 2).
 Orders dual_pipe_orders(const TwoWay& chains, const Placement& placement, int micro_batches);
 
 /// DualPipe cut in half: the V of two chunks per device runs what one half of DualPipe's 2 D ranks runs.

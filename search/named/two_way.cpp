@@ -42,15 +42,12 @@ class DualPipeRank {
       forward(1);
     }
     for (int k = 0; k < micro_batches_ - 2 * half_ + r_ + 1; ++k) {
-      forward(0);
-      backward(1);
-      forward(1);
-      backward(0);
+      together(0, 1);
+      together(1, 0);
     }
     for (int k = 0; k < behind; ++k) {
       backward(1);
-      forward(1);
-      backward(0);
+      together(1, 0);
     }
     drain(behind);
   }
@@ -72,6 +69,9 @@ class DualPipeRank {
 
   void forward(int chunk) { rank_.forward(chunk, forwards_[chunk]++); }
   void backward(int chunk) { rank_.whole_backward(chunk, backwards_[chunk]++); }
+  void together(int ahead, int back) {
+    rank_.together({ahead, forwards_[ahead]++}, {back, backwards_[back]++});
+  }
   void input_half(int chunk) {
     waiting_.emplace_back(chunk, backwards_[chunk]);
     rank_.backward(chunk, backwards_[chunk]++);

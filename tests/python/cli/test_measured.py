@@ -96,6 +96,20 @@ def test_costlier_layers_are_not_a_slow_device(ran):
     assert plan.placement.times["s0.F"] == pytest.approx(1.2 * 3_000_000, rel=0.01)
 
 
+@pytest.mark.parametrize(
+    ("costlier", "says"),
+    [
+        ((1.2, 1.25, 1.2, 1.2), "All blocks took about 1.20 times as long as planned: the machine was slower"),
+        ((0.8, 0.8, 0.8, 0.8), "All blocks took about 0.80 times as long as planned: the machine was faster"),
+        ((1.5, 1.2, 1.2, 1.2), "Blocks took 1.20 times as long as planned on the median device: profile again"),
+        ((1.1, 1.1, 1.1, 1.1), ""),
+    ],
+)  # fmt: skip
+def test_a_machine_that_is_slower_altogether_needs_no_new_profile(ran, costlier, says):
+    first = next(Measured.of(read_traces(ran(costlier=costlier))).conclusions(1, 1), "")
+    assert first.startswith(says) and bool(first) == bool(says)
+
+
 def test_a_block_takes_again_what_it_took(ran):
     folder = ran(slower=(1, 1.3, 1, 1), costlier=(1.02, 1, 1, 0.98))
     found = Measured.of(read_traces(folder))

@@ -17,6 +17,7 @@ from support.tiers import everyday
 from support.training import MICRO_BATCHES, Options, data_of, first_step_refused, make_engine, weights
 from test_deepspeed_copies import X_2, plan_of
 
+ACTIVATION = 4 * models.WIDTH * models.BATCH  # bytes
 STOCK = Layout("stock", (4,), (0, 1))
 UNEVEN = Layout("uneven", (3,), (0, 1))
 WAVE = Layout("wave", (1, 4, 6), (0, 1, 1, 0))
@@ -281,3 +282,21 @@ def test_several_tensors_behind_a_border_of_1f1b_alone(world2, stock, plans):
         and "several tensors with gradients pass from layer 3" in shown
     )
     assert ours["losses"] == pytest.approx(theirs["losses"], rel=1e-5)
+
+
+@pytest.mark.parametrize("planned", [ACTIVATION, 1000])
+def test_activations_of_another_size_than_planned_are_told(world2, tmp_path, planned):
+    text = placement_text(UNEVEN, models.LAYERS)
+    text = text.replace('after = ["s0.F"]\n', f'after = [{{ block = "s0.F", bytes = {planned} }}]\n')
+    plan = make_plan(tmp_path, UNEVEN, models.LAYERS, MICRO_BATCHES, text=text)
+    told = [
+        line
+        for line in world2.run(heard, replace(BASE, section={"plan": str(plan)}))[0]["first"]
+        if "outputs" in line
+    ]
+    if planned == ACTIVATION:
+        assert not told
+    else:
+        assert told[0].startswith(
+            f"ostinato: layer 2 outputs {ACTIVATION} B a micro-batch, and the plan was made for 1000 B: "
+        )

@@ -7,6 +7,7 @@
 #include <map>
 #include <random>
 
+#include "search/placement/lanes.h"
 #include "search/placement/shapes.h"
 #include "tests/search/checked.h"
 
@@ -39,6 +40,83 @@ Nanoseconds makespan(const std::string& name, const Placement& placement, int mi
 
 std::vector<Bytes> peaks(const std::string& name, const Placement& placement, int micro_batches) {
   return peak_memory(placement, run(name, placement, micro_batches));
+}
+
+/// Every stage of a chain, or of two, in four parts: it computes, exchanges on a lane, computes and
+/// exchanges. Each exchange takes `exchange`, each computing part half of what the block took.
+Placement in_parts(const Placement& whole, Nanoseconds exchange) {
+  Placement parts;
+  parts.name = whole.name + " in parts";
+  parts.devices = whole.devices;
+  std::vector<int> lane;
+  for (int d = 0; d < static_cast<int>(whole.devices.size()); ++d)
+    lane.push_back(add_lane(parts, d, "network"));
+  for (const Block& block : whole.blocks) {
+    const bool forward = block.kind == Kind::forward;
+    const int first = static_cast<int>(parts.blocks.size());
+    for (int k = 0; k < 4; ++k) {
+      const int part = forward ? k : 3 - k;  // a backward begins with the exchange behind the stage
+      Block made = block;
+      made.name = block.name + std::to_string(part);
+      made.stage = block.stage + "." + std::to_string(part);
+      made.after.clear();
+      if (part % 2 == 1) {
+        made.devices = {lane[block.devices[0]]};
+        made.memory = 0;
+        made.time = exchange;
+      } else {
+        made.time = block.time / 2;
+        if (part != 0) made.memory = 0;
+      }
+      if (k > 0) made.after.push_back({first + k - 1, 0});
+      if (!forward) made.after.push_back({parts.find_block(block.stage + ".F" + std::to_string(part)), 0});
+      parts.blocks.push_back(std::move(made));
+    }
+    for (const Dependency& input : block.after) {
+      const Block& before = whole.blocks[input.block];
+      if (before.stage != block.stage)
+        parts.blocks[first].after.push_back({parts.find_block(before.name + (forward ? "3" : "0")), 0});
+    }
+  }
+  link_lanes(parts);
+  return parts;
+}
+
+TEST(Combined1F1B, HidesExchangesBehindComputing) {
+  for (const int d : {1, 2, 4, 8}) {
+    for (const Nanoseconds exchange : {1, 2}) {
+      const Placement placement = in_parts(shape("v", whole(d, 1, 4, 8)), exchange);
+      const Nanoseconds more =
+          makespan("combined-1f1b", placement, 40) - makespan("combined-1f1b", placement, 30);
+      EXPECT_EQ(more, 10 * (4 + 8)) << d << ' ' << exchange;  // what a device computes
+      EXPECT_GT(makespan("1f1b", placement, 40) - makespan("1f1b", placement, 30), more);
+      std::vector<Bytes> expected(2 * d, 0);
+      for (int r = 0; r < d; ++r) expected[r] = 2 * (d - r);
+      EXPECT_EQ(peaks("combined-1f1b", placement, 40), expected);
+    }
+  }
+}
+
+TEST(Combined1F1B, RunsLoopedChunks) {
+  const Placement placement = in_parts(shape("looped", whole(4, 2, 4, 8)), 2);
+  EXPECT_EQ(makespan("combined-1f1b", placement, 40) - makespan("combined-1f1b", placement, 32),
+            8 * 2 * (4 + 8));
+  EXPECT_LT(makespan("combined-1f1b", placement, 32), makespan("interleaved-1f1b", placement, 32));
+}
+
+TEST(DualPipe, HidesExchangesBehindComputing) {
+  const Placement placement = in_parts(shape("x", whole(4, 1, 4, 8)), 2);
+  EXPECT_EQ(makespan("dualpipe", placement, 40) - makespan("dualpipe", placement, 30), 10 * 2 * (4 + 8));
+}
+
+TEST(Named, SaysWhyNotOfLanes) {
+  const auto why = [](const char* name, const Placement& placement) {
+    return named_schedule(name, placement, 4).why_not;
+  };
+  const Placement v = shape("v", whole(4, 1, 4, 8));
+  EXPECT_EQ(why("combined-1f1b", v), "combined-1f1b needs devices with lanes");
+  EXPECT_EQ(why("dualpipe-v", in_parts(v, 1)), "dualpipe-v is not for devices with lanes");
+  EXPECT_EQ(why("zb-1p", in_parts(v, 1)), "zb-1p is not for devices with lanes");
 }
 
 TEST(GPipe, NeedsTheTimeAndMemoryOfItsPaper) {
@@ -277,7 +355,11 @@ std::vector<Placement> trainings(int devices) {
 
 // tests/bench/named_bench does the same for 4, 8 and 16 devices.
 TEST(Named, SearchIsNeverLongerAtTheMemoryOfASchedule) {
-  for (Placement placement : trainings(4)) {
+  std::vector<Placement> all = trainings(4);
+  for (const char* kind : {"v", "x", "looped", "wave"})
+    for (const Nanoseconds exchange : {2, 5})
+      all.push_back(in_parts(shape(kind, whole(4, 2, 4, 8)), exchange));
+  for (Placement placement : all) {
     std::map<std::vector<Bytes>, Nanoseconds> best_at;
     for (const std::string& name : named_schedules()) {
       if (!named_schedule(name, placement, 8).orders) continue;
@@ -286,7 +368,8 @@ TEST(Named, SearchIsNeverLongerAtTheMemoryOfASchedule) {
       known->second = std::min(known->second, makespan_of(placement, schedule));
     }
     for (const auto& [memory, makespan] : best_at) {
-      for (std::size_t d = 0; d < memory.size(); ++d) placement.devices[d].memory = memory[d];
+      for (std::size_t d = 0; d < memory.size(); ++d)
+        if (placement.devices[d].lane_of < 0) placement.devices[d].memory = memory[d];
       const Plan plan = search(placement, {.micro_batches = 8, .time_limit_seconds = 1});
       test::expect_holds(plan, placement);
       EXPECT_LE(plan.makespan, makespan) << placement.name << ", " << plan.search.method;

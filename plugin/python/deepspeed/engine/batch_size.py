@@ -74,7 +74,9 @@ class BatchSize(PlanCheckpoints):
         run.program = program
         run.executor = self._training_executor()
         if run.first_step is not None:
-            run.first_step = FirstStep(program, run.stages, run.stock_parts, self.module)
+            run.first_step = FirstStep(
+                program, run.stages, run.stock_parts, self.module, self.train_micro_batch_size_per_gpu()
+            )
         if run.speedup is not None:
             run.speedup.over = True
         if run.trace is not None:

@@ -73,7 +73,9 @@ class PlanEngine(PlanData, BatchSize):
         run.couriers = couriers_of(run.stages, run.shards, self.device)
         run.forwards = Forwards(self, self._make_executor)
         if run.trains:
-            run.first_step = FirstStep(run.program, run.stages, run.stock_parts, self.module)
+            run.first_step = FirstStep(
+                run.program, run.stages, run.stock_parts, self.module, self.train_micro_batch_size_per_gpu()
+            )
             run.executor = self._training_executor()
         if run.trains and self.device.type == "cpu":
             freed_memory.keep()

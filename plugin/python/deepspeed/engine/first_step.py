@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What only step 1 shows of a model: where its losses may be those of 1F1B up to rounding, and not bit for bit.
+"""What only step 1 shows of a model: where its losses may be those of 1F1B up to rounding, and not bit for bit,
+and whether its activations are as large as those that were profiled.
 
-    first = FirstStep(program, stages, stock_parts, module)
+    first = FirstStep(program, stages, stock_parts, module, samples=4)
     first.begin()                                   # before train_batch(): hooks on layers of this rank
     first.handed_on(stage, outputs)                 # around the passes of a stage (StagePasses)
     for line in first.end(keeps_bits=True, planned_in_steps=False):  # all ranks: what rank 0 is to say
@@ -31,10 +32,15 @@ from ..tell import announce
 from ..stages.module import StagedLayers
 
 
-class FirstStep:
-    """Of this rank. `parts`: DeepSpeed's own partition, as PipelineModule has it."""
+SAME_SIZE = 0.1  # relative; activations that differ less are not reported
 
-    def __init__(self, program: Any, stages: Sequence[Stage], parts: list[int], module: StagedLayers):
+
+class FirstStep:
+    """Of this rank. `parts`: DeepSpeed's own partition, as PipelineModule has it. `samples`: of a micro-batch."""
+
+    def __init__(
+        self, program: Any, stages: Sequence[Stage], parts: list[int], module: StagedLayers, samples: int
+    ):
         self._program, self._stages, self._parts, self._module = program, stages, parts, module
         self._hooks: list[RemovableHandle] = []
         self._several: set[int] = set()  # layers after which several tensors with gradients cross
@@ -42,6 +48,9 @@ class FirstStep:
         # As a backward begins: by layer, how often its buffers were written to.
         self._versions: dict[int, int] = {}
         self._written_again: set[int] = set()  # layers that write to buffers when a backward runs them again
+        # By layer, (bytes handed on, bytes in the plan) of a micro-batch where they differ.
+        self._sizes: dict[int, tuple[int, int]] = {}
+        self._times = samples / program.micro_batch_size if program.micro_batch_size else 1.0
 
     def begin(self) -> None:
         """Looks at the layers behind which DeepSpeed's partition cuts, and this plan does not."""
@@ -65,6 +74,10 @@ class FirstStep:
 
     def handed_on(self, stage: Stage, outputs: Any) -> None:
         last = stage.layers[-1]
+        planned = round(self._times * self._program.stages[stage.index].output_bytes)
+        bytes_now = sum(t.numel() * t.element_size() for t in _tensors(outputs))
+        if planned and abs(bytes_now - planned) > SAME_SIZE * planned:
+            self._sizes[last] = bytes_now, planned
         if _gradients(outputs) > 1 and self._starts_at_once(stage):
             self._several.add(last)
         leaves = any(self._stages[after].ranks != stage.ranks for after in stage.outputs)
@@ -111,11 +124,16 @@ class FirstStep:
             for layer in self._written_again & set(stage.layers)
             if planned_in_steps or not self._as_in_1f1b(stage, layer)
         }
-        of_ranks = zip(*everyones((self._several, self._gaps, again)), strict=True)
+        *of_ranks, sizes = zip(*everyones((self._several, self._gaps, again, self._sizes)), strict=True)
         several, gaps, written = (sorted(set[int]().union(*layers)) for layers in of_ranks)
         notes = [announce.several(several)] * bool(several and keeps_bits)
         notes += [announce.gaps(gaps)] * bool(gaps and keeps_bits)
-        return notes + [announce.written_again(written)] * bool(written)
+        notes += [announce.written_again(written)] * bool(written)
+        if (differing := {k: v for of_rank in sizes for k, v in of_rank.items()}) and not (
+            planned_in_steps or self._module.dynamic_shape
+        ):
+            notes.append(announce.other_sizes(differing))
+        return notes
 
     def _as_in_1f1b(self, stage: Stage, layer: int) -> bool:
         owner = bisect_right(self._parts, layer) - 1

@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Sequence
 
 import torch.distributed as dist
-from ostinato.errors import printable
+from ostinato.errors import printable, size
 from ostinato.gain import Gain
 from ostinato.ranks.presence import ranks_in_words
 
@@ -64,6 +64,17 @@ def written_again(layers: list[int]) -> str:
     return (
         f"layer {', '.join(map(str, layers))} writes to buffers in its forward, and again when its backward recomputes the forward. The plan runs these in "
         "a different order than 1F1B, so running averages, and evaluations that use them, differ"
+    )
+
+
+def other_sizes(sizes: dict[int, tuple[int, int]]) -> str:
+    """What rank 0 says after step 1 where activations are not as large as in the plan. `sizes`: by layer, (bytes of a
+    micro-batch, bytes in the plan)."""
+    layer, (now, planned) = min(sizes.items())
+    more = f" (and {len(sizes) - 1} more layers)" if len(sizes) > 1 else ""
+    return (
+        f"layer {layer}{more} outputs {size(now)} a micro-batch, and the plan was made for {size(planned)}: the inputs have another shape, or layers "
+        "another dtype, than those profiled; times and memory will differ from the plan; profile again"
     )
 
 
