@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // ostinato._plugin: lowered programs and the executor, for Python.
 
+#include <ATen/core/Tensor.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include "bindings/python_executor.h"
@@ -9,6 +10,7 @@
 #include "plugin/lowering/lower.h"
 #include "plugin/lowering/program.h"
 #include "plugin/lowering/program_text.h"
+#include "plugin/randomness/mersenne.h"
 #include "search/files/counted.h"
 #include "search/files/error.h"
 #include "search/plan/sends_ahead.h"
@@ -160,6 +162,33 @@ void bind_steps(py::module_& m) {
            "The program of a plan's text, which is checked first. ValueError with the reason.");
 }
 
+/// `state`: of a generator on a CPU. Throws ValueError where it is not one.
+std::span<std::byte> bytes_of(const at::Tensor& state) {
+  if (state.scalar_type() != at::kByte || !state.is_cpu() || !state.is_contiguous() ||
+      state.nbytes() < kMersenneBytes)
+    throw py::value_error("this is no state of torch's generator on a CPU");
+  return {static_cast<std::byte*>(state.mutable_data_ptr()), state.nbytes()};
+}
+
+void bind_randomness(py::module_& m) {
+  m.def(
+      "skip_words",
+      [](const at::Tensor& state, std::uint64_t count) {
+        at::Tensor made = state.clone();
+        skip_words(bytes_of(made), count);
+        return made;
+      },
+      py::arg("state"), py::arg("count"),
+      "The state of a generator on a CPU once so many words of 32 bits were drawn.");
+  m.def(
+      "words_between",
+      [](const at::Tensor& before, const at::Tensor& after, std::uint64_t most) {
+        return words_between(bytes_of(before), bytes_of(after), most);
+      },
+      py::arg("before"), py::arg("after"), py::arg("most"),
+      "How many words lead from one state to the other; None: not up to `most`.");
+}
+
 }  // namespace
 }  // namespace ostinato
 
@@ -172,6 +201,7 @@ PYBIND11_MODULE(_plugin, m) {
   bind_program(m);
   bind_executor(m);
   bind_steps(m);
+  bind_randomness(m);
   m.def(
       "lower",
       [](const std::string& plan, const std::string& placement, int micro_batches) {

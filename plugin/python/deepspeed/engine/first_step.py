@@ -50,7 +50,8 @@ class FirstStep:
         self._written_again: set[int] = set()  # layers that write to buffers when a backward runs them again
         # By layer, (bytes handed on, bytes in the plan) of a micro-batch where they differ.
         self._sizes: dict[int, tuple[int, int]] = {}
-        self._times = samples / program.micro_batch_size if program.micro_batch_size else 1.0
+        # 0: the placement is not from a profile, and its sizes may be anything.
+        self._times = samples / program.micro_batch_size if program.micro_batch_size else 0.0
 
     def begin(self) -> None:
         """Looks at the layers behind which DeepSpeed's partition cuts, and this plan does not."""

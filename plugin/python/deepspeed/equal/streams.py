@@ -67,6 +67,8 @@ class Streams:
         self._of = {what: stream for stream, order in enumerate(self._order) for what in order}
         self._total = [_sum(counts[what] for what in order) for order in self._order]
         self._starts: list[list[State]] = []  # by stream and batch, as far as they were needed
+        # By stream and batch, the state behind the layer that was last entered, and how much was drawn until there.
+        self._reached: dict[tuple[int, int], tuple[Counts, State]] = {}
         self._batch = self._batches = 0
         self._checks = self._entered = True
         self._beside: State | None = None  # the state for draws in backwards; None until there are some
@@ -96,7 +98,7 @@ class Streams:
         """Sets this rank's generators to where DeepSpeed's own pipeline would have left them."""
         if not self._only_loaders:
             generators.become(self._start(self._rank, self._batches))
-        self._starts = []
+        self._starts, self._reached = [], {}
 
     def begin(self, batch: int, recomputed: bool = False) -> None:
         """`recomputed`: by code that sets the generators itself, so that nothing is checked."""
@@ -117,14 +119,10 @@ class Streams:
             self._new[BACKWARD] = ["torch"]
         self._now, self._entered = what, True
         if what in self._of:
-            stream = self._of[what]
-            before = _sum(
-                self._counts[other] for other in self._order[stream][: self._order[stream].index(what)]
-            )
-            start = self._start(stream, self._batch)
-            start = start if before is None else generators.advanced(start, before)
+            drawn, start = self._start_of(what)
             generators.become(start)
             self._expected = generators.advanced(start, self._counts[what])
+            self._reached[self._of[what], self._batch] = _added(drawn, self._counts[what]), self._expected
 
     def end(self) -> None:
         self._check()
@@ -156,6 +154,18 @@ class Streams:
         found, self._new = self._new, {}
         return found
 
+    def _start_of(self, layer: int | str) -> tuple[Counts, State]:
+        """How much its stream draws before it on the current batch, and the state then. Layers come in order,
+        mostly: O(what the layers since the last one draw)."""
+        stream = self._of[layer]
+        order = self._order[stream]
+        nothing = tuple(0 for _ in self._counts[layer])
+        before = _sum(self._counts[other] for other in order[: order.index(layer)]) or nothing
+        drawn, state = self._reached.get((stream, self._batch), (nothing, self._start(stream, self._batch)))
+        if any(a > b for a, b in zip(drawn, before, strict=True)):
+            drawn, state = nothing, self._start(stream, self._batch)
+        return before, generators.advanced(state, tuple(b - a for a, b in zip(drawn, before, strict=True)))
+
     def _start(self, stream: int, batch: int) -> State:
         """O(batches), once per step and stream."""
         states = self._starts[stream]
@@ -184,6 +194,10 @@ class Streams:
             else state
             for stream, state in enumerate(states)
         ]
+
+
+def _added(a: Counts, b: Counts) -> Counts:
+    return tuple(x + y for x, y in zip(a, b, strict=True))
 
 
 def _sum(counts) -> Counts | None:
