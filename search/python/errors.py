@@ -11,6 +11,7 @@ import enum
 import json
 import re
 import sys
+import traceback
 
 # Below space, DEL, U+0080 to U+009F, line separators, marks that change the direction of writing: the same as
 # search/files/printable.h.
@@ -77,7 +78,9 @@ def _with_keywords(message: str) -> str:
 
 def fail(command: str, args: list[str], status: int, message: str) -> int:
     """Says what went wrong in a command that was given `args`, in JSON too where they ask for it (before a
-    `--`). Returns the status."""
+    `--`); under `python -X dev` after the traceback. Returns the status."""
+    if sys.flags.dev_mode and sys.exc_info()[1] is not None:
+        traceback.print_exc()
     print(f"ostinato {command}: {printable(message, newlines=True)}", file=sys.stderr)
     if "--json" in args[: args.index("--") if "--" in args else None]:
         print(json.dumps({"status": status, "error": message}))

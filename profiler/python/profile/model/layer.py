@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from ostinato.profile.errors import ProfileError
+from ostinato.profile.errors import ProfileError, place_of
 from ostinato.profile.machine.device import Cpu
 from ostinato.profile.model.tensors import differentiable, map_tensors, tensors, unusable
 
@@ -80,7 +80,7 @@ def named_in_errors(layer: Layer, phase: str) -> Iterator[None]:
         yield
     except Exception as error:
         raise ProfileError(
-            f"layer {layer.name} raised {type(error).__name__} in its {phase}: {error}"
+            f"layer {layer.name} raised {type(error).__name__} in its {phase}{place_of(error)}: {error}"
         ) from error
 
 

@@ -2,6 +2,9 @@
 """The layers as they are when the script trains: what it changed after PipelineModule() had built them is
 measured, not the LayerSpec.
 
+A LayerSpec that is built again may get modules and tensors that are there already: those of a model in its
+arguments, a global variable or a cache. Such a layer is measured on a copy that shows the same memory.
+
 Rank 0 has only its own layers. A LayerSpec of another rank is taken to be changed as the equal ones of rank 0
 are, where those are all changed alike; else it is taken as it is written. `layers_as_changed()` says so in
 words.
@@ -11,7 +14,10 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable
+import gc
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -40,16 +46,72 @@ def states_of(model: Any) -> dict[int, Any]:
     return {index: Keys(types=False).module(module) for index, module in made.items() if module is not None}
 
 
+@contextmanager
+def shared_memory(types: Types) -> Iterator[None]:
+    """Within, copy.deepcopy() of a tensor shows the same memory, as far as DeepSpeed has not cast it."""
+    before = {kind: kind.__deepcopy__ for kind in (torch.Tensor, nn.Parameter)}
+
+    def shown(tensor: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
+        if id(tensor) not in memo:
+            value = tensor.detach().to(types.get(id(tensor), tensor.dtype))
+            memo[id(tensor)] = (
+                nn.Parameter(value, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else value
+            )
+        return memo[id(tensor)]
+
+    try:
+        for kind in before:
+            kind.__deepcopy__ = shown  # type: ignore[method-assign]
+        yield
+    finally:
+        for kind, stock in before.items():
+            kind.__deepcopy__ = stock  # type: ignore[method-assign]
+
+
 def twin(module: nn.Module, types: Types) -> nn.Module:
-    """A copy with parameters of its own in the same memory, as far as DeepSpeed has not cast them: it has
-    none of the hooks that DeepSpeed puts on parameters."""
+    """A copy with tensors of its own in the same memory, those that are not registered as well: it has none of
+    the hooks that DeepSpeed puts on parameters."""
+    with shared_memory(types):
+        return copy.deepcopy(module)
+
+
+def renewed(module: nn.Module, types: Types) -> nn.Module:
+    """The module itself, which cannot be copied, with parameters as twin() has them."""
     memo: dict[int, Any] = {}
-    for tensor in (*module.parameters(), *module.buffers()):
-        value = tensor.detach().to(types.get(id(tensor), tensor.dtype))
-        memo[id(tensor)] = (
-            nn.Parameter(value, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else value
-        )
-    return copy.deepcopy(module, memo)
+    with shared_memory(types):
+        for part in module.modules():
+            part._parameters.update(copy.deepcopy(dict(part._parameters), memo))
+    return module
+
+
+class There:
+    """The tensors that are there now."""
+
+    def __init__(self) -> None:
+        kinds = (one for one in gc.get_objects() if issubclass(type(one), torch.Tensor))
+        self.known = {id(tensor): weakref.ref(tensor) for tensor in kinds}
+
+    def borrowed(self, module: nn.Module) -> bool:
+        """Whether the module has some of them."""
+        held = (*module.parameters(), *module.buffers())
+        return any(id(one) in self.known and self.known[id(one)]() is one for one in held)
+
+
+def apart(spec: Any, there: There, types: Types) -> Any:
+    """The LayerSpec; what it builds is a twin if it has tensors of the script's."""
+    made, build = copy.copy(spec), spec.build
+
+    def built_apart(log: bool = False) -> Any:
+        layer = build()
+        if not isinstance(layer, nn.Module) or not there.borrowed(layer):
+            return layer
+        try:
+            return twin(layer, types)
+        except Exception:  # whatever a module of the script's may have in it
+            return renewed(layer, types)
+
+    made.build = built_apart
+    return made
 
 
 def changed(spec: Any, module: nn.Module, build: Callable[[], nn.Module]) -> Any:
@@ -90,16 +152,26 @@ def layers_as_changed(model: Any, states: dict[int, Any], types: Types) -> tuple
                 here: Any = built(model, index)
                 layers[index] = twin(here, types)
         except Exception as error:  # whatever a module of the script's may have in it
+            instead = "its LayerSpec builds it" if is_spec(layers[index]) else "DeepSpeed has left it"
             notes.append(
-                f"layer {index} cannot be copied ({type(error).__name__}: {error}): measuring it as its LayerSpec builds it"
+                f"layer {index} cannot be copied ({type(error).__name__}: {error}): measuring it as {instead}"
             )
             touched.pop(index, None)
+            if isinstance(layers[index], nn.Module):
+                layers[index] = renewed(layers[index], types)
     wired = [index for index in now if hasattr(layers[index], "reads") and now[index] != states.get(index)]
     if wired:
         notes.append(
             f"layers {spelled(wired)} of graph() were changed after PipelineModule(): measuring them as their LayerSpecs build them"
         )
-    return layers, notes + _carry_over(model, layers, touched, now)
+    notes += _carry_over(model, layers, touched, now)
+    there = There()
+    return [
+        apart(layer, there, types)
+        if hasattr(layer, "typename") and not hasattr(layer, "changed_to")
+        else layer
+        for layer in layers
+    ], notes
 
 
 def _carry_over(model: Any, layers: list[Any], touched: dict[int, Any], now: dict[int, Any]) -> list[str]:

@@ -29,7 +29,7 @@ from torch import nn
 from ostinato.errors import Status
 from ostinato.profile.errors import ProfileError
 from ostinato.profile.model.job import Job
-from ostinato.profile.script.changed_layers import Types, built, layers_as_changed, local, states_of, twin
+from ostinato.profile.script.changed_layers import Types, layers_as_changed, states_of, twin
 from ostinato.profile.script.world import World
 from ostinato.restrictions import of_classes
 
@@ -270,13 +270,7 @@ class Takeover:
                     "the data iterator must yield (inputs, labels), as DeepSpeed's pipeline engine requires"
                 )
             )
-        layers, notes = layers_as_changed(
-            model, self.states.get(id(model), {}), self.types.get(id(model), {})
-        )
-        for line in notes:
-            self.note(line)
         job = Job(
-            layers=layers,
             inputs=batch[0],
             labels=batch[1],
             loss_fn=model.loss_fn,
@@ -288,10 +282,13 @@ class Takeover:
             micro_batches=engine.micro_batches,
             slices=max(1, model.topology().get_dim("model")),
         )
-        release(
-            engine,
-            [built(model, index) for index in local(model) if layers[index] is model._layer_specs[index]],
+        model.to("cpu")  # each layer goes back to the device when it is measured
+        release(engine)
+        job.layers, notes = layers_as_changed(
+            model, self.states.get(id(model), {}), self.types.get(id(model), {})
         )
+        for line in notes:
+            self.note(line)
         return job
 
     def _job_of_module(self, engine: Any, inputs: tuple, named: dict) -> Job:
@@ -306,7 +303,7 @@ class Takeover:
             config=engine._config._param_dict,
             optimizer=own_optimizer(engine),
         )
-        release(engine, [])
+        release(engine)
         return job
 
 
@@ -363,15 +360,11 @@ def own_optimizer(engine: Any) -> Any:
     return made
 
 
-def release(engine: Any, modules: list[nn.Module | None]) -> None:
-    """Lets go of the memory that training would need: the layers are built once more to be measured."""
-    for tensor in (
-        tensor
-        for module in modules
-        if module is not None
-        for tensor in (*module.parameters(), *module.buffers())
-    ):
-        tensor.data, tensor.grad = tensor.data.new_empty(0), None
+def release(engine: Any) -> None:
+    """Lets go of the memory that training would need. The weights stay: layers may be built on those of others,
+    or of the script's."""
+    for parameter in engine.module.parameters():
+        parameter.grad = None
     for optimizer in {
         id(made): made for made in (engine.optimizer, engine.basic_optimizer) if made is not None
     }.values():

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""LayerSpecs around modules and tensors that are there already, as around one Hugging Face model in memory:
+`ostinato profile` builds each layer a second time, which gets the same weights again."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from ostinato.profile import profile_layers
+from ostinato.profile.script.first_step import capture
+
+pytestmark = pytest.mark.usefixtures("script_alone")
+
+SCRIPT = """
+import functools, sys
+import deepspeed, torch
+import ostinato.deepspeed
+from deepspeed.pipe import LayerSpec, PipelineModule
+from torch import nn
+
+there = nn.ModuleDict({"parts": nn.ModuleList(nn.Linear(8, 8) for _ in range(6)), "norm": nn.BatchNorm1d(8)})
+
+class Block(nn.Module):
+    def __init__(self, model, index):
+        super().__init__()
+        self.part, self.norm = model.parts[index], model.norm
+    def forward(self, x):
+        return self.norm(self.part(x))
+
+class Weight(nn.Module):
+    def __init__(self, index):
+        super().__init__()
+        self.weight = there.parts[index].weight
+    def forward(self, x):
+        return x @ self.weight + x
+
+class Unregistered(nn.Module):
+    def __init__(self, model, index):
+        super().__init__()
+        self.own, self.models, self.index = nn.Linear(8, 8), [model], index
+    def forward(self, x):
+        return self.own(x) + self.models[0].parts[self.index].weight.to(x.dtype)[:3]
+
+@functools.cache
+def table():
+    return torch.ones(8)
+
+class Cached(nn.Linear):
+    def __init__(self):
+        super().__init__(8, 8)
+        self.register_buffer("table", table())
+    def forward(self, x):
+        return super().forward(x) + self.table
+
+class Uncopied(nn.Linear):
+    def __deepcopy__(self, memo):
+        raise TypeError("there is one only")
+
+class Fails(nn.Module):
+    def forward(self, x):
+        return torch.addmm(x)  # wrong
+
+WAYS = {
+    "arguments": lambda: [LayerSpec(Block, there, index) for index in range(6)],
+    "a global": lambda: [LayerSpec(Weight, index) for index in range(6)],
+    "unregistered": lambda: [LayerSpec(Unregistered, there, index) for index in range(6)],
+    "a cache": lambda: [LayerSpec(Cached) for _ in range(6)],
+    "a graph": lambda: ostinato.deepspeed.graph(
+        {f"n{i}": (part, f"n{i - 1}" if i else "x") for i, part in enumerate(there.parts)}, inputs=("x",)),
+    "no copies": lambda: [Uncopied(8, 8) for _ in range(6)],
+    "fails": lambda: [LayerSpec(Block, there, 0), LayerSpec(Fails), LayerSpec(Block, there, 1)],
+}
+way, config = sys.argv[1], eval(sys.argv[2])
+deepspeed.init_distributed()
+kind = torch.bfloat16 if config else torch.float32
+batches = iter([(torch.ones(3, 8, dtype=kind), torch.ones(3, 8, dtype=kind))] * 4)
+model = PipelineModule(WAYS[way](), num_stages=2, loss_fn=nn.functional.mse_loss, partition_method="uniform")
+engine, *_ = deepspeed.initialize(model=model, model_parameters=list(model.parameters()), config={
+    "train_micro_batch_size_per_gpu": 3, "optimizer": {"type": "Adam", "params": {"lr": 0.01}}} | config)
+engine.train_batch(batches)
+"""
+PLAIN, HALF = "{}", '{"bf16": {"enabled": True}, "zero_optimization": {"stage": 1}}'
+NUMBERS = {
+    "arguments": 72 + 16,
+    "a global": 64,
+    "unregistered": 72,
+    "a cache": 72,
+    "a graph": 72,
+    "no copies": 72,
+}
+
+
+@pytest.mark.parametrize("config", [PLAIN, HALF], ids=["plain", "half"])
+@pytest.mark.parametrize("way", NUMBERS)
+def test_what_is_there_already_stays(tmp_path, way, config):
+    (tmp_path / "train.py").write_text(SCRIPT)
+    job = capture(tmp_path / "train.py", [way, config], 2)
+    job.repeats, job.warm_up = 1, 0
+    rows = profile_layers(job).layers
+    assert [row.gradients for row in rows] == [NUMBERS[way] * (4 if config == PLAIN else 2)] * 6
+
+
+@pytest.mark.parametrize("options", [[], ["-X", "dev"]], ids=["message", "traceback"])
+def test_a_layer_that_fails_is_named_with_its_line(tmp_path, options):
+    (tmp_path / "train.py").write_text(SCRIPT)
+    result = subprocess.run(
+        [sys.executable, *options, "-m", "ostinato.profile", "train.py", "-o", "p.json", "--world-size", "2", "--", "fails", PLAIN],
+        cwd=tmp_path, capture_output=True, text=True, timeout=300, env=os.environ | {"DS_ACCELERATOR": "cpu"},
+    )  # fmt: skip
+    line = 1 + SCRIPT.splitlines().index("        return torch.addmm(x)  # wrong")
+    told = result.stderr.splitlines()
+    message = f"ostinato profile: layer 1:Fails raised TypeError in its forward (train.py:{line}): "
+    assert result.returncode == 3 and any(row.startswith(message) for row in told), result.stderr
+    shown = [row for row in told if row.strip() == "return torch.addmm(x)  # wrong"]
+    assert bool(shown) == bool(options) == ("Traceback (most recent call last):" in told)
