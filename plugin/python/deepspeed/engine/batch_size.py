@@ -71,7 +71,7 @@ class BatchSize(PlanCheckpoints):
 
     def _follow_program(self, program: Any) -> None:
         run = self._ostinato
-        run.program = program
+        run.program, run.was_equal = program, False
         run.executor = self._training_executor()
         if run.first_step is not None:
             run.first_step = FirstStep(

@@ -149,7 +149,8 @@ def _found(section: Section, paths: Paths, size: Size) -> dict[str, str]:
             _put_aside(paths, size.devices)
         Diagnostic(paths.output / PLACEMENT).write(found.placement.text)
         Diagnostic(paths.output / PLAN).write(found.text)
-        (paths.output / verdict.VERDICT).unlink(missing_ok=True)  # on the plan before it
+        for name in verdict.BESIDE:  # of the plan before it
+            (paths.output / name).unlink(missing_ok=True)
         if section.adapt is not None and paths.profile is not None:
             base = paths.output / ADAPTED / BASE
             if paths.profile != base:
@@ -224,7 +225,7 @@ def _of_ranks(output: Path, ranks: int) -> Path:
 def _move(source: Path, target: Path) -> None:
     """A plan, with what belongs to it."""
     target.mkdir(exist_ok=True)
-    for name in (*FILES, SIZES, verdict.VERDICT):
+    for name in (*FILES, SIZES, *verdict.BESIDE):
         (target / name).unlink(missing_ok=True)
         with suppress(FileNotFoundError):
             (source / name).rename(target / name)

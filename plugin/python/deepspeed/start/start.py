@@ -261,7 +261,10 @@ def _install(
     elsewhere = plans.draws_elsewhere(
         program, stages, run.stock_parts, model, any_order=asked.sizes is not None
     )
-    engine.ostinato_begin(elsewhere, second_start.records_of_1f1b(prepared))  # type: ignore[attr-defined]  # it has become a PlanEngine
+    records = second_start.records_of_1f1b(prepared)
+    engine.ostinato_begin(elsewhere, records)  # type: ignore[attr-defined]  # it has become a PlanEngine
+    before_this = run.check_before() if records is None and plans.trains(program) else None
+    run.was_equal = before_this is not None and before_this.equal
     if asked.adapt is not None and plans.trains(program):
         move = partial(second_start.move, prepared)
         run.adapt = Adapt(
@@ -280,7 +283,7 @@ def _install(
     for said in lines(program, gain, run.plans_steps):
         say(said)
     if plans.trains(program):
-        say(run.losses_said)
+        say(f"measured when the plan was found, {before_this.said}" if before_this else run.losses_said)
     for said in (places(stages, run.stock_parts), ends(stages, model._grid.pp_group)):
         if said:
             say(said)
