@@ -84,9 +84,7 @@ class BatchSize(PlanCheckpoints):
         elsewhere = plans.draws_elsewhere(program, run.stages, run.stock_parts, self.module)
         if elsewhere and not run.random_numbers.elsewhere:
             run.random_numbers = RandomNumbers(self, run.stages, elsewhere)
-        announce.say(
-            f"from step {self.global_steps + 1} on: {announce.lines(program, announce.gain_of(program))[0]}"
-        )
+        announce.say(f"from step {self.global_steps + 1} on: {announce.changed(program)}")
         if (losses := run.expected_losses()) != run.losses_said:
             run.losses_said = losses
             announce.say(losses)

@@ -181,9 +181,7 @@ def _rounds(
 def lines(program, gain: Gain | None = None, sized: bool = False) -> list[str]:
     """What runs, and what it gains, if anything is known of that; then the figures. `sized`: each step gets its
     own plan."""
-    what = (
-        f'plan {program.plan_sha256[:12]} on placement "{program.placement_name}", {program.micro_batches} '
-    )
+    what = _what(program)
     if not any(stage.has_backward for stage in program.stages):
         return [
             f"{what}requests: predicted {program.predicted / 1e6:.3f} ms; forwards only, for eval_batch(): train_batch() is refused"
@@ -193,6 +191,20 @@ def lines(program, gain: Gain | None = None, sized: bool = False) -> list[str]:
     if gain is None:
         return [f"{what}micro-batches"]
     return [f"{what}micro-batches: {gain.headline}", *filter(None, [gain.figures])]
+
+
+def changed(program) -> str:
+    """The plan for a number of micro-batches that the script has changed to. Its gain is told over your run alone: over
+    another yardstick than before, the figure would read as a change of the gain."""
+    gain = gain_of(program)
+    told = gain.headline if gain.is_over_your_run else f"predicted {program.predicted / 1e6:.1f} ms a step"
+    return f"{_what(program)}micro-batches: {told}"
+
+
+def _what(program) -> str:
+    return (
+        f'plan {program.plan_sha256[:12]} on placement "{program.placement_name}", {program.micro_batches} '
+    )
 
 
 def gain_of(program, before: Sequence[float] = ()) -> Gain:
