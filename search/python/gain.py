@@ -44,6 +44,10 @@ class Gain:
         self.step = self._whole * self.factor
 
     @property
+    def is_over_your_run(self) -> bool:
+        return bool(self._beside) and self._beside[0][0] == YOUR_RUN
+
+    @property
     def is_worth_it(self) -> bool:
         """Unless a step of your run, as measured, is as short as the plan's is expected to be."""
         return not self.measured or self.measured >= WORTH * self.step
@@ -71,7 +75,7 @@ class Gain:
     @property
     def _shares(self) -> str:
         """How much of it DeepSpeed alone would gain with other stages: 1F1B on the best stages comes second."""
-        if self._beside[0][0] != YOUR_RUN or len(self._beside) < 2:
+        if not self.is_over_your_run or len(self._beside) < 2:
             return ""
         now = self._beside[0][1]
         best = min(

@@ -66,7 +66,8 @@ def test_losses_are_those_of_1f1b_with_the_same_sizes(world2, costs, tmp_path, m
     assert [f"plan {plans[count]}" in line for count, line in zip((2, 4, 8, 2), changes, strict=True)] == [
         True
     ] * 4
-    assert changes[1].startswith("ostinato: from step 3 on: ") and "4 micro-batches" in changes[1]
+    assert changes[1].startswith("ostinato: from step 3 on: ") and "4 micro-batches: predicted " in changes[1]
+    assert "times as fast" not in changes[1]
     trace = json.loads((tmp_path / "trace" / "rank-0.json").read_text())
     assert trace["plan_sha256"].startswith(plans[2]) and len(trace["step_seconds"]) == 1
 

@@ -3,18 +3,30 @@
 of 1F1B, or it is said."""
 
 import io
+import json
 import random
+import shutil
 from contextlib import redirect_stdout
 from dataclasses import replace
+from pathlib import Path
 
 import numpy
 import pytest
 import torch
 import torch.distributed as dist
+from ostinato.deepspeed.section import search, verdict
 from support import random_model as models
 from support.plans import Layout, make_plan, placement_text
 from support.tiers import everyday
-from support.training import MICRO_BATCHES, Options, data_of, first_step_refused, make_engine, weights
+from support.training import (
+    MICRO_BATCHES,
+    Options,
+    data_of,
+    first_step_refused,
+    in_both_starts,
+    make_engine,
+    weights,
+)
 from test_deepspeed_copies import X_2, plan_of
 
 ACTIVATION = 4 * models.WIDTH * models.BATCH  # bytes
@@ -282,6 +294,45 @@ def test_several_tensors_behind_a_border_of_1f1b_alone(world2, stock, plans):
         and "several tensors with gradients pass from layer 3" in shown
     )
     assert ours["losses"] == pytest.approx(theirs["losses"], rel=1e-5)
+
+
+def heard_of(options: Options, folder: str) -> dict:
+    """heard(), of both starts, where the search of "auto" finds the plan that lies in `folder`."""
+    found, texts = search._found, {name: (Path(folder) / name).read_text() for name in search.FILES}
+    search._found = lambda section, paths, size: texts
+    try:
+        return in_both_starts(heard, options)
+    finally:
+        search._found = found
+
+
+def test_what_a_start_has_measured_is_said_by_the_starts_that_follow(world2, plans, tmp_path):
+    """Several tensors pass a border of 1F1B alone; in place of what is expected, and of what step 1 shows where bits were
+    equal."""
+    out = shutil.copytree(Path(plans["uneven"]).parent, tmp_path / "out")
+    options = replace(BASE, changed=((3, models.Pair), (4, models.Sum)))
+    before = "ostinato: expected: the same losses as 1F1B, bit for bit"
+    first = world2.run(
+        heard_of, replace(options, section={"auto": True, "check": 1, "output": str(out)}), str(out)
+    )[0]
+    (measured,) = [line for line in first["first"] if "measured: " in line]
+    assert before in first["start"]
+
+    def next_start(**changed) -> tuple[list[str], list[str]]:
+        left = json.loads((out / verdict.CHECK).read_text()) | changed
+        (out / verdict.CHECK).write_text(json.dumps(left))
+        said = world2.run(heard, replace(options, section={"auto": True, "output": str(out)}))[0]
+        return said["start"], said["first"]
+
+    then = measured.replace("measured: ", "measured when the plan was found, ")
+    start, step_1 = next_start(equal=True)
+    assert then in start and before not in start and not step_1
+    start, step_1 = next_start(equal=False)
+    assert (
+        then in start and "several tensors with gradients pass from layer 3 to the next, where" in step_1[0]
+    )
+    start, step_1 = next_start(under={"partition": [0, 3, 8]})
+    assert then not in start and before in start and "several tensors" in step_1[0]
 
 
 @pytest.mark.parametrize("planned", [ACTIVATION, 1000])

@@ -12,7 +12,7 @@ from deepspeed.runtime.pipe import schedule
 from ostinato.deepspeed.start import start
 from ostinato.deepspeed import hook
 from ostinato.deepspeed.start.first_pass import tell_of_frozen_inputs
-from ostinato.deepspeed.tell.announce import expected, gain_of, lines, places
+from ostinato.deepspeed.tell.announce import changed, expected, gain_of, lines, places
 from ostinato.deepspeed.data.batches import Batches
 from ostinato.deepspeed.engine.run import StepState
 from ostinato.deepspeed.save.checkpoint import layers_of_ranks
@@ -215,6 +215,13 @@ def test_the_line():
 )  # fmt: skip
 def test_the_line_where_layers_say_little_of_the_step(measured, said):
     assert said in told(program(beside=[("your run now", 36_000_000, measured * 1_000_000)]))
+
+
+def test_the_line_of_another_batch_size_keeps_to_one_yardstick():
+    beside = [("Interleaved 1F1B on the plan's stages", 28_000_000, 0), ("GPipe", 29_000_000, 0)]
+    what = 'plan 3f2a91c0d4e5 on placement "gpt-4", 8 micro-batches: '
+    assert changed(program(beside=beside)) == changed(program(beside=[])) == f"{what}predicted 27.0 ms a step"
+    assert changed(program()) == told(program()).splitlines()[0]
 
 
 def test_stages_that_gain_nothing_lose_nothing():

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plans that are searched when the run starts: from a profile, and after measuring (auto)."""
 
+import io
 import json
+from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 
@@ -166,8 +168,16 @@ def fed(options: Options, folder: str, everywhere: bool) -> tuple:
         search._found = found
 
 
-def _fed(options: Options, everywhere: bool) -> tuple:
-    engine = make_engine(options)
+def _fed_alone(options: Options) -> tuple:
+    return _fed(options, False)
+
+
+def _fed(options: Options, everywhere: bool, known: bool = True) -> tuple:
+    engine = (
+        make_engine(options)
+        if known
+        else make_engine(replace(options, section=None), options.configuration())
+    )
     data = engine.batches(7) if everywhere else data_of(engine)
     return [engine.train_batch(data).item() for _ in range(options.steps)], weights(engine)
 
@@ -255,6 +265,39 @@ def test_auto_on_another_number_of_ranks(world2, world4, stock, tmp_path):
     assert (tmp_path / "plan.json").read_bytes() == for_two and not (tmp_path / "2-ranks").exists()
     assert (tmp_path / "4-ranks/plan.json").read_bytes() == for_four
     assert (tmp_path / "profile.json").read_bytes() == measured
+
+
+def said_and_trained(options: Options, known: bool) -> tuple[str, list[float], dict]:
+    """`known`: the section is known when the model is made. What rank 0 said in both starts, losses and weights."""
+    printed = io.StringIO()
+    with redirect_stdout(printed):
+        losses, last = in_both_starts(_fed, options, False, known)
+    return printed.getvalue(), losses, last
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_auto_with_another_number_of_micro_batches(world2, profile, stock, tmp_path, known):
+    """The kept plan makes room for one that is searched with the profile beside it; layers that the kept plan has
+    moved already move once more."""
+    make_plan(tmp_path, Layout("kept", (3,), (0, 1)), LAYERS, MICRO_BATCHES)
+    (tmp_path / "profile.json").write_bytes(profile.read_bytes())
+    config = {"gradient_accumulation_steps": 2 * MICRO_BATCHES}
+    options = replace(BASE, steps=2, config=config)
+    auto = replace(options, section={"auto": True, "search": QUICK, "output": str(tmp_path)})
+    alone = stock(world2, options, _fed_alone)
+    got = world2.run(said_and_trained, auto, known)
+    assert (
+        f'ostinato: the plan in "output" ({tmp_path}) is for 2 ranks and {MICRO_BATCHES} micro-batches a step: searching one for 2 ranks and '
+        f"{2 * MICRO_BATCHES} micro-batches a step with the profile there\n" in got[0][0]
+    )
+    assert "ostinato: running the first" not in got[0][0]
+    assert [rank[1:] for rank in got] == alone
+    plan = (tmp_path / "plan.json").read_bytes()
+    assert json.loads(plan)["micro_batches"] == 2 * MICRO_BATCHES
+    assert "layers = [0, 3]" not in (tmp_path / "placement.toml").read_text()
+    again = world2.run(said_and_trained, auto, known)
+    assert "searching one" not in again[0][0] and [rank[1:] for rank in again] == alone
+    assert (tmp_path / "plan.json").read_bytes() == plan
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from ostinato.deepspeed import hook
 from ostinato.deepspeed.errors import OstinatoError
-from ostinato.deepspeed.section import VARIABLE, verdict
+from ostinato.deepspeed.section import VARIABLE, search, verdict
 from ostinato.deepspeed.start.second_start import NeedsNewStart
 from support import training
 from support.models import LAYERS
@@ -294,6 +294,22 @@ def test_a_verdict_is_on_one_plan(tmp_path):
     for text in ("", "{}", "[]", '{"plan_sha256": 1, "then": 2}'):
         (tmp_path / verdict.VERDICT).write_text(text)
         assert verdict.found(plan) is None
+
+
+def test_what_was_compared_belongs_to_one_plan_and_partition(tmp_path):
+    plan, check = tmp_path / "plan.json", verdict.Check({"partition": [0, 4, 7]}, "step 1: equal", True)
+    plan.write_text("a")
+    verdict.leave_check(plan, check)
+    assert verdict.check_of(plan, check.under) == check and verdict.found(plan) is None
+    assert verdict.check_of(plan, {"partition": [0, 3, 7]}) is None
+    search._move(tmp_path, tmp_path / "2-ranks")
+    moved = tmp_path / "2-ranks" / "plan.json"
+    assert verdict.check_of(moved, check.under) == check and verdict.check_of(plan, check.under) is None
+    moved.write_text("another")
+    assert verdict.check_of(moved, check.under) is None
+    for text in ("", "[]", '{"plan_sha256": 1, "under": 2}'):
+        (tmp_path / "2-ranks" / verdict.CHECK).write_text(text)
+        assert verdict.check_of(moved, check.under) is None
 
 
 class Remembering(training.models.Block):

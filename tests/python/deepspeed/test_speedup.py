@@ -118,8 +118,21 @@ def test_a_plan_that_was_found_on_a_busier_or_idler_machine(said, takes, noticed
     run([9.0, 9.0] + [takes] * 20, before=[1.0])
     assert said[0].endswith("measure again to know what the plan gains") == bool(noticed)
     assert said[0].startswith(
-        f"a step takes {noticed} as the plan expects: expected 500.0 ms -> " if noticed else "this plan is "
+        f"a step takes {noticed} as the plan expects: expected 500.0 ms -> " if noticed else "steps take "
     )
+
+
+def test_beside_what_an_earlier_run_measured_no_gain_is_told(said):
+    """The ratio would be one of two days: in one, the machine was busy."""
+    run([9.0, 9.0] + [0.5] * 20, before=[1.0])
+    run([9.0, 9.0] + [0.41] * 20, before=[1.0])
+    run([9.0, 9.0] + [0.61] * 20, before=[1.0], expected=Expected(0.510))
+    earlier = "; your run took 1000.0 ms when the plan was found, which was not measured again"
+    assert said == [
+        f"steps take 500.0 ms (quartiles 500.0 to 500.0, 20 steps){earlier}",
+        f"steps take 410.0 ms (quartiles 410.0 to 410.0, 20 steps){earlier}",
+        f"steps take 610.0 ms (quartiles 610.0 to 610.0, 20 steps){earlier}",
+    ]
 
 
 @pytest.mark.parametrize("how", ["", " without the optimizer"])

@@ -71,7 +71,7 @@ class BatchSize(PlanCheckpoints):
 
     def _follow_program(self, program: Any) -> None:
         run = self._ostinato
-        run.program = program
+        run.program, run.was_equal = program, False
         run.executor = self._training_executor()
         if run.first_step is not None:
             run.first_step = FirstStep(
@@ -84,9 +84,7 @@ class BatchSize(PlanCheckpoints):
         elsewhere = plans.draws_elsewhere(program, run.stages, run.stock_parts, self.module)
         if elsewhere and not run.random_numbers.elsewhere:
             run.random_numbers = RandomNumbers(self, run.stages, elsewhere)
-        announce.say(
-            f"from step {self.global_steps + 1} on: {announce.lines(program, announce.gain_of(program))[0]}"
-        )
+        announce.say(f"from step {self.global_steps + 1} on: {announce.changed(program)}")
         if (losses := run.expected_losses()) != run.losses_said:
             run.losses_said = losses
             announce.say(losses)

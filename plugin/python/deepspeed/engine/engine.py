@@ -89,7 +89,7 @@ class PlanEngine(PlanData, BatchSize):
             run.memory = StepMemory(run.paths.memory, self.global_rank, self)
         if first is not None:
             run.first_step_notes = []
-            compare_with(self, first, run.section.require, run.first_step_notes)
+            compare_with(self, first, run.section.require, run.first_step_notes, run.leave_check)
 
     def _plan_steps(self) -> None:
         """From here on each step gets its own plan."""
@@ -274,7 +274,9 @@ class PlanEngine(PlanData, BatchSize):
         for said in run.same_data.end():
             print(f"ostinato: rank {self.global_rank}: {said}", flush=True)
         assert run.first_step is not None
-        notes = run.first_step.end(run.keeps_bits, planned_in_steps=run.step_plans is not None)
+        notes = run.first_step.end(
+            run.keeps_bits and not run.was_equal, planned_in_steps=run.step_plans is not None
+        )
         run.first_step = None
         if run.first_step_notes is not None:
             run.first_step_notes += notes

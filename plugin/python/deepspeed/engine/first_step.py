@@ -127,9 +127,8 @@ class FirstStep:
         }
         *of_ranks, sizes = zip(*everyones((self._several, self._gaps, again, self._sizes)), strict=True)
         several, gaps, written = (sorted(set[int]().union(*layers)) for layers in of_ranks)
-        notes = [announce.several(several)] * bool(several and keeps_bits)
-        notes += [announce.gaps(gaps)] * bool(gaps and keeps_bits)
-        notes += [announce.written_again(written)] * bool(written)
+        shown = [(announce.several, several), (announce.gaps, gaps)] if keeps_bits else []
+        notes = [tell(layers) for tell, layers in (*shown, (announce.written_again, written)) if layers]
         if (differing := {k: v for of_rank in sizes for k, v in of_rank.items()}) and not (
             planned_in_steps or self._module.dynamic_shape
         ):

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 from ostinato.nn import Shard
-from ostinato.groups import Links
+from ostinato.groups import Links, everyones
 from ostinato.ranks.watch import Watch
 
-from ..section import plans
+from ..section import plans, verdict
 from ..data.batches import Batches
 from ..section.config import Paths, Section
 from ..stages.copies import Copies
@@ -27,6 +27,7 @@ from ..tell.drift import Drift
 from ..tell.speedup import Speedup
 from ..tell.outside import Outside
 from ..section.plans import Stage
+from ..section.search import PLAN
 from ..equal.random_numbers import RandomNumbers
 from ..data.same_data import SameData
 from ..stages.sharding import Courier
@@ -99,6 +100,7 @@ class Run:
     drift: Drift | None = None  # where there is no `adapt`
     expected_losses: Callable[[], str] = field(init=False)  # what the program's design says of losses
     losses_said: str = ""  # the last of it that rank 0 has said
+    was_equal: bool = False  # an earlier start has measured that this plan keeps the bits of 1F1B
     told_of_norm: bool = False  # said that get_global_grad_norm() rounds
 
     # ---- made after the engine's __init__ (PlanEngine.ostinato_begin), in this order
@@ -111,6 +113,24 @@ class Run:
     @property
     def trains(self) -> bool:
         return plans.trains(self.program)
+
+    @property
+    def compared_under(self) -> dict[str, Any]:
+        """What a comparison with 1F1B depends on, besides the model."""
+        plan, parts = self.program.plan_sha256, list(self.stock_parts)
+        return {"plan_sha256": plan, "expected": self.losses_said, "partition": parts}
+
+    def leave_check(self, said: str, equal: bool) -> None:
+        """For later starts with this plan, on rank 0."""
+        if self.paths.output is not None and dist.get_rank() == 0:
+            verdict.leave_check(self.paths.output / PLAN, verdict.Check(self.compared_under, said, equal))
+
+    def check_before(self) -> verdict.Check | None:
+        """What an earlier start has measured of this plan. All ranks must call it."""
+        found, output = None, self.paths.output
+        if output is not None and dist.get_rank() == 0:
+            found = verdict.check_of(output / PLAN, self.compared_under)
+        return everyones(found)[0]
 
     @property
     def keeps_bits(self) -> bool:

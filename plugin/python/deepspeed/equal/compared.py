@@ -2,7 +2,7 @@
 """Compares the first steps under a plan with those that DeepSpeed's own 1F1B ran in the first start
 ("check")."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..tell.announce import say
@@ -18,10 +18,13 @@ WHY = (
 )
 
 
-def compare_with(engine: Engine, first: str, require: bool, unsaid: list[str]) -> None:
+def compare_with(
+    engine: Engine, first: str, require: bool, unsaid: list[str], leave: Callable[[str, bool], None]
+) -> None:
     """`first`: Records of the first start, as text. Where the compared steps differ beyond rounding the run
     stops after the last of them, unless `require` is off. `unsaid`: reasons that step 1 has shown; rank 0
-    says them where steps differ. All ranks must call it.
+    says them where steps differ. `leave`: for later starts; gets the result, and whether bits are equal. All ranks
+    must call it.
     """
     theirs = Records.from_text(first)
     recorder, train = Recorder(engine, len(theirs.steps)), engine.train_batch
@@ -33,16 +36,23 @@ def compare_with(engine: Engine, first: str, require: bool, unsaid: list[str]) -
         left -= 1
         if left == 0:
             keys = [getattr(spec, "key", None) for spec in engine.module._layer_specs]
-            _tell(theirs, recorder.all(), require, unsaid, keys)
+            _tell(theirs, recorder.all(), require, unsaid, keys, leave)
         return loss
 
     vars(engine)["train_batch"] = train_batch
 
 
 def _tell(
-    theirs: Records, ours: Records, require: bool, unsaid: list[str], keys: Sequence[str | None] = ()
+    theirs: Records,
+    ours: Records,
+    require: bool,
+    unsaid: list[str],
+    keys: Sequence[str | None],
+    leave: Callable[[str, bool], None],
 ) -> None:
     told = compare(theirs, ours, keys)
+    if told.steps:
+        leave(told.sentence(), told.equal)
     for why in unsaid if not told.equal else []:
         say(why)
     if require and not told.within_rounding:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from deepspeed.accelerator import get_accelerator
 from ostinato.ranks import again, cores
+from ostinato.restrictions import Restriction
 
 from . import loss_state, model_identity
 from ..data import step_plans
@@ -25,7 +26,8 @@ from ..errors import OstinatoError, Unsupported
 from .experts import refuse_experts_apart
 from ..stages.idle import give_idle
 from .rebuild import Rebuilt, rebuild
-from ..section.search import costs_in, kept_plan, texts_of
+from .tied import fixed_layers
+from ..section.search import Size, costs_in, kept_plan, texts_of
 from ..stages.sharding import check_layers, shards_of
 from ..upstream import Model
 
@@ -54,7 +56,7 @@ class Prepared:
     """What this rank made of its section; fields after the first that failed are None."""
 
     engine: int = 0  # which of the process's engines; 0: none yet
-    micro_batches: int = 0  # a step, as configured: the script may change it (batch_size)
+    micro_batches: int = 0  # a step, as configured: the script may change it (batch_size); 0: not known yet
     section: Section | None = None
     paths: Paths | None = None
     program: "Program | None" = None
@@ -79,6 +81,8 @@ class Placed:
     stages: list[plans.Stage]
     shards: dict
     rebuilt: Rebuilt
+    # What DeepSpeed's partition of the layers did not allow, for a search of a plan of another size.
+    fixed: list[Restriction]
 
 
 def placed_of(model) -> Placed | None:
@@ -119,9 +123,10 @@ def _is_known(section: Section, paths: Paths) -> bool:
 
 
 def take_kept(prepared: Prepared, model: Model, made: bool = True) -> bool:
-    """Takes the plan that an earlier run with "auto" has left, or any plan for a named placement; returns
-    whether there is one. All ranks must call it."""
-    with kept_plan(*prepared.checked(), model.topology().get_dim("pipe")) as found:
+    """Takes the plan that an earlier run with "auto" has left for so many ranks and, where their number is known,
+    micro-batches; or any plan for a named placement. Returns whether there is one. All ranks must call it."""
+    size = Size(model.topology().get_dim("pipe"), prepared.micro_batches)
+    with kept_plan(*prepared.checked(), size) as found:
         if found is None:
             return False
         lower(prepared, found, model)
@@ -135,12 +140,13 @@ def lay_out(prepared: Prepared, model: Model) -> Placed:
     assert prepared.program is not None
     stages = plans.wired(plans.stages_of(prepared.program), model._layer_specs)
     shards = shards_of(model._grid, stages, prepared.checked()[0].timeout_s)
+    fixed = fixed_layers(model) if prepared.kept else []
     rebuilt = rebuild(model, stages, shards)
     loss_state.hand_on(model, stages)
     refuse_experts_apart(model)
     if plans.trains(prepared.program) and not any(True for _ in model.parameters()):
         give_idle(model, [])  # a script makes an optimizer on every rank
-    made = vars(model)[KEY] = Placed(prepared, stages, shards, rebuilt)
+    made = vars(model)[KEY] = Placed(prepared, stages, shards, rebuilt, fixed)
     return made
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 from ostinato.core import Devices, Placement, Plan, Profile, plan, search
-from ostinato.errors import Error, InfeasibleError, printable
+from ostinato.errors import Error, InfeasibleError, counted, printable
 from ostinato.files import Diagnostic
 from ostinato.restrictions import Restriction
 from torch.distributed.distributed_c10d import _get_default_store
@@ -44,7 +44,7 @@ _rounds = count()  # every rank makes its engines in the same order
 
 @dataclass(frozen=True)
 class Size:
-    """What a plan must fit: `devices` pipeline ranks, `micro_batches` per step, the run's `restrictions`.
+    """What a plan must fit: `devices` pipeline ranks, `micro_batches` per step (0: not known yet), the run's `restrictions`.
     `hosts`: (devices, cores) of each host in turn, where ranks share cores."""
 
     devices: int
@@ -65,11 +65,11 @@ def shared_plan(section: Section, paths: Paths, size: Size) -> Iterator[Paths]:
 
 
 @contextmanager
-def kept_plan(section: Section, paths: Paths, devices: int) -> Iterator[Paths | None]:
-    """The same before the configuration is known: the plan that an earlier run with "auto" has left in
-    "output"; for a "placement" any plan, as it only says where layers are; else None.
+def kept_plan(section: Section, paths: Paths, size: Size) -> Iterator[Paths | None]:
+    """The same without a search: the plan of this size that an earlier run with "auto" has left in "output"; for a
+    "placement" any plan, as it only says where layers are; else None.
     """
-    with _shared(lambda: _kept(section, paths, devices), section, paths) as found:
+    with _shared(lambda: _kept(section, paths, size), section, paths) as found:
         yield found
 
 
@@ -127,11 +127,11 @@ def _or_error(answer: Callable[[], dict[str, str]]) -> dict[str, str]:
         return {"error": str(error)}
 
 
-def _kept(section: Section, paths: Paths, devices: int) -> dict[str, str]:
+def _kept(section: Section, paths: Paths, size: Size) -> dict[str, str]:
     if paths.placement is not None:
-        found = _of_placement(section.search or Search(), paths.placement, Size(devices, 1))
+        found = _of_placement(section.search or Search(), paths.placement, Size(size.devices, 1))
         return {PLAN: found.text, PLACEMENT: found.placement.text}
-    if not _keeps_for(paths, devices) or verdict_on_kept(section, paths, devices):
+    if not _keeps_for(paths, size) or verdict_on_kept(section, paths, size):
         return {}
     assert paths.output is not None
     return {name: (paths.output / name).read_text() for name in FILES} | _kept_costs(section, paths.output)
@@ -149,7 +149,8 @@ def _found(section: Section, paths: Paths, size: Size) -> dict[str, str]:
             _put_aside(paths, size.devices)
         Diagnostic(paths.output / PLACEMENT).write(found.placement.text)
         Diagnostic(paths.output / PLAN).write(found.text)
-        (paths.output / verdict.VERDICT).unlink(missing_ok=True)  # on the plan before it
+        for name in verdict.BESIDE:  # of the plan before it
+            (paths.output / name).unlink(missing_ok=True)
         if section.adapt is not None and paths.profile is not None:
             base = paths.output / ADAPTED / BASE
             if paths.profile != base:
@@ -194,21 +195,23 @@ def _has_kept(paths: Paths) -> bool:
     return paths.output is not None and all((paths.output / name).is_file() for name in FILES)
 
 
-def _keeps_for(paths: Paths, devices: int) -> bool:
-    """On rank 0: whether an earlier run has left a plan for so many ranks in "output". One that was put aside
-    comes back."""
+def _keeps_for(paths: Paths, size: Size) -> bool:
+    """On rank 0: whether an earlier run has left a plan of this size in "output", or one for so many ranks without the
+    profile that another size could be searched with. A plan that was put aside comes back."""
     if not _has_kept(paths):
         return False
     assert paths.output is not None
-    if (aside := _of_ranks(paths.output, devices)).is_dir() and _put_aside(paths, devices):
+    if (aside := _of_ranks(paths.output, size.devices)).is_dir() and _put_aside(paths, size.devices):
         _move(aside, paths.output)
         aside.rmdir()
-    return _devices_of_kept(paths) == devices
+    devices, micro_batches = _size_of_kept(paths)
+    fits = size.micro_batches in (0, micro_batches) or _profile_of_kept(paths) is None
+    return fits and devices == size.devices
 
 
 def _put_aside(paths: Paths, devices: int) -> bool:
     """Whether "output" has a plan for another number of ranks, which a later run with that number will find."""
-    if not _has_kept(paths) or (others := _devices_of_kept(paths)) == devices:
+    if not _has_kept(paths) or (others := _size_of_kept(paths)[0]) == devices:
         return False
     assert paths.output is not None
     _move(paths.output, _of_ranks(paths.output, others))
@@ -222,32 +225,46 @@ def _of_ranks(output: Path, ranks: int) -> Path:
 def _move(source: Path, target: Path) -> None:
     """A plan, with what belongs to it."""
     target.mkdir(exist_ok=True)
-    for name in (*FILES, SIZES, verdict.VERDICT):
+    for name in (*FILES, SIZES, *verdict.BESIDE):
         (target / name).unlink(missing_ok=True)
         with suppress(FileNotFoundError):
             (source / name).rename(target / name)
 
 
-def _devices_of_kept(paths: Paths) -> int:
+def _size_of_kept(paths: Paths) -> tuple[int, int]:
+    """Pipeline ranks and micro-batches of the plan in "output"."""
     assert paths.output is not None
     try:
-        return len(Placement.from_file(paths.output / PLACEMENT).devices)
+        devices = len(Placement.from_file(paths.output / PLACEMENT).devices)
+        return devices, int(json.loads((paths.output / PLAN).read_text())["micro_batches"])
     except Error as error:
         raise OstinatoError(f'"output": {error}') from None
+    except (ValueError, TypeError, LookupError):
+        raise OstinatoError(f'"output": {paths.output / PLAN} is not a plan') from None
 
 
-def verdict_on_kept(section: Section, paths: Paths, devices: int) -> tuple[str, str] | None:
+def verdict_on_kept(section: Section, paths: Paths, size: Size) -> tuple[str, str] | None:
     """On rank 0: why no run is to use the plan in "output", and what it does instead (verdict)."""
-    if not section.falls_back or not _keeps_for(paths, devices):
+    if not section.falls_back or not _keeps_for(paths, size):
         return None
     assert paths.output is not None
     return verdict.found(paths.output / PLAN)
 
 
-def profile_for(paths: Paths, devices: int) -> Path | None:
-    """On rank 0: the profile in "output" of an earlier run with a different number of pipeline ranks."""
-    if not _has_kept(paths) or _devices_of_kept(paths) == devices:
+def profile_for(paths: Paths, size: Size) -> tuple[str, Path] | None:
+    """On rank 0: where the plan in "output" is of another size, that size in words, and the profile of the run that
+    left the plan."""
+    if not _has_kept(paths) or (kept := _size_of_kept(paths)) == (size.devices, size.micro_batches):
         return None
+    profile = _profile_of_kept(paths)
+    return None if profile is None else (size_in_words(*kept), profile)
+
+
+def size_in_words(devices: int, micro_batches: int) -> str:
+    return f"{counted(devices, 'rank')} and {counted(micro_batches, 'micro-batch')} a step"
+
+
+def _profile_of_kept(paths: Paths) -> Path | None:
     assert paths.output is not None
     return next(
         (path for path in (paths.output / ADAPTED / BASE, paths.output / PROFILE) if path.is_file()), None

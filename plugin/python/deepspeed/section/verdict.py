@@ -1,35 +1,74 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run has found out about the plan in "output", for the starts that follow: `verdict.json` beside it.
+"""What a run has found out about the plan in "output", for the starts that follow: two files beside it.
 
     leave(output / "plan.json", OWN, "this plan is slower than ...")        # on rank 0
     found(output / "plan.json")             # (OWN, "this plan is slower than ..."); None: no verdict on this plan
+    leave_check(output / "plan.json", Check(under, "step 1: ... bit for bit", True))    # what "check" has measured
+    check_of(output / "plan.json", under)   # the same Check; None: this plan was not checked, or not under the same
 
-It has the plan's digest: a plan that is searched later has no verdict.
+Both have the plan's digest: what is known of a plan does not count for one that is searched later.
 """
 
 import hashlib
 import json
 from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from ostinato.files import Diagnostic
 
-VERDICT = "verdict.json"
+BESIDE = VERDICT, CHECK = "verdict.json", "check.json"
 OWN, MEASURE = "DeepSpeed's own schedule", "measure"  # what the next start does
 
 
+@dataclass(frozen=True)
+class Check:
+    """`under`: what the comparison depends on: the plan that ran, the losses that were expected, and DeepSpeed's
+    partition. `said`: its result, in words. `equal`: bit for bit."""
+
+    under: dict[str, Any]
+    said: str
+    equal: bool
+
+
 def leave(plan: Path, then: str, why: str) -> None:
-    with suppress(OSError):  # the plan is gone
-        text = json.dumps({"plan_sha256": _digest(plan), "then": then, "why": why}, indent=1)
-        Diagnostic(plan.with_name(VERDICT)).write(text + "\n")
+    _leave(plan, VERDICT, {"then": then, "why": why})
 
 
 def found(plan: Path) -> tuple[str, str] | None:
-    with suppress(OSError, ValueError, TypeError, LookupError):
-        told = json.loads(plan.with_name(VERDICT).read_text())
-        if told["plan_sha256"] == _digest(plan) and told["then"] in (OWN, MEASURE):
+    told = _found(plan, VERDICT)
+    with suppress(LookupError, TypeError):
+        if told["then"] in (OWN, MEASURE):
             return told["then"], str(told["why"])
     return None
+
+
+def leave_check(plan: Path, check: Check) -> None:
+    _leave(plan, CHECK, asdict(check))
+
+
+def check_of(plan: Path, under: dict[str, Any]) -> Check | None:
+    told = _found(plan, CHECK)
+    with suppress(LookupError, TypeError):
+        if told["under"] == under:
+            return Check(under, str(told["said"]), told["equal"] is True)
+    return None
+
+
+def _leave(plan: Path, name: str, told: dict[str, Any]) -> None:
+    with suppress(OSError):  # the plan is gone
+        text = json.dumps({"plan_sha256": _digest(plan)} | told, indent=1)
+        Diagnostic(plan.with_name(name)).write(text + "\n")
+
+
+def _found(plan: Path, name: str) -> dict[str, Any]:
+    """{}: nothing on this plan."""
+    with suppress(OSError, ValueError, TypeError, LookupError):
+        told = json.loads(plan.with_name(name).read_text())
+        if told["plan_sha256"] == _digest(plan):
+            return told
+    return {}
 
 
 def _digest(plan: Path) -> str:

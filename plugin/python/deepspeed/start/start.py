@@ -50,7 +50,15 @@ from ..section.refusals import (
 )
 from ..section.refused_keys import untried_keys, whole_messages
 from ..engine.run import Run
-from ..section.search import Size, profile_for, shared_plan, stages_of_run, texts_of, verdict_on_kept
+from ..section.search import (
+    Size,
+    profile_for,
+    shared_plan,
+    size_in_words,
+    stages_of_run,
+    texts_of,
+    verdict_on_kept,
+)
 from ..data.sizes import size_function
 from ..upstream import Config, Engine, Model
 
@@ -114,28 +122,36 @@ def _make(engine: Engine, original_init: Drawing, prepared: Prepared, args: tupl
     """Called after all checks that need no search."""
     model, config, asked = kwargs["model"], kwargs["config_class"], prepared.checked()[0]
     refuse_passes(type(engine))
-    first = again.folder_of_first_start() is None and placed_of(model) is None
-    if first and asked.uses_kept and not asked.check:
+    first, placed = again.folder_of_first_start() is None, placed_of(model)
+    if first and asked.uses_kept and not asked.check and not _is_placed_for(prepared, placed):
         if _stays_without(prepared, model):
             return _alone(engine, original_init, args, kwargs)
-        # The section was not known when the model was made, or the plan is for a different number of ranks.
         if not take_kept(prepared, model):
-            _search_for_these_ranks(prepared, model, config, type(engine))
+            _search_for_this_size(prepared, model, config, type(engine))
     if asked.searches and not asked.auto and prepared.program is None:
         search(prepared, model, config, type(engine))
     if (program := prepared.program) is not None:
+        plans.check_micro_batches(program, prepared.micro_batches)
         check_allowed(program, plans.stages_of(program), restrictions_of(model, type(engine), asked))
-    if first and (asked.check or program is None):
+    if first and placed is None and (asked.check or program is None):
         return first_pass.begin(engine, original_init, prepared, search, args, kwargs)
-    placed = placed_of(model) or _place_late(prepared, model, original_init.states)
+    placed = _place_late(prepared, model, placed, original_init.states)
     _install(engine, original_init, placed, prepared, args, kwargs)
+
+
+def _is_placed_for(prepared: Prepared, placed: Placed | None) -> bool:
+    """Whether the model was laid out as it was made, and, where the plan was in "output", for this number of
+    micro-batches, which was not known then."""
+    if placed is None or prepared.program is None:
+        return placed is not None
+    return not prepared.kept or prepared.program.micro_batches == prepared.micro_batches
 
 
 def _stays_without(prepared: Prepared, model: Model) -> bool:
     """Whether an earlier run has found out that its plan gains nothing. All ranks must call it."""
     asked, paths = prepared.checked()
-    devices = model.topology().get_dim("pipe")
-    told = everyones(verdict_on_kept(asked, paths, devices) if dist.get_rank() == 0 else None)[0]
+    size = Size(model.topology().get_dim("pipe"), prepared.micro_batches)
+    told = everyones(verdict_on_kept(asked, paths, size) if dist.get_rank() == 0 else None)[0]
     if told is None:
         return False
     then, why = told
@@ -145,22 +161,31 @@ def _stays_without(prepared: Prepared, model: Model) -> bool:
     return stays
 
 
-def _search_for_these_ranks(prepared: Prepared, model: Model, config: Config, engine: type) -> None:
-    """Searches with an earlier run's measurements, where its plan is for a different number of ranks."""
+def _search_for_this_size(prepared: Prepared, model: Model, config: Config, engine: type) -> None:
+    """Searches with an earlier run's measurements, where its plan is for a different number of ranks or
+    micro-batches."""
     paths, devices = prepared.checked()[1], model.topology().get_dim("pipe")
-    profile = everyones(profile_for(paths, devices) if dist.get_rank() == 0 else None)[0]
-    if profile is None:
+    size = Size(devices, prepared.micro_batches)
+    found = everyones(profile_for(paths, size) if dist.get_rank() == 0 else None)[0]
+    if found is None:
         return
+    then, profile = found
     say(
-        f'the plan in "output" ({paths.output}) is for a different number of ranks: searching one for {devices} with the profile there'
+        f'the plan in "output" ({paths.output}) is for {then}: searching one for {size_in_words(devices, prepared.micro_batches)} with the profile there'
     )
     prepared.paths, prepared.kept = paths.model_copy(update={"profile": profile}), True
     search(prepared, model, config, engine)
 
 
-def _place_late(prepared: Prepared, model: Model, states: tuple) -> Placed:
-    """The script already has the model: if layers must move, all ranks start again."""
-    stages = plans.wired(plans.stages_of(prepared.program), model._layer_specs)
+def _place_late(prepared: Prepared, model: Model, placed: Placed | None, states: tuple) -> Placed:
+    """The script already has the model: if layers must move, all ranks start again. `placed`: how they lie."""
+    program = prepared.program
+    stages = plans.wired(plans.stages_of(program), model._layer_specs)
+    if placed is not None:
+        there = placed.prepared.program
+        if there is not None and program is not None and there.placement_sha256 == program.placement_sha256:
+            return placed
+        second_start.begin(prepared, None)
     if moves(model, stages):
         second_start.begin(prepared, first_weights.kept(model, states))
     return lay_out(prepared, model)
@@ -206,7 +231,6 @@ def _install(
     )
     assert program is not None
     stages, rebuilt = placed.stages, placed.rebuilt
-    plans.check_micro_batches(program, config.gradient_accumulation_steps)
     check_lanes(model, stages)
     notes = [
         model_identity.size_note(program, config.train_micro_batch_size_per_gpu),
@@ -237,7 +261,10 @@ def _install(
     elsewhere = plans.draws_elsewhere(
         program, stages, run.stock_parts, model, any_order=asked.sizes is not None
     )
-    engine.ostinato_begin(elsewhere, second_start.records_of_1f1b(prepared))  # type: ignore[attr-defined]  # it has become a PlanEngine
+    records = second_start.records_of_1f1b(prepared)
+    engine.ostinato_begin(elsewhere, records)  # type: ignore[attr-defined]  # it has become a PlanEngine
+    before_this = run.check_before() if records is None and plans.trains(program) else None
+    run.was_equal = before_this is not None and before_this.equal
     if asked.adapt is not None and plans.trains(program):
         move = partial(second_start.move, prepared)
         run.adapt = Adapt(
@@ -256,7 +283,7 @@ def _install(
     for said in lines(program, gain, run.plans_steps):
         say(said)
     if plans.trains(program):
-        say(run.losses_said)
+        say(f"measured when the plan was found, {before_this.said}" if before_this else run.losses_said)
     for said in (places(stages, run.stock_parts), ends(stages, model._grid.pp_group)):
         if said:
             say(said)
@@ -362,7 +389,7 @@ def _prepare(section: dict, file: str | None, model: Model, config: Config) -> P
             lower(made, made.paths, model)
         if placed is not None:
             _take_placed(made, placed)
-        if made.program is not None and made.error is None:
+        if made.program is not None and made.error is None and not made.kept:
             plans.check_micro_batches(made.program, config.gradient_accumulation_steps)
     except OstinatoError as error:
         made.error = error
@@ -397,7 +424,9 @@ def search(prepared: Prepared, model: Model, config: Config, engine: type) -> No
     pipeline = tuple(model._grid.pp_group)
     restrictions = restrictions_of(model, engine, asked)
     if not asked.placement:
-        restrictions += dict.fromkeys(one for of_rank in everyones(fixed_layers(model)) for one in of_rank)
+        placed = placed_of(model)
+        fixed = fixed_layers(model) if placed is None else placed.fixed
+        restrictions += dict.fromkeys(one for of_rank in everyones(fixed) for one in of_rank)
     size = Size(len(pipeline), prepared.micro_batches, cores.hosts(prepared.places, pipeline), restrictions)
     with shared_plan(asked, given, size) as paths:
         lower(prepared, paths, model)

@@ -15,13 +15,19 @@ from ..section.plans import Stage
 SAME, ROUNDED = "the same losses as 1F1B", "up to rounding"
 
 
-ONE_CUTS = "either the plan or DeepSpeed's partition cuts the model there, but not both"
-
-
 def say(what: str, newlines: bool = False) -> None:
     """Prints `what` on rank 0. `newlines`: keep its newlines."""
     if dist.get_rank() == 0:
         print(f"ostinato: {printable(what, newlines=newlines)}", flush=True)
+
+
+STEP_1_SHOWS = f"step 1 shows that {SAME} {ROUNDED} are to be expected, and not bit for bit, because"
+
+
+def _layers(layers: list[int]) -> str:
+    """ "layer 3"; "layers 1, 3 and 8"."""
+    *others, last = map(str, layers)
+    return f"layers {', '.join(others)} and {last}" if others else f"layer {last}"
 
 
 def ran_whole(rank: int, stages: list[str]) -> str:
@@ -46,23 +52,23 @@ def several(layers: list[int]) -> str:
     """What rank 0 says after step 1 of layers that output several tensors with gradients, where either the
     plan or DeepSpeed's partition cuts the model, but not both."""
     return (
-        f"several tensors with gradients pass from layer {', '.join(map(str, layers))} to the next, and {ONE_CUTS}: "
-        f"expected: {SAME} {ROUNDED}"
+        f"{STEP_1_SHOWS} several tensors with gradients pass from {_layers(layers)} to the next, where either the plan or DeepSpeed's "
+        "partition cuts the model, but not both"
     )
 
 
 def gaps(layers: list[int]) -> str:
     """What rank 0 says after step 1 of layers whose output, or its gradient, has gaps in memory."""
     return (
-        f"a tensor that passes from layer {', '.join(map(str, layers))} to the next, or its gradient, is a slice or expanded. A transfer makes it "
-        f"contiguous, and the plan cuts the model there, but DeepSpeed's partition does not: expected: {SAME} {ROUNDED}"
+        f"{STEP_1_SHOWS} a tensor that passes from {_layers(layers)} to the next, or its gradient, is a slice or expanded; a transfer makes it "
+        "contiguous, and the plan cuts the model there, but DeepSpeed's partition does not"
     )
 
 
 def written_again(layers: list[int]) -> str:
     """What rank 0 says after step 1 of layers that combine activation checkpointing with, say, BatchNorm."""
     return (
-        f"layer {', '.join(map(str, layers))} writes to buffers in its forward, and again when its backward recomputes the forward. The plan runs these in "
+        f"the forward of {_layers(layers)} writes to buffers, and again when a backward recomputes it. The plan runs these in "
         "a different order than 1F1B, so running averages, and evaluations that use them, differ"
     )
 
@@ -175,9 +181,7 @@ def _rounds(
 def lines(program, gain: Gain | None = None, sized: bool = False) -> list[str]:
     """What runs, and what it gains, if anything is known of that; then the figures. `sized`: each step gets its
     own plan."""
-    what = (
-        f'plan {program.plan_sha256[:12]} on placement "{program.placement_name}", {program.micro_batches} '
-    )
+    what = _what(program)
     if not any(stage.has_backward for stage in program.stages):
         return [
             f"{what}requests: predicted {program.predicted / 1e6:.3f} ms; forwards only, for eval_batch(): train_batch() is refused"
@@ -187,6 +191,20 @@ def lines(program, gain: Gain | None = None, sized: bool = False) -> list[str]:
     if gain is None:
         return [f"{what}micro-batches"]
     return [f"{what}micro-batches: {gain.headline}", *filter(None, [gain.figures])]
+
+
+def changed(program) -> str:
+    """The plan for a number of micro-batches that the script has changed to. Its gain is told over your run alone: over
+    another yardstick than before, the figure would read as a change of the gain."""
+    gain = gain_of(program)
+    told = gain.headline if gain.is_over_your_run else f"predicted {program.predicted / 1e6:.1f} ms a step"
+    return f"{_what(program)}micro-batches: {told}"
+
+
+def _what(program) -> str:
+    return (
+        f'plan {program.plan_sha256[:12]} on placement "{program.placement_name}", {program.micro_batches} '
+    )
 
 
 def gain_of(program, before: Sequence[float] = ()) -> Gain:

@@ -5,7 +5,8 @@ the first start; where these are not known, with what the plan expects.
     run.speedup = Speedup(before, Expected(0.0270), warm_up=2, fall_back=again_without)    # before: seconds of steps
     run.speedup.step(seconds)                                           # after every step, on every rank
 
-Rank 0 says so in one line where the plan is not slower. A plan that is slower by more than both spreads falls
+Rank 0 says so in one line where the plan is not slower; beside a step that an earlier run has measured, it gives both
+times and no ratio. A plan that is slower by more than both spreads falls
 back, where that is possible.
 """
 
@@ -99,9 +100,18 @@ class Speedup:
         return statistics.median(now) / self._expected.seconds if self._expected.seconds else 1.0
 
     def _faster(self, now: list[float]) -> str:
+        if len(self._before) == 1:
+            return self._beside_earlier(now)
         sure = _quartiles(now)[1] < _quartiles(self._before)[0]
         noise = "" if sure else ", which is within the noise of these steps"
         return f"this plan is {self._gained(now):.2f} times as fast as your run {self._then}{noise}: {self._times(now)}{self._missed(now)}"
+
+    def _beside_earlier(self, now: list[float]) -> str:
+        """No ratio: the machine may have been busier, or less busy, when an earlier run took its time."""
+        return (
+            f"steps take {_ms(statistics.median(now))} ms ({spread(now)}); your run took {_ms(self._before[0])} ms when the plan was found, "
+            f"which was not measured again{self._missed(now)}"
+        )
 
     def _missed(self, now: list[float]) -> str:
         """That steps take longer than what was expected a moment ago."""
@@ -111,7 +121,7 @@ class Speedup:
     def _beyond_expected(self, now: list[float]) -> str:
         """Where steps became shorter than any plan explains: DeepSpeed's own were timed on a busier machine."""
         times, gained = self._as_expected(now), self._gained(now)
-        if times * (1 + KNOWN) >= 1:
+        if len(self._before) == 1 or times * (1 + KNOWN) >= 1:
             return ""
         return (
             f"what this plan gains is not known: {self._times(now)}, which is {gained:.2f} times as fast, but the plan was expected to be "
