@@ -282,6 +282,37 @@ def test_after_a_plan_that_was_slower_than_in_an_earlier_run_the_next_one_measur
     assert kind == "" and (out / "profile.json").is_file()
 
 
+def said_after_a_fallback(options: Options, out: str, seconds: list[float], grows: bool = False) -> str:
+    """`grows`: the script makes the batch larger."""
+    printed = io.StringIO()
+    left = json.dumps([1, str(Path(out) / "plan.json"), seconds])
+    with (
+        training.second_start({"without.txt": "it was slower", "given_up.json": left}),
+        redirect_stdout(printed),
+    ):
+        engine = training.make_engine(options)
+        data = data_of(engine)
+        for step in range(options.steps):
+            if grows and step == 3:
+                engine.set_train_batch_size(2 * engine.train_batch_size())
+            engine.train_batch(data)
+    return printed.getvalue()
+
+
+def test_a_verdict_of_a_busy_minute_is_withdrawn(world2, plans, tmp_path):
+    """Where DeepSpeed's own steps take longer after all; not where they are shorter, or other steps."""
+    out = shutil.copytree(Path(plans["stock"]).parent, tmp_path / "out")
+    verdict.leave(out / "plan.json", verdict.OWN, "it was slower")
+    options = replace(BASE, steps=24, section={"auto": True, "fallback": True, "output": str(out)})
+    for seconds, grows in (([900.0] * 5, False), ([1e-6] * 5, True)):
+        said = world2.run(said_after_a_fallback, options, str(out), seconds, grows)[0]
+        assert "it was slower; the run goes on under" in said and "own steps take" not in said
+        assert verdict.found(out / "plan.json")
+    said = world2.run(said_after_a_fallback, options, str(out), [1e-6] * 5)[0]
+    assert f"the next start runs the plan in {out} again" in said and said.count("own steps take longer") == 1
+    assert not (out / verdict.VERDICT).exists()
+
+
 def test_a_verdict_is_on_one_plan(tmp_path):
     plan = tmp_path / "plan.json"
     verdict.leave(plan, verdict.OWN, "there is none")

@@ -3,7 +3,7 @@
 
 import pytest
 from ostinato.deepspeed.tell import speedup
-from ostinato.deepspeed.tell.speedup import Expected, Speedup
+from ostinato.deepspeed.tell.speedup import Expected, GivenUp, Speedup
 
 HALF = Expected(0.5)
 BEFORE = [1.00, 1.01, 1.02, 1.03, 1.04]
@@ -27,7 +27,7 @@ def run(
         before,
         expected,
         warm_up,
-        (lambda why: asked.append(why) or fall_back) if fall_back is not None else None,
+        (lambda why, seconds: asked.append(why) or fall_back) if fall_back is not None else None,
         lambda why: follows,
     )
     if stays:
@@ -151,6 +151,23 @@ def test_steps_that_are_shorter_than_any_plan_explains_say_nothing_of_the_gain(s
         "this plan is " if known else "what this plan gains is not known: 1020.0 -> 400.0 ms"
     )
     assert said[0].endswith("expected to be 2.04 times as fast; the machine was busier before") != known
+
+
+@pytest.mark.parametrize(("takes", "told"), [(1.2, True), (1.03, False), (0.9, False)])
+def test_a_plan_that_was_given_up_on_a_busy_machine_is_not_given_up_for_good(said, takes, told):
+    """Its quartiles end at 1.03."""
+    alone = GivenUp(BEFORE, 2, lambda: "the next start runs it")
+    for time in [9.0, 9.0] + [takes] * 25:
+        alone.step(time)
+    assert (
+        alone.over
+        and said
+        == [
+            "DeepSpeed's own steps take longer than those of the plan that was given up: 1200.0 ms (quartiles 1200.0 to 1200.0, 20 steps) instead of "
+            "1020.0 ms (quartiles 1010.0 to 1030.0, 5 steps); the next start runs it"
+        ]
+        * told
+    )
 
 
 def test_with_nothing_to_compare_with_nothing_is_timed():

@@ -6,7 +6,9 @@ trains_as_first(prepared, model, stages, states)    # in the second: gives the m
 records_of_1f1b(prepared)       # in the second: what DeepSpeed's 1F1B computed in this engine's checked steps, or None
 for_another(prepared)           # in the second: whether the plan is for another engine of the process
 before(prepared)                # in the second: seconds of steps of DeepSpeed's own engine in the first; []: not known
-fall_back(prepared, why)        # in the second: the plan is slower, and all ranks start once more without it
+fall_back(prepared, why, seconds)   # in the second: the plan is slower, and all ranks start once more without it
+given_up(number)                # in the third: seconds of that plan's steps, if it had the process's engine `number`
+forget()                        # in the third: withdraws the verdict on that plan
 judge(prepared, then, why)      # in the second: for the next start, where the plan is slower and stays
 move(prepared, files, moved)    # under a plan: all ranks start once more, with a new plan (adapt)
 moved(prepared)                 # in a start after a move: what it follows
@@ -40,6 +42,7 @@ ENGINE = "engine.txt"  # the engine of the process that has the plan
 BEFORE = "before.json"  # seconds of 1F1B's steps
 WITHOUT = "without.txt"
 MOVED = "moved.json"
+GIVEN_UP = "given_up.json"  # [engine, file of the plan that has a verdict, seconds of its steps]
 
 
 class NeedsNewStart(OstinatoError):
@@ -126,14 +129,38 @@ def begin_without(prepared: Prepared, error: Unsupported) -> NoReturn:
     again.begin_again({WITHOUT: str(error)}, prepared.section.timeout_s)
 
 
-def fall_back(prepared: Prepared, why: str) -> str:
+def fall_back(prepared: Prepared, why: str, seconds: Sequence[float]) -> str:
     """All ranks must call it. Returns only where they cannot start again: why, as words after "because"."""
     if cannot := next(filter(None, everyones(again.why_not_again(further=True))), ""):
         return cannot
     asked, paths = prepared.checked()
     say(f'{why}; all ranks start again under DeepSpeed\'s own schedule ("fallback": false keeps the plan)')
-    judge(prepared, verdict.OWN, why)
-    again.begin_again({WITHOUT: why}, asked.timeout_s, further=True)
+    left: dict[str, again.File] = {WITHOUT: why}
+    if judge(prepared, verdict.OWN, why) and paths.output is not None:
+        left[GIVEN_UP] = json.dumps([prepared.engine, str(paths.output / PLAN), list(seconds)])
+    again.begin_again(left, asked.timeout_s, further=True)
+
+
+def given_up(number: int) -> list[float]:
+    """Seconds of the plan's steps where the second start has given up the plan of this engine; else []."""
+    engine, _, seconds = _given_up()
+    return seconds if engine == number else []
+
+
+def forget() -> str:
+    """Withdraws the verdict on the plan that was given up; returns what follows, in words."""
+    plan = Path(_given_up()[1])
+    if dist.get_rank() == 0:
+        plan.with_name(verdict.VERDICT).unlink(missing_ok=True)
+    return f"the machine is not as it was, and the next start runs the plan in {plan.parent} again"
+
+
+def _given_up() -> tuple[int, str, list[float]]:
+    folder = again.folder_of_first_start()
+    if folder is None or not (folder / GIVEN_UP).is_file():
+        return 0, "", []
+    engine, plan, seconds = json.loads((folder / GIVEN_UP).read_text())
+    return engine, plan, seconds
 
 
 def judge(prepared: Prepared, then: str, why: str) -> str:

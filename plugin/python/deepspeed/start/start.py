@@ -26,7 +26,7 @@ from ..save import checkpoint, universal
 from ..section import plans, verdict
 from ..tell.drift import EVERY, SAMPLED, BlockTimes, Drift
 from ..tell.announce import ends, expected, gain_of, lines, places, say
-from ..tell.speedup import Expected, Speedup
+from ..tell.speedup import Expected, GivenUp, Speedup, follow
 from ..section.config import Search as SearchOptions, Section, check_outputs, parse_section, resolve
 from ..engine.adapt import Adapt
 from ..engine.engine import PlanEngine, become
@@ -92,7 +92,10 @@ def start(
         say(said)
     if why := second_start.goes_without():
         say(f"{why}; {ALONE}", newlines=True)
-        return _alone(engine, original_init, args, kwargs)
+        _alone(engine, original_init, args, kwargs)
+        if seconds := second_start.given_up(next(_engines)):
+            follow(engine, GivenUp(seconds, WARM_UP, second_start.forget))
+        return
     prepared = _prepare(section, file, model, config)
     if (
         prepared.section is not None

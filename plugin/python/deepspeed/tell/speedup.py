@@ -11,13 +11,18 @@ back, where that is possible.
 """
 
 import statistics
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+from deepspeed.accelerator import get_accelerator
 
 from ostinato.errors import counted
 from ostinato.gain import KNOWN
 from ostinato.groups import everyones
 
+from ..upstream import Engine
 from .announce import say
 
 LOOKS = (5, 10, 20)  # steps after which ranks compare; the last comparison decides
@@ -32,30 +37,13 @@ class Expected:
     how: str = ""
 
 
-class Speedup:
-    """Whether one engine's plan is faster than what ran before. `before`: seconds of whole steps, the same on all
-    ranks; a single entry comes from an earlier run; [] where none were measured. `warm_up`: steps that do not
-    count. `fall_back` is told why, and returns only where it cannot fall back, with the reason; None: a slower
-    plan stays. `stays` is then told why, and returns in words what follows. All ranks must make one, with
-    equal arguments."""
+class _Timed:
+    """Times whole steps of one engine, and looks at those of the slowest rank after LOOKS. All ranks must make one, with
+    equal arguments. `warm_up`: steps that do not count."""
 
-    def __init__(
-        self,
-        before: Sequence[float],
-        expected: Expected,
-        warm_up: int,
-        fall_back: Callable[[str], str] | None = None,
-        stays: Callable[[str], str] = lambda _: "",
-    ):
-        self._before, self._expected, self._left = before, expected, warm_up
-        self._fall_back, self._follows = fall_back, stays
-        self._seconds: list[float] = []
-        self._stays = ""
-        self.over = not before and not expected.seconds  # no more steps are timed
-
-    def stay(self, why: str) -> None:
-        """From here on the plan stays, slower or not."""
-        self._stays = self._stays or why
+    def __init__(self, warm_up: int):
+        self._left, self._seconds = warm_up, list[float]()
+        self.over = False  # no more steps are timed
 
     def step(self, seconds: float) -> None:
         self._left -= 1
@@ -66,9 +54,37 @@ class Speedup:
             self._look([max(times) for times in zip(*everyones(self._seconds), strict=True)])
 
     def _look(self, now: list[float]) -> None:
+        raise NotImplementedError
+
+
+class Speedup(_Timed):
+    """Whether one engine's plan is faster than what ran before. `before`: seconds of whole steps, the same on all
+    ranks; a single entry comes from an earlier run; [] where none were measured. `fall_back` is told why, and the
+    plan's seconds, and returns only where it cannot fall back, with the reason; None: a slower plan stays. `stays`
+    is then told why, and returns in words what follows."""
+
+    def __init__(
+        self,
+        before: Sequence[float],
+        expected: Expected,
+        warm_up: int,
+        fall_back: Callable[[str, list[float]], str] | None = None,
+        stays: Callable[[str], str] = lambda _: "",
+    ):
+        super().__init__(warm_up)
+        self._before, self._expected = before, expected
+        self._fall_back, self._follows = fall_back, stays
+        self._stays = ""
+        self.over = not before and not expected.seconds
+
+    def stay(self, why: str) -> None:
+        """From here on the plan stays, slower or not."""
+        self._stays = self._stays or why
+
+    def _look(self, now: list[float]) -> None:
         slower = bool(self._before) and _quartiles(now)[0] > _quartiles(self._before)[1]
         sure = slower and len(self._before) > 1
-        if not sure and len(now) < LOOKS[-1] and sum(now) < ENOUGH_S:
+        if not sure and not _is_enough(now):
             return
         self.over = True
         if not self._before:
@@ -79,7 +95,7 @@ class Speedup:
             return say(self._beyond_expected(now) or self._faster(now))
         doubt = "" if len(self._before) > 1 else ", unless the machine is busier now"
         why = f"this plan is slower than your run {self._then}: {self._times(now)}{doubt}"
-        stays = "" if self._fall_back is None else self._stays or self._fall_back(why)
+        stays = "" if self._fall_back is None else self._stays or self._fall_back(why, now)
         follows = self._follows(why) or "turn it off or profile again"
         say(f"{why}; {follows}{f' (the plan stays, because {stays})' if stays else ''}")
 
@@ -141,6 +157,45 @@ class Speedup:
         if len(self._before) > 1 or abs(self._as_expected(now) - 1) <= KNOWN:
             return ""
         return f"{self._beside_expected(now)}: the machine is not as it was when the plan was found; measure again to know what the plan gains"
+
+
+class GivenUp(_Timed):
+    """Whether a plan was given up because the machine was busy: DeepSpeed's own steps of the start that follows, beside
+    the `plan`'s, in seconds. `forget` is called where they are longer, and returns in words what follows."""
+
+    def __init__(self, plan: Sequence[float], warm_up: int, forget: Callable[[], str]):
+        super().__init__(warm_up)
+        self._plan, self._forget = plan, forget
+
+    def _look(self, now: list[float]) -> None:
+        if not _is_enough(now):
+            return
+        self.over = True
+        if _quartiles(now)[0] > _quartiles(self._plan)[1]:
+            say(
+                f"DeepSpeed's own steps take longer than those of the plan that was given up: {_ms(statistics.median(now))} ms ({spread(now)}) "
+                f"instead of {_ms(statistics.median(self._plan))} ms ({spread(self._plan)}); {self._forget()}"
+            )
+
+
+def follow(engine: Engine, timed: _Timed) -> None:
+    """Times the steps of DeepSpeed's own engine, while they have as many samples as now."""
+    train, size = engine.train_batch, engine.train_batch_size()
+
+    def train_batch(*args: Any, **kwargs: Any) -> Any:
+        begin = time.perf_counter()
+        loss = train(*args, **kwargs)
+        timed.over = timed.over or engine.train_batch_size() != size
+        if not timed.over:
+            get_accelerator().synchronize()
+            timed.step(time.perf_counter() - begin)
+        return loss
+
+    vars(engine)["train_batch"] = train_batch
+
+
+def _is_enough(seconds: list[float]) -> bool:
+    return len(seconds) >= LOOKS[-1] or sum(seconds) >= ENOUGH_S
 
 
 def spread(seconds: Sequence[float]) -> str:
