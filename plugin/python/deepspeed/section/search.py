@@ -203,7 +203,8 @@ def _keeps_for(paths: Paths, size: Size) -> bool:
     assert paths.output is not None
     if (aside := _of_ranks(paths.output, size.devices)).is_dir() and _put_aside(paths, size.devices):
         _move(aside, paths.output)
-        aside.rmdir()
+        with suppress(OSError):  # it holds more than the plan
+            aside.rmdir()
     devices, micro_batches = _size_of_kept(paths)
     fits = size.micro_batches in (0, micro_batches) or _profile_of_kept(paths) is None
     return fits and devices == size.devices
