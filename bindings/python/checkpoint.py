@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ostinato.deepspeed.save.contents import Contents
 
 MOST_PROBLEMS = 20  # to show
+LEFT_OUT = "they have none, or exclude_frozen_parameters has left the frozen ones out"
 
 
 def parser() -> argparse.ArgumentParser:
@@ -103,7 +104,9 @@ def show(told: dict[str, Any]) -> None:
         for layer in told["layers"]
     ]
     total = ["all", f"{told['parameters']:,}", size(told["bytes"]["layers"]), ""]
-    console.print(table("Layers with a file", ["layer", "parameters", "size", "stage of"], [*rows, total]))
+    console.print(
+        table("Layers with a file", ["layer", "parameters", "size", "held by stage"], [*rows, total])
+    )
     lay = {
         True: "layers placed as in DeepSpeed's own partition",
         False: "layers placed by ostinato: convert it for DeepSpeed alone",
@@ -117,6 +120,8 @@ def show(told: dict[str, Any]) -> None:
         f"Ranks: {counted(told['stages'], 'stage')}, {counted(told['replicas'], 'replica')}, {counted(told['slices'], 'slice')}; {lay}",
         f"Files of ranks, including optimizer state: {size(told['bytes']['ranks'])}",
     ]
+    empty = [str(layer["index"]) for layer in told["layers"] if not layer["parameters"]]
+    lines += [f"No weights in layers {', '.join(empty)}: {LEFT_OUT}"] if empty else []
     problems = told["problems"]
     lines += [f"NOT whole: {problem}" for problem in problems[:MOST_PROBLEMS]]
     lines += [f"... and {len(problems) - MOST_PROBLEMS} more"] if len(problems) > MOST_PROBLEMS else []

@@ -323,10 +323,17 @@ def test_show_says_what_lies_in_it(world2, plans, saved, tmp_path, capsys):
     assert status == 6 and "NOT whole: zero_pp_rank_0_mp_rank_01_optim_states.pt cannot be read (" in out
 
 
-def test_show_of_deepspeed_alone(world2, saved, capsys):
+def test_show_of_deepspeed_alone(world2, saved, tmp_path, capsys):
     folder, _ = saved(world2, Options(), save)
     status, out, _ = run(capsys, "show", folder)
     assert status == 0 and "ZeRO-0, optimizer Adam" in out and "saved by DeepSpeed alone" in out
+    assert "No weights in" not in out
+    frozen = ("layer_00-model_states.pt", "layer_02-model_states.pt")
+    folder = changed(
+        folder, tmp_path / "excluded", lambda files: [torch.save({}, files / name) for name in frozen]
+    )
+    status, out, _ = run(capsys, "show", folder)
+    assert status == 0 and "No weights in layers 0, 2: they have none, or exclude_frozen_parameters" in out
 
 
 def test_what_is_no_checkpoint(tmp_path, capsys):
