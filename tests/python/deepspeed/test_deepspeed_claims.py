@@ -339,7 +339,7 @@ def test_what_a_start_has_measured_is_said_by_the_starts_that_follow(world2, pla
 def test_activations_of_another_size_than_planned_are_told(world2, tmp_path, planned):
     text = placement_text(UNEVEN, models.LAYERS)
     text = text.replace('after = ["s0.F"]\n', f'after = [{{ block = "s0.F", bytes = {planned} }}]\n')
-    text += f"\n[model]\nmicro_batch_size = 2\n"
+    text += "\n[model]\nmicro_batch_size = 2\n"
     plan = make_plan(tmp_path, UNEVEN, models.LAYERS, MICRO_BATCHES, text=text)
     told = [
         line

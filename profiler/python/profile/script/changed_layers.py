@@ -61,11 +61,11 @@ def shared_memory(types: Types) -> Iterator[None]:
 
     try:
         for kind in before:
-            kind.__deepcopy__ = shown  # type: ignore[method-assign]
+            kind.__deepcopy__ = shown  # type: ignore[method-assign]  # for these copies alone
         yield
     finally:
         for kind, stock in before.items():
-            kind.__deepcopy__ = stock  # type: ignore[method-assign]
+            kind.__deepcopy__ = stock  # type: ignore[method-assign]  # as it was
 
 
 def twin(module: nn.Module, types: Types) -> nn.Module:
