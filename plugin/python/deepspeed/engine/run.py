@@ -117,7 +117,7 @@ class Run:
     @property
     def compared_under(self) -> dict[str, Any]:
         """What a comparison with 1F1B depends on, besides the model."""
-        plan, parts = self.program.plan_sha256, list(self.stock_parts)
+        plan, parts = self.program.plan_sha256, [int(part) for part in self.stock_parts]
         return {"plan_sha256": plan, "expected": self.losses_said, "partition": parts}
 
     def leave_check(self, said: str, equal: bool) -> None:
