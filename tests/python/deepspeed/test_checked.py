@@ -265,10 +265,12 @@ def test_an_optimizer_that_draws_random_numbers_is_named(world2, stock, tmp_path
             world2.run(rounded_at_random, replace(options, section={"plan": plan}))[0],
         )
     )
+    left: list[tuple[str, bool]] = []
     with pytest.raises(
         OstinatoError, match=r"step 1 differs .* \(possible causes: AdamW\.step\(\), which draws"
     ):
-        compared._tell(theirs, ours, True, [])
+        compared._tell(theirs, ours, True, [], [], lambda *told: left.append(told))
+    assert "differs" in left[0][0] and not left[0][1]
     assert not Records.from_text(stock(world2, options, recorded)[0]).drew
 
 
