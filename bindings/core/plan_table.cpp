@@ -159,8 +159,11 @@ std::string others_text(const JointChoice& choice, bool every) {
     text += fmt::format("; the closest, {}, takes at least {}", nearest->name, format_time(nearest->bound));
   if (proved > 0) text += ".\n";
   if (impossible > 0) text += fmt::format("{} cannot be placed (proved).\n", impossible);
-  for (std::size_t i = 0; i < std::min(other.size(), kMostNamed); ++i)
-    text += fmt::format("{}: {}.\n", other[i]->name, other[i]->why_not);
+  const std::size_t named = std::min(other.size(), kMostNamed);
+  for (std::size_t i = 0; i < named; ++i) {
+    const bool next_too = i + 1 < named && other[i + 1]->why_not == other[i]->why_not;
+    text += other[i]->name + (next_too ? " and " : fmt::format(": {}.\n", other[i]->why_not));
+  }
   if (other.size() > kMostNamed)
     text +=
         fmt::format("{} more were not tried or have no plan: -v lists them.\n", other.size() - kMostNamed);

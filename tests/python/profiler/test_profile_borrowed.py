@@ -2,13 +2,17 @@
 """LayerSpecs around modules and tensors that are there already, as around one Hugging Face model in memory:
 `ostinato profile` builds each layer a second time, which gets the same weights again."""
 
+import copy
 import os
 import subprocess
 import sys
 
 import pytest
+import torch
 from ostinato.profile import profile_layers
+from ostinato.profile.script.changed_layers import twin
 from ostinato.profile.script.first_step import capture
+from torch import nn
 
 pytestmark = pytest.mark.usefixtures("script_alone")
 
@@ -99,6 +103,22 @@ def test_what_is_there_already_stays(tmp_path, way, config):
     job.repeats, job.warm_up = 1, 0
     rows = profile_layers(job).layers
     assert [row.gradients for row in rows] == [NUMBERS[way] * (4 if config == PLAIN else 2)] * 6
+    if (way, config) == ("arguments", PLAIN):
+        places = [[tensor.data_ptr() for tensor in job.layers[0].build().parameters()] for _ in range(2)]
+        assert places[0] == places[1] and all(places[0])  # none of the weights is there twice
+
+
+def test_a_twin_shows_the_memory_of_what_is_not_registered_as_well():
+    module, inner = nn.Linear(2, 2), nn.Linear(2, 2)
+    module.held, module.bare = [inner], torch.ones(2, requires_grad=True)
+    made = twin(module, {id(module.bias): torch.float64})
+    shown = [made.weight, made.held[0].weight, made.bare]
+    assert [tensor.data_ptr() for tensor in shown] == [
+        tensor.data_ptr() for tensor in (module.weight, inner.weight, module.bare)
+    ]
+    assert all(tensor.requires_grad for tensor in shown) and made.held[0].weight is not inner.weight
+    assert made.bias.dtype == torch.float64  # as before DeepSpeed's cast
+    assert copy.deepcopy(inner).weight.data_ptr() != inner.weight.data_ptr()  # torch's own again
 
 
 @pytest.mark.parametrize("options", [[], ["-X", "dev"]], ids=["message", "traceback"])

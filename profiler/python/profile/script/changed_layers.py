@@ -51,21 +51,19 @@ def shared_memory(types: Types) -> Iterator[None]:
     """Within, copy.deepcopy() of a tensor shows the same memory, as far as DeepSpeed has not cast it."""
     before = {kind: kind.__deepcopy__ for kind in (torch.Tensor, nn.Parameter)}
 
-    def shown(tensor: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
-        if id(tensor) not in memo:
-            value = tensor.detach().to(types.get(id(tensor), tensor.dtype))
-            memo[id(tensor)] = (
-                nn.Parameter(value, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else value
-            )
-        return memo[id(tensor)]
+    def shown(tensor: torch.Tensor, _memo: dict[int, Any]) -> torch.Tensor:
+        value = tensor.detach().to(types.get(id(tensor), tensor.dtype))
+        if isinstance(tensor, nn.Parameter):
+            return nn.Parameter(value, tensor.requires_grad)
+        return value.requires_grad_(tensor.requires_grad and tensor.is_leaf)
 
     try:
         for kind in before:
-            kind.__deepcopy__ = shown  # type: ignore[method-assign]  # for these copies alone
+            kind.__deepcopy__ = shown  # type: ignore[method-assign]  # put back below
         yield
     finally:
         for kind, stock in before.items():
-            kind.__deepcopy__ = stock  # type: ignore[method-assign]  # as it was
+            kind.__deepcopy__ = stock  # type: ignore[method-assign]  # torch's own
 
 
 def twin(module: nn.Module, types: Types) -> nn.Module:
@@ -88,8 +86,8 @@ class There:
     """The tensors that are there now."""
 
     def __init__(self) -> None:
-        kinds = (one for one in gc.get_objects() if issubclass(type(one), torch.Tensor))
-        self.known = {id(tensor): weakref.ref(tensor) for tensor in kinds}
+        tensors = (one for one in gc.get_objects() if issubclass(type(one), torch.Tensor))
+        self.known = {id(tensor): weakref.ref(tensor) for tensor in tensors}
 
     def borrowed(self, module: nn.Module) -> bool:
         """Whether the module has some of them."""
