@@ -120,11 +120,10 @@ def changed(spec: Any, module: nn.Module, build: Callable[[], nn.Module]) -> Any
     return made
 
 
-def like(spec: Any, other: Any) -> bool:
-    """Whether the script must have meant both: the same class with the same arguments, or tied to it."""
-    if hasattr(spec, "key") or hasattr(other, "key"):
-        return getattr(spec, "key", None) == getattr(other, "key", 0)
-    return layer_key(spec) == layer_key(other)
+def meant(spec: Any) -> Any:
+    """Equal for LayerSpecs that the script must have meant alike: of one class with the same arguments, or
+    tied."""
+    return ("tied", spec.key) if hasattr(spec, "key") else layer_key(spec)
 
 
 def is_spec(layer: Any) -> bool:
@@ -177,8 +176,9 @@ def _carry_over(model: Any, layers: list[Any], touched: dict[int, Any], now: dic
     if not touched:
         return []
     specs, carried, open_ = model._layer_specs, [], []
-    for index in (i for i in range(len(specs)) if i not in now and is_spec(specs[i])):
-        same = [other for other in now if is_spec(specs[other]) and like(specs[index], specs[other])]
+    keys = {index: meant(spec) for index, spec in enumerate(specs) if is_spec(spec)}
+    for index in (i for i in keys if i not in now):
+        same = [other for other in now if other in keys and keys[index] == keys[other]]
         if not any(other in touched for other in same):
             continue
         if all(other in touched for other in same) and len({now[other] for other in same}) == 1:
