@@ -58,7 +58,8 @@ void declare(CommandLine& line, Wanted& wanted, const Given& given) {
                        "Sizes or times of the step's micro-batches, where they differ (TOML); the search "
                        "also chooses their order");
   line.flag("--explain", wanted.explain,
-            "Print the time that each search technique took and how far it improved the plan");
+            "Print the time that each search technique took and how far it improved the plan, and where the "
+            "device that works most waits");
   line.text("--pareto", wanted.pareto,
             "memory: write plans for smaller and smaller memory limits, from the placement's memory down to "
             "the least in which any schedule fits, each with a proven bound")
@@ -121,11 +122,14 @@ int search_once(const Wanted& wanted, PlacementFile& file, const CommandTime& ti
     Json json = {{"status", status}, {"output", wanted.output}};
     json.update(summary_json(plan, placement, searched.seconds, file.model, until));
     if (wanted.explain) json["techniques"] = contributions_json(contributions);
+    if (wanted.explain && plan.objective == Objective::makespan)
+      json["waiting"] = waiting_json(plan, placement);
     print_json(json, io);
   } else {
     io.say(summary(plan, placement, searched.seconds, file.model, until) + "  written to        " +
            wanted.output + "\n");
     if (wanted.explain) io.say(contributions_text(contributions));
+    if (wanted.explain && plan.objective == Objective::makespan) io.say(waiting_text(plan, placement));
   }
   return status;
 }

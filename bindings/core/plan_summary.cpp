@@ -15,6 +15,7 @@
 #include "search/plan/modes.h"
 #include "search/plan/one_batch.h"
 #include "search/plan/proved.h"
+#include "search/plan/waiting.h"
 #include "search/profile/profile_noise.h"
 #include "search/simulate/simulate.h"
 #include "search/unequal/unequal.h"
@@ -315,6 +316,32 @@ Json contributions_json(const std::vector<Contribution>& contributions) {
                     {"lower_bound", row.bound}});
   }
   return list;
+}
+
+std::string waiting_text(const Plan& plan, const Placement& placement) {
+  const Waiting waits = waiting_of_busiest(placement, plan);
+  const Nanoseconds least = std::max<Nanoseconds>(0, plan.lower_bound.makespan - waits.work);
+  std::string where = plan.steady_state.count == 0
+                          ? fmt::format("{} between its blocks", format_time(waits.cool_down))
+                          : fmt::format("{} in the warm-up, {} in the repetends, {} in the cool-down",
+                                        format_time(waits.warm_up), format_time(waits.repetends),
+                                        format_time(waits.cool_down));
+  return wrapped(
+      fmt::format(
+          "\nDevice {} works most, {}. It waits {}: {} before its first block, {}, {} after its last. "
+          "No plan waits less than {} (proved).\n",
+          printable(placement.devices[waits.device].name), format_time(waits.work),
+          format_time(waits.in_all()), format_time(waits.before_first), where, format_time(waits.after_last),
+          format_time(least)),
+      0);
+}
+
+Json waiting_json(const Plan& plan, const Placement& placement) {
+  const Waiting waits = waiting_of_busiest(placement, plan);
+  return {
+      {"device", waits.device},        {"work", waits.work},           {"before_first", waits.before_first},
+      {"warm_up", waits.warm_up},      {"repetends", waits.repetends}, {"cool_down", waits.cool_down},
+      {"after_last", waits.after_last}};
 }
 
 std::string gap(Nanoseconds value, Nanoseconds bound) {

@@ -46,6 +46,11 @@ std::vector<std::string> explained(const Plan& plan, const Placement& placement)
 std::string contributions_text(const std::vector<Contribution>& contributions);
 Json contributions_json(const std::vector<Contribution>& contributions);
 
+/// Where the time of the device that works most goes, and how much of its waiting no plan avoids. The plan's
+/// objective is the makespan.
+std::string waiting_text(const Plan& plan, const Placement& placement);
+Json waiting_json(const Plan& plan, const Placement& placement);
+
 /// "2.5 %" from the bound to the value; "0 %" where they are equal.
 std::string gap(Nanoseconds value, Nanoseconds bound);
 

@@ -281,7 +281,13 @@ TEST(SearchCommand, ExplainTellsWhatEachTechniqueBrought) {
   EXPECT_NE(text.out.find("\nnamed schedules  "), std::string::npos) << text.out;
   std::vector<std::string> as_json = words;
   as_json.emplace_back("--json");
-  const auto techniques = ostinato_run(as_json).json()["techniques"];
+  EXPECT_NE(text.out.find(" works most, "), std::string::npos) << text.out;
+  const nlohmann::json said = ostinato_run(as_json).json();
+  Nanoseconds whole = 0;
+  for (const char* part : {"work", "before_first", "warm_up", "repetends", "cool_down", "after_last"})
+    whole += said["waiting"][part].get<Nanoseconds>();
+  EXPECT_EQ(whole, said["makespan"]);
+  const auto& techniques = said["techniques"];
   ASSERT_GE(techniques.size(), 3);
   EXPECT_EQ(techniques[0]["technique"], "one micro-batch after another");
   std::vector<std::string> contradicting = words;
