@@ -19,6 +19,7 @@ Beside = tuple[
 
 WARM_UP = 2  # first steps of a run, which no figure counts
 YOUR_RUN = "your run now"  # among the plans beside this one: DeepSpeed's own partition
+YOUR_RUN_THEN = "your run when it was profiled"  # where its step was measured by an earlier run
 KNOWN = 0.2  # by which a measured step may differ from what its layers add up to
 NOISE = 0.05  # the same, of measurements of an idle machine
 IN_DOUBT = (
@@ -37,6 +38,7 @@ class Gain:
         self._beside, self._predicted = beside, predicted
         optimizer = max(0, whole_step - predicted)  # about the same in your run
         name, now, self.measured = beside[0] if beside else ("", 0, 0)
+        self._then = measured is None and self.measured > 0
         if measured is not None and name == YOUR_RUN:
             self.measured = measured
         self._whole, self._now = predicted + optimizer, now + optimizer
@@ -58,6 +60,8 @@ class Gain:
             return f"expected to take {_ms(self._predicted)} ms a step{self._optimizer}"
         name, now, _ = self._beside[0]
         times = self._range()[0] if self.measured else f"{now / self._predicted:.2f}"
+        if self.is_over_your_run and self._then:
+            name = YOUR_RUN_THEN
         return f"expected to be {times} times as fast as {name}{self._shares}"
 
     @property
