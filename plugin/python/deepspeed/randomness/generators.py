@@ -15,7 +15,6 @@ of this process.
 from typing import Any
 
 import torch
-from ostinato import _plugin
 
 PHILOX = 16  # bytes of a state: seed and offset
 FURTHEST = 1 << 28  # words: a layer that draws more from a CPU's generator is not followed
@@ -89,11 +88,18 @@ def advanced(state: State, counts: Counts) -> State:
 def _words_drawn(before: torch.Tensor, after: torch.Tensor) -> int | None:
     if not torch.equal(before[WORDS:], after[WORDS:]):
         return None
-    return _plugin.words_between(before, after, FURTHEST)
+    return _compiled().words_between(before, after, FURTHEST)
 
 
 def _after_words(state: torch.Tensor, count: int) -> torch.Tensor:
-    return _plugin.skip_words(state, count) if count else state
+    return _compiled().skip_words(state, count) if count else state
+
+
+def _compiled() -> Any:
+    """Imported late: without it, a run that requires no plan goes on under DeepSpeed's schedule."""
+    from ostinato import _plugin
+
+    return _plugin
 
 
 def _offsets(before: torch.Tensor, after: torch.Tensor) -> int | None:
