@@ -5,9 +5,8 @@ the first start; where these are not known, with what the plan expects.
     run.speedup = Speedup(before, Expected(0.0270), warm_up=2, fall_back=again_without)    # before: seconds of steps
     run.speedup.step(seconds)                                           # after every step, on every rank
 
-Rank 0 says so in one line where the plan is not slower; beside a step that an earlier run has measured, it gives both
-times and no ratio. A plan that is slower by more than both spreads falls
-back, where that is possible.
+Rank 0 says so in one line where the plan is not slower; beside a step that an earlier run has measured, it gives
+both times and no ratio. A plan that is slower by more than both spreads falls back, where that is possible.
 """
 
 import statistics
