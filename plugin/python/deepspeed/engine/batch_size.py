@@ -69,14 +69,16 @@ class BatchSize(PlanCheckpoints):
                 run.programs[count] = plans.lower(found)
         return run.programs[count]
 
+    def _first_step_of(self, program: Any) -> FirstStep:
+        run, samples = self._ostinato, self.train_micro_batch_size_per_gpu()
+        return FirstStep(program, run.stages, run.stock_parts, self.module, samples)
+
     def _follow_program(self, program: Any) -> None:
         run = self._ostinato
         run.program, run.was_equal = program, False
         run.executor = self._training_executor()
         if run.first_step is not None:
-            run.first_step = FirstStep(
-                program, run.stages, run.stock_parts, self.module, self.train_micro_batch_size_per_gpu()
-            )
+            run.first_step = self._first_step_of(program)
         if run.speedup is not None:
             run.speedup.over = True
         if run.trace is not None:

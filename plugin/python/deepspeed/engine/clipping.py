@@ -57,17 +57,16 @@ def clip_as_partitioned(engine: Engine, names: list[list[str]]) -> None:
 def counted_as_partitioned(engine: Engine, names: list[list[str]]) -> Iterator[None]:
     """Around a step of the optimizer: FP16_UnfusedOptimizer takes its norm of each tied parameter as often as
     under DeepSpeed's partition. `names`: as for clip_as_partitioned()."""
+    if not isinstance(engine.optimizer, unfused_optimizer.FP16_UnfusedOptimizer):
+        yield
+        return
     split = unfused_optimizer.split_params_grads_into_shared_and_expert_params
     ranks = Counter(name for held in names for name in set(held) if not is_its(name))
     times = {parameter: ranks[name] or 1 for name, parameter in engine.module.named_parameters()}
 
     def split_and_repeated(group: list[torch.nn.Parameter]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         shared, experts = split(
-            [
-                p
-                for p in group
-                for _ in range(0 if getattr(p, "ds_pipe_replicated", False) else times.get(p, 1))
-            ]
+            [p for p in group for _ in range(0 if _counts_elsewhere(p) else times.get(p, 1))]
         )
         if not shared and not experts and group:
             shared = [torch.zeros_like(group[0])]  # all ranks reduce the norm
@@ -78,6 +77,11 @@ def counted_as_partitioned(engine: Engine, names: list[list[str]]) -> Iterator[N
         yield
     finally:
         unfused_optimizer.split_params_grads_into_shared_and_expert_params = split
+
+
+def _counts_elsewhere(parameter: torch.Tensor) -> bool:
+    """The script's own parameters have no mark."""
+    return getattr(parameter, "ds_pipe_replicated", False)
 
 
 def _of_rank(held: list[str], norms: dict, last: bool, replicas: bool) -> list:
@@ -97,11 +101,7 @@ def _norms(engine: Engine, order: list[str]) -> dict[str, tuple[torch.Tensor, bo
     table = torch.zeros(len(order), 4, device=engine.device)
     for name, parameter in engine.module.named_parameters():
         # Only one rank may count a tied parameter, which several ranks hold: adding zeros keeps its bits.
-        if (
-            name != NAME
-            and parameter.grad is not None
-            and not getattr(parameter, "ds_pipe_replicated", False)
-        ):  # the script's own parameters have no mark
+        if name != NAME and parameter.grad is not None and not _counts_elsewhere(parameter):
             if name not in place:
                 raise OstinatoError(
                     f'"{name}" was added to the model after deepspeed.initialize(), which does not work with gradient clipping: make it in the constructor'

@@ -32,7 +32,6 @@ from ..stages.copies import add_losses, watched_buffers
 from ..errors import OstinatoError
 from .batch_size import BatchSize
 from .evaluation import Forwards
-from .first_step import FirstStep
 from ..tell.outside import Outside
 from .plan_data import PlanData
 from .run import StepState
@@ -73,9 +72,7 @@ class PlanEngine(PlanData, BatchSize):
         run.couriers = couriers_of(run.stages, run.shards, self.device)
         run.forwards = Forwards(self, self._make_executor)
         if run.trains:
-            run.first_step = FirstStep(
-                run.program, run.stages, run.stock_parts, self.module, self.train_micro_batch_size_per_gpu()
-            )
+            run.first_step = self._first_step_of(run.program)
             run.executor = self._training_executor()
         if run.trains and self.device.type == "cpu":
             freed_memory.keep()
@@ -420,7 +417,7 @@ class PlanEngine(PlanData, BatchSize):
 
     def _take_model_step(self, *args, **kwargs) -> None:
         names = self._ostinato.stock_names
-        with counted_as_partitioned(self, names) if names and self.fp16_enabled() else nullcontext():
+        with counted_as_partitioned(self, names) if names else nullcontext():
             super()._take_model_step(*args, **kwargs)
 
     def reset_activation_shape(self):

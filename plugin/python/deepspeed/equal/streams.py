@@ -24,6 +24,7 @@ either.
 from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import reduce
 
 import torch
 import torch.distributed as dist
@@ -203,7 +204,7 @@ def _added(a: Counts, b: Counts) -> Counts:
 def _sum(counts) -> Counts | None:
     """None if there are no counts."""
     listed = list(counts)
-    return tuple(map(sum, zip(*listed, strict=True))) if listed else None
+    return reduce(_added, listed) if listed else None
 
 
 @contextmanager

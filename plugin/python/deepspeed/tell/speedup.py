@@ -11,6 +11,7 @@ both times and no ratio. A plan that is slower by more than both spreads falls b
 
 import statistics
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -36,7 +37,7 @@ class Expected:
     how: str = ""
 
 
-class _Timed:
+class _Timed(ABC):
     """Times whole steps of one engine, and looks at those of the slowest rank after LOOKS. All ranks must make one, with
     equal arguments. `warm_up`: steps that do not count."""
 
@@ -52,8 +53,9 @@ class _Timed:
         if len(self._seconds) in LOOKS:
             self._look([max(times) for times in zip(*everyones(self._seconds), strict=True)])
 
+    @abstractmethod
     def _look(self, now: list[float]) -> None:
-        raise NotImplementedError
+        """`now`: seconds of the steps until here; sets `over` where no more are needed."""
 
 
 class Speedup(_Timed):
