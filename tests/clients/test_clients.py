@@ -61,6 +61,7 @@ def train(tmp_path):
         late: bool = False,
         environment: dict | None = None,
         kind: str = "",
+        micro_batches: int = BATCHES,
     ) -> Trained:
         nonlocal runs
         runs += 1
@@ -68,7 +69,7 @@ def train(tmp_path):
         folder.mkdir()
         configuration = {
             "train_micro_batch_size_per_gpu": 2,
-            "gradient_accumulation_steps": BATCHES,
+            "gradient_accumulation_steps": micro_batches,
             "gradient_clipping": 1.0,
         }
         configuration |= {} if way in OWN else {"optimizer": OPTIMIZER}
@@ -327,7 +328,7 @@ def test_the_own_schedule_stays_where_the_plan_is_expected_to_gain_nothing(train
     """The run starts again without a plan, once; the next one runs none either."""
     out = tmp_path / "out"
     section = {"auto": True, "search": {"time_limit": 1, "max_chunks": 1}, "output": str(out)}
-    plain, first, second = train("settled"), train("settled", section), train("settled", section)
+    plain, first, second = (train("settled", given, micro_batches=1) for given in (None, section, section))
     for ours, starts in ((first, 2), (second, 1)):
         assert ours.run.status == [0, 0] and ours.run.said.count(STAYS) == 1, ours.run.said[-3000:]
         assert (ours.losses, ours.weights) == (plain.losses, plain.weights)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All layers take as long as each other, so that DeepSpeed's own partition is the best one."""
+"""One layer a rank: no plan with one stage a rank and one micro-batch is shorter than DeepSpeed's own step,
+however the layers are measured."""
 
 from common import Block, args, blocks, data, done, initialize, made, rank
 
@@ -14,7 +15,7 @@ class Even(Block):
         self.pause = 0.004
 
 
-engine, *_ = initialize(made(blocks(Even)))
+engine, *_ = initialize(made(blocks(Even)[:2]))
 batches = data()
 losses = [engine.train_batch(batches).item() for _ in range(3)]
 done(losses, engine, starts=number)
