@@ -11,6 +11,7 @@ from unittest import mock
 import pytest
 import torch
 from ostinato.deepspeed.errors import OstinatoError
+from ostinato.deepspeed.save.partition import facts_of
 from ostinato.deepspeed.save.seal import unsealed
 from ostinato.deepspeed.section import verdict
 from ostinato.groups import everyones
@@ -361,7 +362,7 @@ REFUSED_OF_ZERO = {
     'with "round_robin_gradients", DeepSpeed does not record the true places': resaved(
         in_order_of_rounds, "mp_rank_00_model_states.pt"
     ),
-    "3 pipeline ranks wrote it without saying which": of_three_ranks,
+    'pipeline rank 0 saved none of the 64 elements of "1.mix.weight"': of_three_ranks,
 }
 
 
@@ -381,7 +382,7 @@ def test_what_cannot_be_read_of_zero_is_refused(world2, world4, plans, saved, tm
 
 def refused_here(options: Options, folder: str) -> list[str]:
     """What load_checkpoint() said under "round_robin_gradients", then of an engine that passes for one with
-    slices, experts, and a loss that learns."""
+    experts, and a loss that learns."""
 
     def refused(engine) -> str:
         with pytest.raises(OstinatoError) as error:
@@ -396,8 +397,6 @@ def refused_here(options: Options, folder: str) -> list[str]:
         )
     ]
     engine = make_engine(options)
-    with mock.patch.object(engine.module.topology(), "get_dim", lambda axis: 2):
-        said.append(refused(engine))
     with mock.patch.object(engine, "has_moe_layers", True):
         said.append(refused(engine))
     with mock.patch.dict(engine.param_names, {next(engine.module.parameters()): "loss_fn.weight"}):
@@ -408,11 +407,24 @@ def refused_here(options: Options, folder: str) -> list[str]:
 def test_engines_that_cannot_read_it(world4, plans, saved):
     options = Options(config=ZERO_1, own_optimizer=True)
     folder, _ = saved(world4, under(options, plans["wave"]), save_states)
-    for rounds, slices, experts, loss in world4.run(refused_here, under(options, plans["looped"]), folder):
+    for rounds, experts, loss in world4.run(refused_here, under(options, plans["looped"]), folder):
         assert 'with "round_robin_gradients", DeepSpeed does not record the true places' in rounds
-        assert "parameters are cut over tensor-parallel ranks" in slices
         assert "experts have separate files" in experts
         assert 'no layer of the checkpoint has "loss_fn.weight"' in loss
+
+
+def refused_where_the_model_cuts_itself(options: Options, folder: str) -> str:
+    engine = make_engine(options)
+    with mock.patch.dict(facts_of(engine.module), weights=None), pytest.raises(OstinatoError) as error:
+        engine.load_checkpoint(folder)
+    return str(error.value)
+
+
+def test_stages_of_deepspeed_alone_that_are_not_known(world2, world4, plans, saved):
+    """Of any number where DeepSpeed's partition is known: test_checkpoint_pairs.py."""
+    folder, _ = saved(world4, Options(stages=4), save)
+    for error in world2.run(refused_where_the_model_cuts_itself, under(Options(), plans["wave"]), folder):
+        assert "4 pipeline ranks wrote it without saying which layers they had, but this run has 2" in error
 
 
 @pytest.mark.parametrize("config", [{}, ZERO_1], ids=["zero0", "zero1"])

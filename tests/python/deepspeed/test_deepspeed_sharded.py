@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from ostinato.deepspeed.save.optimizer_files import equal
+from ostinato.deepspeed.save.seal import unsealed
 from support.plans import Layout, make_plan
 from support.tiers import everyday
 from support.training import (
@@ -20,7 +22,10 @@ from support.training import (
     weights,
 )
 from support.vocabulary_model import LAYERS, VOCABULARY, WIDTH
+from test_deepspeed_features import fp16_on_a_processor
 from torch import nn
+
+from ostinato import checkpoint
 
 ALL_2, ALL_4 = (0, 1), (0, 1, 2, 3)
 
@@ -99,13 +104,17 @@ def near(ours, theirs) -> None:
 # ---- checkpoints
 
 STOCK_2 = Layout("stock", (4,), (0, 1))
+ROWS_2 = Layout(
+    "rows", (3, 4), (0, ALL_2, 1)
+)  # the user's own layer, of which one matrix is cut along its rows
+TWO_GROUPS = replace(TWO, own_optimizer=True)
 
 
 @pytest.fixture(scope="module")
 def plans(tmp_path_factory):
     """Sections by layout."""
     folder = tmp_path_factory.mktemp("plans")
-    return {layout: {"plan": str(plan_of(folder, layout))} for layout in (M_2, HEAD_2, STOCK_2)}
+    return {layout: {"plan": str(plan_of(folder, layout))} for layout in (M_2, HEAD_2, STOCK_2, ROWS_2)}
 
 
 def save(options: Options, folder: str) -> dict:
@@ -145,22 +154,91 @@ def test_weights_pass_between_deepspeed_and_shards(world2, plans, saved, first):
         near(result["losses"], expected[rank]["losses"])
 
 
-def test_optimizer_state_of_another_placement_is_refused(world2, plans, saved):
-    """In a first start, too, under DeepSpeed's own 1F1B, which could read it."""
-    for first, second, more in (
-        (M_2, HEAD_2, {}),
-        (None, M_2, {}),
-        (M_2, STOCK_2, {}),
-        (None, M_2, {"check": 1}),
-    ):
-        folder, _ = saved(world2, replace(TWO, section=plans[first] if first else None), save)
-        for result in world2.run(load, replace(TWO, section=plans[second] | more), folder):
-            assert (
-                result["error"].startswith("OstinatoError: ")
-                and "load_optimizer_states=False" in result["error"]
-            )
-            assert "several ranks hold parts of layers 0" in result["error"]
-            assert "ds_to_universal" not in result["error"]  # which reads ZeRO's files, and there are none
+def save_again(options: Options, folder: str, into: str) -> None:
+    engine = make_engine(options)
+    engine.load_checkpoint(folder)
+    engine.save_checkpoint(into)
+
+
+def in_half(options: Options, job, *args):
+    with fp16_on_a_processor():
+        return job(options, *args)
+
+
+def save_half(options: Options, folder: str) -> dict:
+    return in_half(options, save, folder)
+
+
+FP16 = {"fp16": {"enabled": True, "initial_scale_power": 8}}
+STATES = {
+    "fp32": TWO_GROUPS,
+    "fp32-zero1": replace(TWO, optimizer="Adam", config=ZERO_1),
+    "fp16": replace(TWO, optimizer="Adam", config=FP16),
+    "bf16-zero1": replace(TWO_GROUPS, config=ZERO_1 | {"bf16": {"enabled": True}}),
+}
+ACROSS = [(M_2, HEAD_2), (None, M_2), (M_2, STOCK_2), (HEAD_2, ROWS_2)]
+
+
+@pytest.mark.parametrize("case", everyday(STATES, "fp32", "fp32-zero1"))
+@pytest.mark.parametrize("before, after", ACROSS, ids=lambda layout: layout.name if layout else "DeepSpeed")
+def test_optimizer_state_passes_between_parts_and_wholes(world2, plans, saved, tmp_path, before, after, case):
+    """With the losses of the run that saved it; and what is saved again, and loaded where it was saved first, is
+    what was there."""
+    first, second = (
+        replace(STATES[case], section=plans[layout] if layout else None) for layout in (before, after)
+    )
+    folder, expected = saved(world2, first, save_half)
+    for rank, result in enumerate(world2.run(in_half, second, load, folder)):
+        assert "error" not in result, result
+        assert result["losses"] == pytest.approx(
+            expected[rank]["losses"], rel=2e-2 if "16" in case else BOUND
+        )
+    if before is None:
+        return  # without a plan, DeepSpeed refuses what is sealed
+    there, back = str(tmp_path / "there"), str(tmp_path / "back")
+    world2.run(in_half, second, save_again, folder, there)
+    world2.run(in_half, first, save_again, there, back)
+    for path in (Path(folder) / "global_step3").glob("*mp_rank_*.pt"):
+        was, now = (
+            torch.load(x, weights_only=False) for x in (path, Path(back) / "global_step3" / path.name)
+        )
+        for key in ("optimizer", "optimizer_state_dict"):
+            states = [unsealed(saved.get(key)) or {} for saved in (was, now)]
+            scalers = [
+                vars(state.pop("loss_scaler", TWO)) for state in states
+            ]  # objects that know no equality
+            assert equal(*states) and equal(*scalers), (path.name, key)
+
+
+@pytest.mark.parametrize("case", everyday(["fp32", "fp32-zero1", "bf16-zero1"], "fp32-zero1"))
+def test_optimizer_state_passes_between_four_ranks_and_two(world2, world4, saved, tmp_path, case):
+    options = replace(STATES[case], seed_layers=True)  # for the buffers that no file has
+    on = {
+        layout: replace(options, stages=ranks, section={"plan": str(plan_of(tmp_path / str(ranks), layout))})
+        for layout, ranks in ((ODD_4, 4), (NN_4, 4), (M_2, 2))
+    }
+    folder, (expected, *_) = saved(world4, on[ODD_4], save)
+    for world, layout in ((world4, NN_4), (world2, M_2)):
+        for result in world.run(load, on[layout], folder):
+            assert result["losses"] == pytest.approx(expected["losses"], rel=2e-2 if "16" in case else BOUND)
+
+
+@pytest.mark.parametrize("case", everyday(STATES, "fp32", "fp32-zero1"))
+def test_deepspeed_alone_goes_on_where_parts_are_converted(world2, plans, saved, tmp_path, case):
+    options = STATES[case]
+    folder, expected = saved(world2, replace(options, section=plans[M_2]), save_half)
+    assert checkpoint.main(["convert", folder, str(tmp_path / "alone"), "--stages", "2"]) == 0
+    for rank, result in enumerate(world2.run(in_half, options, load, str(tmp_path / "alone"))):
+        assert result["losses"] == pytest.approx(
+            expected[rank]["losses"], rel=2e-2 if "16" in case else BOUND
+        )
+
+
+def test_a_first_start_reads_wholes_for_parts(world2, plans, saved):
+    folder, expected = saved(world2, TWO_GROUPS, save)
+    first = replace(TWO_GROUPS, section=plans[M_2] | {"check": 4})
+    for rank, result in enumerate(world2.run(load, first, folder)):
+        near(result["losses"], expected[rank]["losses"])
 
 
 # ---- refusals

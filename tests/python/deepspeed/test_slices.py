@@ -189,6 +189,29 @@ def test_checkpoints(world4, plans, tmp_path, config):
     assert weights_only[0] == weights_only[1] == world4.run(load, planned, str(tmp_path / "theirs"), False)
 
 
+@pytest.mark.parametrize("config", everyday([{}, ZERO_1], ZERO_1), ids=["zero0", "zero1"])
+def test_optimizer_state_passes_to_another_placement(world4, plans, tmp_path, config):
+    """Of as many slices; a checkpoint of another number is refused."""
+    adam = replace(SLICED, optimizer="Adam", config=config)
+    for before, after in ((None, "looped"), ("looped", "moved")):
+        folder = str(tmp_path / after)
+        went_on = world4.run(save, replace(adam, section=plans[before] if before else None), folder)
+        assert world4.run(load, replace(adam, section=plans[after]), folder, True) == went_on
+    four = Layout("four", (2, 4, 6), (3, 2, 1, 0))
+    section = {"plan": str(make_plan(tmp_path / "four", four, LAYERS, MICRO_BATCHES))}
+    unsliced = replace(adam, slices=1, stages=4, section=section)
+    for error in world4.run(refusal_to_load, unsliced, folder):
+        assert "OstinatoError: " in error and "each layer was in 2 tensor slices, but is in 1 now" in error
+
+
+def refusal_to_load(options: Options, folder: str) -> str:
+    try:
+        make_engine(options).load_checkpoint(folder)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
 # ---- check, auto
 
 

@@ -33,10 +33,11 @@ class PlanCheckpoints(Engine):
         for them."""
         self._stay()
         tag = str(f"global_step{self.global_steps}" if tag is None else tag)
-        names = everyones(optimizer_state.named(self), self.grid.pp_proc_group)
+        mine = optimizer_state.named(self), optimizer_state.parts_of(self)
+        names, parts = zip(*everyones(mine, self.grid.pp_proc_group), strict=True)
         facts = partition.facts_of(self.module)
         if self.global_rank == 0 and save_dir:
-            checkpoint.write(save_dir, tag, self._ostinato.stages, names, facts)
+            checkpoint.write(save_dir, tag, self._ostinato.stages, [*names], [*parts], facts)
         moved = checkpoint.held_by(self._ostinato.stages) != checkpoint.held_alone(self._ostinato.stock_parts)
         kept = seal.sealing(self.optimizer) if moved and self.optimizer is not None else nullcontext()
         theirs = (
@@ -83,7 +84,7 @@ class PlanCheckpoints(Engine):
         saved = None
         if checkpoint.reads_optimizer(self, load_optimizer_states, module_only):
             held = checkpoint.held_by(self._ostinato.stages)
-            saved = checkpoint.found(load_dir, tag, held, self._ostinato.stock_parts, self.mp_world_size)
+            saved = checkpoint.found(load_dir, tag, held, self)
         if not self.load_universal_checkpoint():
             self.module.refuse_unreadable(checkpoint.folder_of(load_dir, tag))
         with self._ostinato.outside.checkpoint("loading a checkpoint"), optimizer_state.loading(self, saved):

@@ -22,11 +22,11 @@ import torch.distributed as dist
 from ostinato.errors import counted
 from ostinato.groups import everyones
 
-from ..save.tensor_names import module_of
+from ..save.tensor_names import module_name_of, module_of
 from ..section.plans import Stage
 from ..upstream import Model
 from .loss_state import NAME as LOSS
-from .tied import module_name_of, owners_of
+from .tied import owners_of
 from .transfer import as_bytes
 
 LIMIT = 1 << 30  # bytes of a rank's trainable weights: of adapters, or of a small model

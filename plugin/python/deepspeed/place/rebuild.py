@@ -29,9 +29,9 @@ from ..graph_model import GraphLayer, Wires, stage_wires
 from ..stages.module import adopt
 from ..section.plans import Stage, copies_of, of_copy
 from ..randomness.random_state import random_state_kept
-from .tied import beside, fixed_layers, module_name_of, owners_of, source_of, sums_of, together_now
+from .tied import beside, fixed_layers, owners_of, source_of, sums_of, together_now
 from .transfer import Metadata, check_transfer, metadata_of, receive_tensors, send_tensors
-from ..save.tensor_names import module_of
+from ..save.tensor_names import module_name_of
 from ..save.universal import ParameterPart
 from ..upstream import Model, count_elsewhere
 
@@ -366,29 +366,3 @@ class _Mover:
             model.fwd_map[name] = len(model.forward_funcs)
             model.add_module(name, function)
         model.forward_funcs.append(function)
-
-
-def stock_names(model: Model, stock_modules: list[list[str]], skip: str) -> list[list[str]]:
-    """By pipeline rank, the names of the parameters that it would hold in DeepSpeed's partition, in
-    DeepSpeed's order: "loss_fn", then tied modules, then layers. `stock_modules`: as in Rebuilt; `skip`: a parameter
-    that belongs to no layer. All ranks must call it.
-    """
-    names = [name for name, _ in model.named_parameters() if name != skip]
-    everyone = everyones(names, model._grid.pp_proc_group)
-    of_module: dict[str, list[str]] = {}
-    for name in (name for of_rank in everyone for name in of_rank):
-        held = of_module.setdefault(module_of(name), [])
-        if name not in held:
-            held.append(name)
-    ordered = [
-        sorted(held, key=lambda module: "." not in module) for held in stock_modules
-    ]  # tied modules were registered first
-    return [
-        [
-            name
-            for module in ("loss_fn", *held)
-            for name in of_module.get(module, ())
-            if module != "loss_fn" or name in everyone[rank]
-        ]
-        for rank, held in enumerate(ordered)
-    ]

@@ -23,6 +23,7 @@ from ostinato.groups import everyones
 from ostinato.nn.layers import tensors_of
 from ostinato.restrictions import Restriction
 
+from ..save.tensor_names import module_name_of
 from ..section.plans import Stage
 
 
@@ -165,15 +166,6 @@ def owners_of(model) -> list[int]:
     """By layer, its pipeline rank in DeepSpeed's own partition."""
     parts = model.partitions()
     return [rank for rank in range(len(parts) - 1) for _ in range(parts[rank], parts[rank + 1])]
-
-
-def module_name_of(layer: int, spec) -> str | None:
-    """None for a plain function, which has no weights."""
-    from deepspeed.runtime.pipe.module import LayerSpec, TiedLayerSpec
-
-    if isinstance(spec, TiedLayerSpec):
-        return f"tied_modules.{spec.key}"
-    return str(layer) if isinstance(spec, LayerSpec | torch.nn.Module) else None
 
 
 def together_now(layers: list[int], before: list[int], owners: list[tuple[int, ...]], name: str) -> list[str]:

@@ -9,7 +9,8 @@ without that file was written by DeepSpeed alone, under its own partition of the
 """
 
 import json
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,9 @@ from ostinato.files import write_text
 
 from ..errors import OstinatoError
 from ..section.plans import Stage, copies_of
+from ..upstream import Engine
+from . import partition
+from .parts import Part, Parts
 
 FORMAT = "ostinato-checkpoint/1"
 NAME = "ostinato.json"
@@ -66,12 +70,19 @@ def held_alone(parts: list[int]) -> dict[str, Any]:
 
 
 def write(
-    save_dir: str, tag: str, stages: list[Stage], names: list[Names | None], facts: dict[str, Any]
+    save_dir: str,
+    tag: str,
+    stages: list[Stage],
+    names: list[Names | None],
+    parts: list[Parts],
+    facts: dict[str, Any],
 ) -> None:
     """Writes ostinato.json, on rank 0, before the rest of the checkpoint. `names`: of each pipeline rank's
-    optimizer; None where DeepSpeed's files have them. `facts`: of the model, from `partition`.
+    optimizer; None where DeepSpeed's files have them. `parts`: of each, the parameters of which it holds a part.
+    `facts`: of the model, from `partition`.
     """
     record = held_by(stages) | {"model": facts} | ({} if None in names else {"parameters": names})
+    record |= {"parts": parts} if any(parts) else {}
     write_text(Path(save_dir) / tag / NAME, json.dumps(record) + "\n")
 
 
@@ -89,7 +100,8 @@ def reads_optimizer(engine, wanted: bool, module_only: bool) -> bool:
 @dataclass(frozen=True)
 class Saved:
     """A checkpoint. `held`: what its optimizer state belongs to; `now`: what ranks hold; `names`: of each
-    pipeline rank's optimizer, where DeepSpeed's files do not have them; `recorded`: it has an ostinato.json.
+    pipeline rank's optimizer, where DeepSpeed's files do not have them; `recorded`: it has an ostinato.json;
+    `parts`: of each pipeline rank, the parameters of which it held a part.
     """
 
     folder: Path
@@ -97,14 +109,11 @@ class Saved:
     now: dict[str, Any]
     recorded: bool
     names: list[Names] | None = None
+    parts: list[Parts] = field(default_factory=list)
 
     @property
     def moved(self) -> bool:
         return self.held != self.now
-
-    def refuse_parts(self) -> None:
-        if sharded := sorted({*self.held.get("sharded", ()), *self.now["sharded"]}):
-            raise self.refused(f"several ranks hold parts of layers {', '.join(map(str, sharded))}")
 
     def refused(self, why: str) -> OstinatoError:
         by = (
@@ -118,27 +127,32 @@ class Saved:
         )
 
 
-def found(load_dir: str, tag: str | None, now: dict[str, Any], parts: list[int], files: int) -> Saved | None:
+def found(load_dir: str, tag: str | None, now: dict[str, Any], engine: Engine) -> Saved | None:
     """The checkpoint that load_checkpoint() would read; None where there is none, which DeepSpeed reports
-    itself. `now`: what ranks hold; `parts`: bounds of the ranks in DeepSpeed's own partition; `files`: how many
-    `mp_rank_*` this run would write.
+    itself. `now`: what ranks hold. All ranks must call it.
 
     Raises OstinatoError where ranks had different layers, and optimizer state cannot be read for these.
     """
-    folder = folder_of(load_dir, tag)
+    facts, folder, slices = (
+        partition.facts_of(engine.module),
+        folder_of(load_dir, tag),
+        engine.grid.slice_parallel_size,
+    )
     if folder is None or not folder.is_dir():
         return None
     if (record := recorded(folder)) is not None:
-        saved = Saved(folder, held_in(record), now, True, record.get("parameters"))
+        saved = Saved(folder, held_in(record), now, True, record.get("parameters"), parts_in(record))
     else:
-        written = len(list(folder.glob("mp_rank_*_model_states.pt")))
-        saved = Saved(folder, held_alone(parts), now, False)
-        if written not in (0, files):
+        stages = engine.num_stages
+        written, left = divmod(len(list(folder.glob("mp_rank_*_model_states.pt"))), slices)
+        bounds = partition.parts(facts, written or stages)
+        saved = Saved(folder, held_alone(bounds or facts["bounds"]), now, False)
+        if bounds is None or left:
             raise saved.refused(
-                f"{written} pipeline ranks wrote it without saying which layers they had, but this run has {files}"
+                f"{written} pipeline ranks wrote it without saying which layers they had, but this run has {stages}"
             )
-    if saved.moved:
-        saved.refuse_parts()
+    if saved.moved and slices_in(folder) not in (None, slices):
+        raise saved.refused(f"each layer was in {slices_in(folder)} tensor slices, but is in {slices} now")
     return saved
 
 
@@ -156,7 +170,24 @@ def check_alone(load_dir: str, tag: str | None, parts: list[int]) -> None:
 
 def held_in(record: dict[str, Any]) -> dict[str, Any]:
     """What held_by() returned when the checkpoint was written."""
-    return {key: value for key, value in record.items() if key not in ("parameters", "model")}
+    return {key: value for key, value in record.items() if key not in ("parameters", "parts", "model")}
+
+
+def parts_in(record: dict[str, Any]) -> list[Parts]:
+    """By pipeline rank, the parameters of which it held a part."""
+    return [{name: Part(*part) for name, part in of_rank.items()} for of_rank in record.get("parts", ())]
+
+
+def holders(held: dict[str, Any], layer: int | None) -> list[int]:
+    """The pipeline ranks that held a layer; of a sharded one, those of the first direction."""
+    ranks = [rank for rank, layers in enumerate(held["layers"]) if layer in layers]
+    return held.get("directions", {}).get(str(layer), [ranks])[0]
+
+
+def slices_in(folder: Path) -> int | None:
+    """The number of tensor slices in which layers were; None where their files are missing."""
+    of_layers = Counter(path.name.split("-")[0] for path in folder.glob("layer_*-model_states.pt"))
+    return max(of_layers.values(), default=None)
 
 
 def recorded(folder: Path) -> dict[str, Any] | None:

@@ -30,7 +30,8 @@ from ..errors import OstinatoError
 from .tensor_names import layer_of, tied_key
 from . import checkpoint, partition
 from .contents import LAYER, Contents
-from .optimizer_files import APART, FLAT, INNER, SHARE, Files, Piece, Slot, one_after_the_other, opened
+from .optimizer_files import APART, FLAT, INNER, SHARE, Files, Slot, one_after_the_other, opened
+from .parts import Piece
 
 ALIGNMENT = 2  # elements per replica: DeepSpeed's nccl_start_alignment_factor
 SMALL = 2**20  # bytes of a tensor that may be assembled in memory
@@ -77,7 +78,7 @@ class _Parameter:
     shape: torch.Size
     layers: list[int]  # to which it belongs: several where it is tied
     group: int
-    rank: int  # the pipeline rank of the checkpoint from which it is read
+    rank: int  # the first pipeline rank of the checkpoint from which it is read
     order: int  # its place in the group there
 
     def place(self, layers: Any) -> tuple[bool, int, int]:
@@ -109,6 +110,7 @@ class _Converter:
         self.contents, self.bounds, self.replicas, self.kind = contents, bounds, replicas, contents.kind
         self.share = next(iter(contents.shares.values()), {})
         self._refuse()
+        self.parts = checkpoint.parts_in(contents.record or {})
         names = self._names()
         self.groups = max((len(groups) for groups in names), default=0)
         self.parameters = self._parameters(names)
@@ -125,7 +127,7 @@ class _Converter:
                 if contents.slices > 1
                 else "--replicas must be at least 1"
             )
-        elif record.get("sharded"):
+        elif record.get("sharded") and "parts" not in record:
             why = f"several ranks hold parts of layers {', '.join(map(str, record['sharded']))}"
         elif self.kind == SHARE and contents.head.get("param_shapes") is None:
             why = "DeepSpeed alone cannot load bf16 without ZeRO"
@@ -164,7 +166,9 @@ class _Converter:
                 )
             for index, group in enumerate(groups):
                 here = [
-                    _Parameter(name, torch.Size(shape), self._layers_of(name), index, rank, order)
+                    _Parameter(
+                        name, self._whole_shape(rank, name, shape), self._layers_of(name), index, rank, order
+                    )
                     for order, (name, shape) in enumerate(group)
                     if name != checkpoint.IDLE
                 ]
@@ -182,6 +186,16 @@ class _Converter:
                     if held and one.layers[0] in held[rank] and one.layers[0] not in held[had.rank]:
                         found[one.name] = one  # the rank whose weights the layer files have
         return list(found.values())
+
+    def _whole_shape(self, rank: int, name: str, shape: Any) -> torch.Size:
+        parts = self.parts[rank] if rank < len(self.parts) else {}
+        return torch.Size(parts[name].whole if name in parts else shape)
+
+    def _ranks_of(self, parameter: _Parameter) -> list[int]:
+        """All of the first direction where they hold parts of it."""
+        if not any(parameter.name in of_rank for of_rank in self.parts):
+            return [parameter.rank]
+        return checkpoint.holders(self.contents.record or {}, parameter.layers[0])
 
     def _layers_of(self, name: str) -> list[int]:
         if (layer := layer_of(name)) is not None:
@@ -230,20 +244,23 @@ class _Converter:
         return sorted(mine, key=lambda p: p.place(layers))
 
     def _read(self, groups: list[list[Slot]], base: int) -> Files:
-        ranks = {p.name: p.rank for p in self.parameters}
+        ranks = {p.name: self._ranks_of(p) for p in self.parameters}
         wanted: dict[int, dict[str, list[tuple[Slot, Piece]]]] = {base: {}}
         for slot in (slot for of_group in groups for slot in of_group):
             for piece in slot.pieces:
-                wanted.setdefault(ranks[piece.name], {}).setdefault(piece.name, []).append((slot, piece))
+                for rank in ranks[piece.name]:
+                    wanted.setdefault(rank, {}).setdefault(piece.name, []).append((slot, piece))
         files = Files(
             self.contents.folder,
             self.kind or "",
             self.names,
             {p.name: p.shape for p in self.parameters},
             "the first rank's",
+            parts=self.parts,
         )
         for rank, by_name in sorted(wanted.items()):
             files.read_rank(rank, by_name, rank == base)
+        files.check_found({name: ranks[name] for by_name in wanted.values() for name in by_name})
         return files
 
     def _whole(self, folder: Path, groups: list[list[_Parameter]], base: int) -> dict:

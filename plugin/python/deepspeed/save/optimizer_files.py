@@ -13,8 +13,9 @@ parameter.
 """
 
 import zipfile
+from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
@@ -25,6 +26,7 @@ from deepspeed.checkpoint import constants
 
 from ..errors import OstinatoError
 from .checkpoint import Names
+from .parts import Parts, Piece, pieces_of
 from .seal import INNER, inner_of, unsealed
 
 # Under these names DeepSpeed saves weights in fp32: a replica's share of a group, a group, or each
@@ -38,31 +40,18 @@ LAID_OUT = {  # follows from the layout of parameters, and is not taken from the
 ROUND_ROBIN = 'with "round_robin_gradients", DeepSpeed does not record the true places of parameters'
 
 
-@dataclass(frozen=True)
-class Piece:
-    """`size` elements of a parameter from `start` on, which a tensor of the optimizer has from `at` on."""
-
-    name: str
-    start: int
-    size: int
-    at: int
-
-
-def one_after_the_other(parameters: list[tuple[str, Any]], kind: str) -> list[tuple[torch.Size, list[Piece]]]:
-    """(shape, pieces) of the tensors that an optimizer steps for these (name, shape)."""
+def one_after_the_other(
+    parameters: list[tuple[str, Any]], kind: str, parts: Parts | None = None
+) -> list[tuple[torch.Size, list[Piece]]]:
+    """(shape, pieces) of the tensors that an optimizer steps for these (name, shape). `parts`: those of which
+    it holds a part."""
     sizes = [torch.Size(shape).numel() for _, shape in parameters]
-    if kind != FLAT:
-        return [
-            (torch.Size(shape), [Piece(name, 0, size, 0)])
-            for (name, shape), size in zip(parameters, sizes, strict=True)
-        ]
-    *begins, end = accumulate(sizes, initial=0)
-    return [
-        (
-            torch.Size([end]),
-            [Piece(name, 0, size, at) for (name, _), size, at in zip(parameters, sizes, begins, strict=True)],
-        )
-    ]
+    begins = [*accumulate(sizes, initial=0)] if kind == FLAT else [0] * len(sizes)
+    held = [Piece(name, 0, size, at) for (name, _), size, at in zip(parameters, sizes, begins, strict=False)]
+    pieces = [pieces_of(piece, parts or {}) for piece in held]
+    if kind == FLAT:
+        return [(torch.Size([begins[-1]]), [piece for of_one in pieces for piece in of_one])]
+    return [(torch.Size(shape), of_one) for (_, shape), of_one in zip(parameters, pieces, strict=True)]
 
 
 def hyperparameters_of(groups: list[dict]) -> list[dict]:
@@ -100,6 +89,12 @@ class Slot:
                     theirs.at + begin - theirs.start : theirs.at + end - theirs.start
                 ]
                 self.state[key].view(-1)[mine.at + begin - mine.start : mine.at + end - mine.start] = source
+            elif (
+                torch.is_tensor(value)
+                and value.dim()
+                and (mine.start, mine.size) != (theirs.start, theirs.size)
+            ):
+                raise OstinatoError(f'{key} of "{mine.name}" is not elementwise, and cannot be cut')
             elif key not in self.state:
                 self.state[key] = value.clone() if torch.is_tensor(value) else value
             elif not equal(self.state[key], value):
@@ -120,10 +115,15 @@ class Files:
         shapes: dict[str, torch.Size],
         optimizer: str,
         recorded: bool = True,
+        parts: Sequence[Parts] = (),
+        tensor_slice: tuple[int, int] = (0, 1),
     ):
         """`names`: of each pipeline rank, where its files do not have them; not `recorded`: they were derived
-        from this model. `shapes`: of the parameters to read, by name; `optimizer`: its class.
+        from this model. `shapes`: of the parameters to read, whole, by name; `optimizer`: its class; `parts`: of each
+        pipeline rank, where its files hold parts of parameters; `tensor_slice`: the one to read, and the number of
+        them.
         """
+        self.parts, self._slice = parts, tensor_slice
         self.folder, self.kind, self.names, self.shapes, self.recorded, self._optimizer = (
             folder,
             kind,
@@ -136,6 +136,9 @@ class Files:
         self.rest: dict[str, Any] = {}  # state that belongs to no parameter, such as the loss scale
         self.hyperparameters: list[dict] = []  # of groups, from the file that DeepSpeed reads on this rank
         self._step: tuple[int, str] | None = None  # of the first file, and its name
+
+    def parts_of(self, rank: int) -> Parts:
+        return self.parts[rank] if rank < len(self.parts) else {}
 
     def read_rank(self, rank: int, wanted: dict[str, list[tuple[Slot, Piece]]], read_here: bool) -> None:
         """`wanted`: the slots for the parameters in its files; `read_here`: DeepSpeed would read these
@@ -152,19 +155,44 @@ class Files:
                     {k: v for k, v in held.items() if k not in LAID_OUT and k not in inner},
                     groups,
                 )
-            for index, group in enumerate(groups):
-                for shape, pieces, state in self._saved(held, inner, rank, index, starts[index]):
-                    for piece in (piece for piece in pieces if piece.name in wanted):
-                        self.found[piece.name] += piece.size
-                        for slot, mine in wanted[piece.name]:
-                            slot.take(mine, piece, shape, state, group)
+            for index in range(len(groups)):
+                for saved in self._saved(held, inner, rank, index, starts[index]):
+                    self._give(wanted, *saved, [groups[index]])
+            if self.kind == SHARE and len(held[SHARE]) > len(groups):  # see universal.wholes_saved
+                wholes = self._share(held, dict(inner["state"][len(groups)]), len(groups), Counter())
+                self._give(wanted, *wholes, groups, opened(self.main(rank))["param_shapes"])
         if self.kind == SHARE:
             self._check_shapes(rank, [name for index in sorted(starts) for name in starts[index]])
-        for name in wanted:
+
+    def check_found(self, ranks_of: dict[str, list[int]]) -> None:
+        """Once the files of all ranks are read. `ranks_of`: by parameter, those that held it. Raises
+        OstinatoError where elements are missing."""
+        for name, ranks in ranks_of.items():
             if self.found[name] != (size := self.shapes[name].numel()):
+                by = f"pipeline rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
                 raise OstinatoError(
-                    f'pipeline rank {rank} saved {self.found[name] or "none"} of the {size} elements of "{name}"'
+                    f'{by} saved {self.found[name] or "none"} of the {size} elements of "{name}"'
                 )
+
+    def _give(
+        self,
+        wanted: dict[str, list[tuple[Slot, Piece]]],
+        shape: torch.Size,
+        pieces: list[Piece],
+        state: dict,
+        groups: list[dict],
+        names: Sequence[Container[str]] = (),
+    ) -> None:
+        """`groups`: hyperparameters, of the one group of these pieces, or of those that have the `names`."""
+        for piece in (piece for piece in pieces if piece.name in wanted):
+            self.found[piece.name] += piece.size
+            group = next((i for i, of_group in enumerate(names) if piece.name in of_group), 0)
+            mine, end = wanted[piece.name], piece.start + piece.size  # in the order in which they start
+            at = max(0, bisect_right(mine, piece.start, key=lambda one: one[1].start) - 1)
+            while at < len(mine) and mine[at][1].start < end:
+                slot, here = mine[at]
+                slot.take(here, piece, shape, state, groups[group])
+                at += 1
 
     def hyperparameters_of_group(self, index: int, slots: list[Slot]) -> dict:
         """The hyperparameters that the state in `slots` had in the checkpoint."""
@@ -200,7 +228,12 @@ class Files:
             raise OstinatoError(f'"{name}" had shape {list(shape)}, but has {list(self.shapes[name])} now')
 
     def main(self, rank: int) -> Path:
-        return self.folder / f"mp_rank_{rank:02d}_model_states.pt"
+        return self.folder / f"mp_rank_{self._number(rank):02d}_model_states.pt"
+
+    def _number(self, rank: int) -> int:
+        """Of its files: slices of a pipeline rank follow one another."""
+        index, count = self._slice
+        return rank * count + index
 
     def _files(self, rank: int) -> Iterator[dict]:
         """The saved optimizer state of each replica."""
@@ -209,7 +242,7 @@ class Files:
             return
         replica, replicas = 0, 1
         while replica < replicas:
-            name = f"zero_pp_rank_{replica}_mp_rank_{rank:02d}_optim_states.pt"
+            name = f"zero_pp_rank_{replica}_mp_rank_{self._number(rank):02d}_optim_states.pt"
             path = next(
                 (path for path in (self.folder / f"bf16_{name}", self.folder / name) if path.is_file()),
                 self.folder / name,
@@ -241,13 +274,14 @@ class Files:
             return
         assert self.names is not None
         known = self.names[rank][index] if index < len(self.names[rank]) else []
-        slots = one_after_the_other(known, self.kind)
+        parts = self.parts_of(rank)
+        slots = one_after_the_other(known, self.kind, parts)
         if len(slots) != len(numbers):
             raise OstinatoError(
                 f"group {index} of pipeline rank {rank} has {len(numbers)} parameters, but the script gives it {len(slots)}"
             )
         for name, shape in known:
-            self._check_shape(name, shape)
+            self._check_shape(name, parts[name].whole if name in parts else shape)
         for at, (number, (whole, pieces)) in enumerate(zip(numbers, slots, strict=True)):
             state = dict(inner["state"].get(number, {}))
             if self.kind:

@@ -16,8 +16,8 @@ Nothing changes before every rank has read its part.
 
 Refused on every rank, by name: files that are missing or incomplete, state that they lack, parameters with a
 different shape or in no layer, a different kind of optimizer, groups that were divided differently, a learning
-rate schedule for different groups; tensor parallelism, experts, sharded stages, "round_robin_gradients", and
-files written with "elastic_checkpoint".
+rate schedule for different groups; another number of tensor slices, experts, "round_robin_gradients", and files written with
+"elastic_checkpoint".
 """
 
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ from ostinato.groups import everyones
 from ..errors import OstinatoError
 from .tensor_names import layer_of, tied_key
 from ..upstream import Engine
-from .checkpoint import Names, Saved, found, held_alone
+from .checkpoint import IDLE, Names, Saved, found, held_alone, holders
 from .layer_files import layers_here
 from .optimizer_files import (
     APART,
@@ -39,12 +39,13 @@ from .optimizer_files import (
     ROUND_ROBIN,
     SHARE,
     Files,
-    Piece,
     Slot,
     equal,
     hyperparameters_of,
     one_after_the_other,
 )
+from .parts import Part, Parts, Piece, pieces_of
+from .partition import modules_of, stock_names
 from .seal import replaced, unsealing
 
 
@@ -65,6 +66,16 @@ def named(engine: Engine) -> Names | None:
     ]
 
 
+def parts_of(engine: Engine) -> Parts:
+    """Of the parameters of which this rank holds a part."""
+    run = vars(engine).get("_ostinato")  # missing in a first start
+    made = {}
+    for held in run.parameter_parts if run is not None else ():
+        begin, end = held.shard.bounds(held.whole[held.dimension])
+        made[engine.param_names[held.parameter]] = Part(held.dimension, begin, end, held.whole)
+    return made
+
+
 def _groups(optimizer) -> list[list[torch.nn.Parameter]]:
     kinds = (getattr(optimizer, name, None) for name in ("bit16_groups", "bf16_groups", "fp16_groups"))
     return next((groups for groups in kinds if groups is not None), None) or [
@@ -75,7 +86,7 @@ def _groups(optimizer) -> list[list[torch.nn.Parameter]]:
 def loading_alone(engine: Engine, load_dir: str, tag: str | None) -> AbstractContextManager[None]:
     """The same for an engine of DeepSpeed with its own partition. Raises OstinatoError where it could not load."""
     parts = engine.module.parts
-    return loading(engine, found(load_dir, tag, held_alone(parts), parts, engine.mp_world_size))
+    return loading(engine, found(load_dir, tag, held_alone(parts), engine))
 
 
 @contextmanager
@@ -89,7 +100,6 @@ def loading(engine: Engine, saved: Saved | None) -> Iterator[None]:
         with unsealing(optimizer) if optimizer is not None else nullcontext():
             yield
         return
-    saved.refuse_parts()
     state, own, replicas = _read(engine, saved), optimizer.load_state_dict, len(engine.grid.dp_group)
 
     def take(*_, **options):
@@ -115,7 +125,11 @@ def _lies_otherwise(engine: Engine, saved: Saved) -> bool:
 def _read(engine: Engine, saved: Saved) -> dict:
     state: dict = {}
     why = ""
-    names = saved.names if saved.recorded or kind_of(engine.optimizer) == SHARE else _names_alone(engine)
+    names = (
+        saved.names
+        if saved.recorded or kind_of(engine.optimizer) == SHARE
+        else _names_alone(engine, saved.held["layers"])
+    )
     try:
         state = _Reader(engine, saved, names).state()
     except OstinatoError as error:
@@ -127,18 +141,23 @@ def _read(engine: Engine, saved: Saved) -> dict:
     return state
 
 
-def _names_alone(engine: Engine) -> list[Names] | None:
-    """`named` for each rank of DeepSpeed's own partition, where it follows from how this script fills the
-    groups; else None. All ranks must call it.
+def _names_alone(engine: Engine, layers: list[list[int]]) -> list[Names] | None:
+    """`named` for each rank of DeepSpeed's own partition, with these `layers`, where it follows from how this
+    script fills the groups; else None. All ranks must call it.
     """
     order = {name: place for place, (name, _) in enumerate(engine.module.named_parameters())}
-    mine, stock = named(engine), engine._ostinato.stock_names
+    mine, parts = named(engine), parts_of(engine)
+    stock = stock_names(engine.module, [modules_of(engine.module, of_rank) for of_rank in layers], IDLE)
     ordered = mine is not None and all(
         [order.get(name, -1) for name, _ in group] == sorted(order.get(name, -1) for name, _ in group)
         for group in mine
     )
-    everyone = everyones(mine if ordered else None, engine.grid.pp_proc_group)
-    if stock is None or None in everyone or len({len(groups) for groups in everyone}) > 1:
+    whole = [
+        [(name, list(parts[name].whole) if name in parts else shape) for name, shape in group]
+        for group in mine or ()
+    ]
+    everyone = everyones(whole if ordered else None, engine.grid.pp_proc_group)
+    if None in everyone or len({len(groups) for groups in everyone}) > 1:
         return None
     group_of = {
         name: (index, shape)
@@ -166,7 +185,13 @@ class _Reader(Files):
         self.groups = [
             [(engine.param_names.get(p, ""), p) for p in group] for group in _groups(engine.optimizer)
         ]
-        shapes = {name: p.shape for group in self.groups for name, p in group}
+        run = vars(engine).get("_ostinato")  # missing in a first start
+        self.mine = parts_of(engine)
+        shapes = {
+            name: torch.Size(self.mine[name].whole) if name in self.mine else p.shape
+            for group in self.groups
+            for name, p in group
+        }
         super().__init__(
             saved.folder,
             kind_of(engine.optimizer),
@@ -174,8 +199,9 @@ class _Reader(Files):
             shapes,
             type(engine.optimizer).__name__,
             saved.recorded,
+            saved.parts,
+            (engine.grid.get_slice_parallel_rank(), engine.grid.slice_parallel_size),
         )
-        run = vars(engine).get("_ostinato")  # missing in a first start
         self.idle = engine.param_names[run.idle] if run is not None and run.idle is not None else None
 
     def state(self) -> dict:
@@ -189,20 +215,21 @@ class _Reader(Files):
             self.engine.stage_id if len(self.saved.held["layers"]) == self.engine.num_stages else 0
         )  # by DeepSpeed
         wanted: dict[int, dict[str, list[tuple[Slot, Piece]]]] = {read_here: {}}
+        holders: dict[str, list[int]] = {}
         for slot in (slot for of_group in groups for slot in of_group):
             for piece in (piece for piece in slot.pieces if piece.name != self.idle and piece.size):
-                wanted.setdefault(self._holder(piece.name), {}).setdefault(piece.name, []).append(
-                    (slot, piece)
-                )
+                if piece.name not in holders:
+                    holders[piece.name] = self._holders(piece.name)
+                for rank in holders[piece.name]:
+                    wanted.setdefault(rank, {}).setdefault(piece.name, []).append((slot, piece))
         for rank, by_name in sorted(wanted.items()):
             self.read_rank(rank, by_name, rank == read_here)
+        self.check_found(holders)
         return self._filled(groups, tensors)
 
     def _refuse(self) -> None:
         if getattr(self.engine, "has_moe_layers", False):
             raise OstinatoError("experts have separate files")
-        if self.engine.module.topology().get_dim("model") > 1:
-            raise OstinatoError("parameters are cut over tensor-parallel ranks")
         if getattr(self.optimizer, "round_robin_gradients", False) and len(self.engine.grid.dp_group) > 1:
             raise OstinatoError(ROUND_ROBIN)
         if self.kind != SHARE and self.names is None:
@@ -211,29 +238,25 @@ class _Reader(Files):
     def _pieces(self, named: list[tuple[str, Any]]) -> list[list[Piece]]:
         """The pieces of a group's parameters, in each tensor that the optimizer steps for it."""
         if self.kind != SHARE:
-            return [
-                pieces for _, pieces in one_after_the_other([(name, p.shape) for name, p in named], self.kind)
-            ]
-        here = [(name, p._hp_mapping) for name, p in named if p._hp_mapping is not None]
-        return [
-            [
-                Piece(
-                    n, m.lp_fragment_address.start, m.lp_fragment_address.numel, m.hp_fragment_address.start
-                )
-                for n, m in here
-            ]
+            shapes = [(name, p.shape) for name, p in named]
+            return [pieces for _, pieces in one_after_the_other(shapes, self.kind, self.mine)]
+        held = [(name, p._hp_mapping) for name, p in named if p._hp_mapping is not None]
+        shares = [
+            Piece(n, m.lp_fragment_address.start, m.lp_fragment_address.numel, m.hp_fragment_address.start)
+            for n, m in held
         ]
+        return [[piece for share in shares for piece in pieces_of(share, self.mine)]]
 
-    def _holder(self, name: str) -> int:
-        """The first pipeline rank that held the parameter's layer: for tied layers, the first of this rank,
-        because what is not tied in their module is separate on every rank."""
+    def _holders(self, name: str) -> list[int]:
+        """The pipeline ranks from which the parameter is read: the first that held its layer, or, of a layer in
+        parts, all of one direction. Of tied layers the first of this rank counts, because what is not tied in their
+        module is separate on every rank."""
         model, layer = self.engine.module, layer_of(name)
         if (key := tied_key(name)) is not None:
             tied = (i for i in layers_here(model) if getattr(model._layer_specs[i], "key", None) == key)
             layer = next(tied, None)
-        for rank, held in enumerate(self.saved.held["layers"]):
-            if layer in held:
-                return rank
+        if ranks := holders(self.saved.held, layer):
+            return ranks if any(name in self.parts_of(rank) for rank in ranks) else ranks[:1]
         raise OstinatoError(
             f'no layer of the checkpoint has "{name}"'
             if name

@@ -14,6 +14,7 @@ from deepspeed.runtime import utils
 from ostinato.groups import everyones
 
 from ..upstream import Model
+from .tensor_names import module_name_of, module_of
 
 KEY, FACTS = "_ostinato_weights", "_ostinato_facts"
 
@@ -90,3 +91,35 @@ def parts(facts: dict[str, Any], stages: int) -> list[int] | None:
 def _cut(weights: list[int], layers: int, stages: int) -> list[int]:
     made = utils.partition_balanced(weights, stages) if weights else utils.partition_uniform(layers, stages)
     return [int(bound) for bound in made]
+
+
+def stock_names(model: Model, stock_modules: list[list[str]], skip: str) -> list[list[str]]:
+    """By pipeline rank, the names of the parameters that it would hold in DeepSpeed's partition, in
+    DeepSpeed's order: "loss_fn", then tied modules, then layers. `stock_modules`: as in
+    place.rebuild's Rebuilt; `skip`: a parameter that belongs to no layer. All ranks of the pipeline must call it.
+    """
+    names = [name for name, _ in model.named_parameters() if name != skip]
+    everyone = everyones(names, model._grid.pp_proc_group)
+    of_module: dict[str, list[str]] = {}
+    for name in (name for of_rank in everyone for name in of_rank):
+        held = of_module.setdefault(module_of(name), [])
+        if name not in held:
+            held.append(name)
+    ordered = [
+        sorted(held, key=lambda module: "." not in module) for held in stock_modules
+    ]  # tied modules were registered first
+    return [
+        [
+            name
+            for module in ("loss_fn", *held)
+            for name in of_module.get(module, ())
+            if module != "loss_fn" or rank >= len(everyone) or name in everyone[rank]
+        ]
+        for rank, held in enumerate(ordered)
+    ]
+
+
+def modules_of(model: Model, layers: list[int]) -> list[str]:
+    """The names of the modules of a rank with these layers."""
+    names = (module_name_of(layer, model._layer_specs[layer]) for layer in layers)
+    return list(dict.fromkeys(name for name in names if name is not None))

@@ -2,10 +2,21 @@
 """What the names of parameters and buffers in a PipelineModule say: "3.weight" is of layer 3,
 "tied_modules.embed.weight" of the layers that are tied as "embed", "loss_fn.scale" of the loss."""
 
+import torch
+
 
 def module_of(tensor: str) -> str:
     """The name under which PipelineModule has registered the tensor's module: "3", "tied_modules.embed"."""
     return ".".join(tensor.split(".")[: 1 + tensor.startswith("tied_modules.")])
+
+
+def module_name_of(layer: int, spec) -> str | None:
+    """The name under which PipelineModule registers a layer; None for a plain function, which has no weights."""
+    from deepspeed.runtime.pipe.module import LayerSpec, TiedLayerSpec
+
+    if isinstance(spec, TiedLayerSpec):
+        return f"tied_modules.{spec.key}"
+    return str(layer) if isinstance(spec, LayerSpec | torch.nn.Module) else None
 
 
 def layer_of(tensor: str) -> int | None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from deepspeed.checkpoint import constants
 from deepspeed.utils.tensor_fragment import fragment_address
 from ostinato.nn import Shard
@@ -83,9 +84,7 @@ def _put_together(engine: Engine, parts: list[ParameterPart]) -> dict[str, list[
     if not all(key in state for state in states for key in ADAM):
         return {}
     for part in parts:
-        values = [
-            part.parameter.get_full_hp_param(key) for key in (None, *ADAM)
-        ]  # of the part: ZeRO's ranks contribute their shares
+        values = [_full(engine, part.parameter, key) for key in (None, *ADAM)]
         if engine.grid.get_data_parallel_rank() > 0 or part.layer in engine.module.written_elsewhere:
             continue
         collected = [collect(value, part.dimension, part.shard) for value in values]
@@ -94,6 +93,22 @@ def _put_together(engine: Engine, parts: list[ParameterPart]) -> dict[str, list[
                 torch.cat(of_ranks, dim=part.dimension) for of_ranks in collected if of_ranks is not None
             ]
     return wholes
+
+
+def _full(engine: Engine, parameter: Any, key: str | None) -> torch.Tensor:
+    """Of the part that this rank holds, the fp32 weights (None) or a state, to which ZeRO's ranks contribute
+    their shares. DeepSpeed's get_full_hp_param() finds states of the first group only. All replicas must call it.
+    """
+    whole = torch.zeros(parameter.numel(), dtype=torch.float32, device=parameter.device)
+    if (mapping := parameter._hp_mapping) is not None:
+        share = mapping.hp_fragment
+        if key is not None:
+            flat = engine.optimizer.optimizer.param_groups[mapping.param_group_index]["params"][0]
+            here = mapping.hp_fragment_address
+            share = engine.optimizer.optimizer.state[flat][key].narrow(0, here.start, here.numel)
+        whole.narrow(0, mapping.lp_fragment_address.start, share.numel()).copy_(share)
+    dist.all_reduce(whole, group=engine.grid.get_data_parallel_group())
+    return whole.view(parameter.shape)
 
 
 def _with_group(saved: dict, wholes: dict[str, list[torch.Tensor]]) -> dict:

@@ -189,8 +189,8 @@ class FirstPass:
     def _refuse_loaded(self) -> None:
         if self._prepared.program is not None:
             for load_dir, tag in self._loaded:
-                held, engine = checkpoint.held_by(plans.stages_of(self._prepared.program)), self._engine
-                checkpoint.found(load_dir, tag, held, engine.module.parts, engine.mp_world_size)
+                held = checkpoint.held_by(plans.stages_of(self._prepared.program))
+                checkpoint.found(load_dir, tag, held, self._engine)
 
     def _end(self) -> None:
         self._unfinished.detach()

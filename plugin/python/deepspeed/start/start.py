@@ -23,6 +23,7 @@ from pydantic import BaseModel
 from . import first_pass, second_start
 from ..place import first_weights, model_identity
 from ..save import checkpoint, universal
+from ..save.partition import stock_names
 from ..section import plans, verdict
 from ..tell.drift import EVERY, SAMPLED, BlockTimes, Drift
 from ..tell.announce import ends, expected, gain_of, lines, places, say
@@ -35,7 +36,7 @@ from ..stages.copies import place_of_gradients
 from ..stages.idle import NAME, give_idle, given_groups, names_where_idle
 from ..stages.tied_sums import TiedSums
 from ..place.placing import Placed, Prepared, agreed, lay_out, lower, placed_of, take_kept
-from ..place.rebuild import moves, stock_names
+from ..place.rebuild import moves
 from ..place.tied import fixed_layers
 from ..randomness.random_state import Drawing
 from ..section.refusals import (
