@@ -23,7 +23,7 @@ inline constexpr int kNoDevice = -1;
 class Windows {
  public:
   /// Steps from which on nothing is computed.
-  static constexpr std::int64_t kMostSteps = 1 << 18;
+  static constexpr std::int64_t kMostSteps = 1 << 22;
 
   /// Whether the placement is small enough, and its times fit (docs/bounds.md, W). O(blocks + edges).
   static bool affordable(const Instance& instance, int n);

@@ -21,7 +21,7 @@ class Windows {
  public:
   /// Steps (blocks * micro-batches), pairs of related blocks, and cubes of the blocks on a device (its sets
   /// for W3, and who is in them) from which on nothing is computed.
-  static constexpr Wide kMostSteps = 1 << 18;
+  static constexpr Wide kMostSteps = 1 << 22;
   static constexpr Wide kMostPaths = 1 << 24;
   static constexpr Wide kMostSets = 1 << 22;
 

@@ -10,12 +10,14 @@
 namespace ostinato {
 namespace {
 
-/// Steps that justification may run in all.
+/// Steps that justification may run in all; and, for long schedules, so many passes, up to a limit.
 constexpr std::int64_t kJustifiedSteps = 1'500'000;
+constexpr std::int64_t kPasses = 4;
+constexpr std::int64_t kMostSteps = 8'000'000;
 
 /// Justifies the repetitions of the repetends, and the best schedule of all.
 void try_justified(Hunt& hunt) {
-  std::int64_t left = hunt.share(kJustifiedSteps);
+  std::int64_t left = hunt.share(std::max(kJustifiedSteps, std::min(kPasses * hunt.all_steps(), kMostSteps)));
   const auto improve = [&](const std::vector<int>& sequence, const std::string& method) {
     for (const bool patient : {false, true}) {
       JustifyOptions options;
