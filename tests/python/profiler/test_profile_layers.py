@@ -161,6 +161,14 @@ class Indexed(nn.Module):
         return self.inner(x)
 
 
+class NamedByPath(Indexed):
+    """As peft's layers know where they are."""
+
+    def __init__(self, width, number):
+        super().__init__(width, 0)
+        self.kwargs = {"name": f"model.layers.{number}.inner"}
+
+
 class OddOnes(Indexed):
     def forward(self, x):
         return super().forward(x).relu() if self.layer_idx % 2 else super().forward(x)
@@ -176,6 +184,7 @@ class OddBackwards(Indexed):
     [
         (Indexed, lambda i: (), [-1, -1, 1, 1, 1, -1]),
         (Indexed, lambda i: (i,), [-1, -1, -1, -1, -1, -1]),  # `size` is no index
+        (NamedByPath, lambda i: (), [-1, -1, 1, 1, 1, -1]),
         (OddOnes, lambda i: (), [-1, -1, -1, 1, 2, -1]),
         (OddBackwards, lambda i: (), [-1, -1, -1, 1, 2, -1]),
     ],

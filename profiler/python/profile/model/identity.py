@@ -18,6 +18,7 @@ PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.d
 # A module's tensors and submodules are compared by shape below; `training` is a plain value like the others.
 SHAPED = ("_parameters", "_buffers", "_modules")
 INDEX = re.compile(r"(^|_)(idx|index|id|i)$|(layer|block|stage)_?(number|num|no|nr)$")
+NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")  # in the name of a module: model.layers.3.mlp, as peft keeps it
 
 
 @dataclass(frozen=True)
@@ -25,13 +26,14 @@ class Keys:
     """Makes hashable values that are equal for equal things."""
 
     types: bool = True  # whether the types of tensors belong to it
-    indices: bool = (
-        True  # whether whole numbers do that a module keeps under the name of an index (layer_idx)
-    )
+    # whether whole numbers do that a module keeps under the name of an index (layer_idx), or in the name of a module
+    indices: bool = True
 
     def value(self, value: Any) -> Any:
         """Of a configuration value. Objects stand for themselves (by identity: keep them alive while keys are
         compared)."""
+        if isinstance(value, str) and not self.indices:
+            return "str", NUMBER.sub("", value)
         if isinstance(value, PLAIN):
             return type(value).__name__, value
         if isinstance(value, (list, tuple)):
