@@ -9,6 +9,7 @@ from support.hf_changes import peft_lora
 from support.hf_jobs import MICRO_BATCHES, Job, refused_save, train_alone, train_hf
 from support.hf_models import WITHOUT_DROPOUT, Case, batch, built, compare, own_loss, run
 from support.plans import Layout, make_plan
+from support.profiling import profile
 from support.tiers import everyday
 from support.training import bytes_of
 
@@ -74,6 +75,15 @@ def test_what_peft_wraps_is_its_layers(name):
 @pytest.mark.parametrize("name", LORA)
 def test_every_form_of_lora_is_its_layers(name):
     compare(CASE, with_lora(**LORA[name]))
+
+
+def test_blocks_with_adapters_are_measured_once():
+    """From the first whose input has a gradient."""
+    case = Case(more={"num_hidden_layers": 5})
+    model = with_lora(lora_dropout=0.5)(case.make())
+    inputs, _ = batch(case)
+    rows = profile(hf.layers(model, case.inputs), inputs["input_ids"]).layers
+    assert [row.same_as for row in rows] == [-1, -1, -1, 2, 2, 2, -1]
 
 
 def test_adapters_beside_a_tied_head_and_in_experts():

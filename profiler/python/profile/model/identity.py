@@ -8,7 +8,7 @@ Whatever cannot be compared by value counts as different unless it is the same o
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from typing import Any
 
 import torch
@@ -30,7 +30,7 @@ class Keys:
     indices: bool = True
 
     def value(self, value: Any) -> Any:
-        """Of a configuration value. Objects stand for themselves (by identity: keep them alive while keys are
+        """Of a configuration value. Objects that are no dataclasses stand for themselves (by identity: keep them alive while keys are
         compared)."""
         if isinstance(value, str) and not self.indices:
             return "str", NUMBER.sub("", value)
@@ -44,6 +44,8 @@ class Keys:
             return "set", frozenset(self.value(item) for item in value)
         if isinstance(value, nn.Module):
             return self.module(value)
+        if is_dataclass(value) and not isinstance(value, type):  # a configuration, as peft copies it
+            return type(value), self.value(vars(value)) if hasattr(value, "__dict__") else id(value)
         return "object", id(value)
 
     def shapes(self, value: Any) -> Any:
