@@ -118,24 +118,27 @@ def worlds_of_all(world2, world4):
         yield {2: world2, 3: world3, 4: world4}
 
 
-EVERYDAY = ("DeepSpeed 4", "wave 2", "wave 2 x 2")
+EVERYDAY = ("DeepSpeed 4", "1F1B 3", "wave 2", "wave 2 x 2")
 CASES = everyday(
-    [("fp32", {}, EVERYDAY), *((kind, zero, tuple(ALL)) for kind in TYPES for zero in ({}, ZERO_1))],
-    ("fp32", {}, EVERYDAY),
+    [
+        ("fp32", {}, True, EVERYDAY),
+        *((kind, zero, False, tuple(ALL)) for kind in TYPES for zero in ({}, ZERO_1)),
+        ("fp32", ZERO_1, True, tuple(ALL)),
+    ],
+    ("fp32", {}, True, EVERYDAY),
 )
 
 
-@pytest.mark.parametrize("kind, zero, names", CASES)
-def test_every_arrangement_reads_every_other(worlds_of_all, tmp_path, kind, zero, names):
+@pytest.mark.parametrize("kind, zero, tied, names", CASES)
+def test_every_arrangement_reads_every_other(worlds_of_all, tmp_path, kind, zero, tied, names):
     config = TYPES[kind] | zero | SAME
     of_ranks, folders, expected, wrong = {}, {}, {}, []
     for name in names:
         ranks = ALL[name]
         of_step = MICRO_BATCHES // ranks.replicas
         how = config | {"gradient_accumulation_steps": of_step}
-        options = Options(
-            stages=ranks.stages, config=how, seed_layers=True
-        )  # for the buffers that no file has
+        # Layers are seeded for the buffers that no file has.
+        options = Options(stages=ranks.stages, config=how, tied=tied, seed_layers=True)
         if ranks.layout is not None:
             plan = make_plan(tmp_path / "plans" / name, ranks.layout, LAYERS, of_step)
             options = replace(options, section={"plan": str(plan)})
