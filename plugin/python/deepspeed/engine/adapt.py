@@ -4,18 +4,21 @@ device has become slow, or fast again, or layers take longer or shorter than pro
 beside the training, with the measured times.
 
     run.adapt = Adapt(asked, search, run.program, device, paths, moved, move)
-    run.adapt.step(executor, step)      # after every step, on every rank
+    reordered = run.adapt.step(program, executor, step)     # after every step, on every rank: a plan to go on with
     run.adapt.saved(step)               # after a checkpoint, on every rank; does not return if all ranks start again with the new plan
 
-A new plan expects the measured times: only a further change leads to a further plan, so layers do not move back
+A plan on the same stages moves no layer: all ranks go on with it at once. A new plan expects the measured times: only a further change leads to a further plan, so layers do not move back
 and forth.
 """
 
 import statistics
 import subprocess
 import sys
+import tempfile
 from collections import deque
 from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch.distributed as dist
 from ostinato.errors import Error
@@ -47,6 +50,13 @@ class Moved(BaseModel):
     took: float
 
 
+class Reordered(NamedTuple):
+    """A plan on the same stages. `placement`: its text, with measured times."""
+
+    program: Any
+    placement: str
+
+
 class Adapt:
     """Of one engine. All ranks must make one, with equal arguments. `moved`: set if this start follows a move."""
 
@@ -61,22 +71,22 @@ class Adapt:
         move: Move,
     ):
         assert paths.output is not None
-        self._asked, self._search, self._program, self._move, self._moved = (
-            asked,
-            search,
-            program,
-            move,
-            moved,
-        )
+        self._device = device
+        self._asked, self._search, self._move, self._moved = asked, search, move, moved
         self._paths, self._output = paths, paths.output
-        self._times = BlockTimes(program, device, asked.every)
-        self._ends = deque[int](maxlen=asked.every)
-        self._steps = -WARM_UP
         self._took = 0.0  # ns of the pipeline's part of recent steps
+        self._since = "the move"
+        self._planning: subprocess.Popen | None = None  # on rank 0
+        self._follow(program)
+
+    def _follow(self, program) -> None:
+        """From here on compares with this one."""
+        self._program, self._stages = program, plans.stages_of(program)
+        self._times = BlockTimes(program, self._device, self._asked.every)
+        self._ends = deque[int](maxlen=self._asked.every)
+        self._steps = -WARM_UP
         self._next: dict[str, str] = {}  # a better plan, the same on all ranks
-        # On rank 0:
-        self._comparisons = Comparisons()
-        self._planning: subprocess.Popen | None = None
+        self._comparisons = Comparisons()  # on rank 0
 
     def begins(self, step: int) -> None:
         """To be called before the first step. Raises OstinatoError where the script does not continue from
@@ -87,32 +97,42 @@ class Adapt:
                 'latest checkpoint when it starts, or remove "move" from "adapt"'
             )
 
-    def step(self, program, executor, step: int) -> None:
+    def step(self, program, executor, step: int) -> Reordered | None:
         """`program`: that it ran; with another number of micro-batches than configured nothing is compared."""
         if program is not self._program:
-            return
+            return None
         self._steps += 1
         if self._steps <= 0:
-            return
+            return None
         records = executor.records()
         self._times.add(records)
         self._ends.append(max(end for _, _, end in records))
-        if self._steps % self._asked.every == 0:
-            self._compare(step)
+        return self._compare(step) if self._steps % self._asked.every == 0 else None
 
-    def _compare(self, step: int) -> None:
+    def _compare(self, step: int) -> Reordered | None:
         decided = self._decided() if dist.get_rank() == 0 else None
         everyone = everyones((self._times.rows(), statistics.median(self._ends), decided))
         self._took = max(end for _, end, _ in everyone)
         if self._moved is not None and self._steps == self._asked.every:
             now, before = self._took / 1e6, self._moved.took / 1e6
             say(
-                f"measured since the move: {before / now:.2f} times as fast ({before:.1f} -> {now:.1f} ms a step, without the optimizer)"
+                f"measured since {self._since}: {before / now:.2f} times as fast ({before:.1f} -> {now:.1f} ms a step, without the optimizer)"
             )
         if (decided := everyone[0][2]) is not None:
             self._next = decided
+            if decided and plans.stages_of(program := self._lowered(decided)) == self._stages:
+                return self._reordered(program, step)
         if dist.get_rank() == 0:
             self._look(Measured.of_rows(row for of_rank, _, _ in everyone for row in of_rank), step)
+        return None
+
+    def _reordered(self, program, step: int) -> Reordered:
+        """The new plan leaves every layer where it is: all ranks go on with it."""
+        made = Reordered(program, self._next[PLACEMENT])
+        self._keep(self._next)
+        self._moved, self._since = Moved(step=step, took=self._took), "the new order"
+        self._follow(program)
+        return made
 
     def _look(self, found: Measured, step: int) -> None:
         """Acts on what two comparisons in a row agree on, which is not noise."""
@@ -187,41 +207,62 @@ class Adapt:
         folder = self._output / ADAPTED
         if status:
             raise OstinatoError((folder / "said").read_text().strip())
-        predicted = plans.lower(
-            self._paths.model_copy(update={"plan": folder / PLAN, "placement": folder / PLACEMENT})
-        ).predicted
+        found = self._lowered_from(folder)
+        stays = plans.stages_of(found) == self._stages
+        if stays and _orders(found) == _orders(self._program):
+            say("no other plan is better: the current plan stays")
+            return None
+        predicted = found.predicted
         gains = f"{self._took / predicted:.2f} times as fast: {self._took / 1e6:.1f} -> {predicted / 1e6:.1f} ms a step"
         if self._took < predicted * (1 + self._asked.gain):
             say(f'a new plan would be {gains}: less than "gain", so the current plan stays')
             return None
-        then = (
-            "all ranks restart with it after the next checkpoint"
-            if self._asked.move
-            else f"it is in {folder}"
-        )
+        then = f"it is in {folder}"
+        if stays:
+            then = "no layer moves, so all ranks go on with it"
+        elif self._asked.move:
+            then = "all ranks restart with it after the next checkpoint"
         say(f"a new plan is expected to be {gains}; {then}")
         return {name: (folder / name).read_text() for name in (*FILES, PROFILE, DEVICES)}
+
+    def _lowered(self, files: Mapping[str, str]):
+        with tempfile.TemporaryDirectory() as name:
+            for file in FILES:
+                (Path(name) / file).write_text(files[file])
+            return self._lowered_from(Path(name))
+
+    def _lowered_from(self, folder: Path):
+        paths = {"plan": folder / PLAN, "placement": folder / PLACEMENT}
+        return plans.lower(self._paths.model_copy(update=paths))
 
     def saved(self, step: int) -> None:
         """All ranks must call it, once the checkpoint of this step is complete."""
         if not self._next or not self._asked.move:
             return
         files, self._next = self._next, {}
-        profile, devices = files.pop(PROFILE), files.pop(DEVICES)
-        if dist.get_rank() == 0:
-            for name, text in (
-                files | {f"{ADAPTED}/{BASE}": profile, f"{ADAPTED}/{BASE_DEVICES}": devices}
-            ).items():
-                write_text(self._output / name, text)
+        self._keep(files)
         self.close()
-        if why := self._move(files, Moved(step=step, took=self._took)):
+        if why := self._move({name: files[name] for name in FILES}, Moved(step=step, took=self._took)):
             say(f"the ranks cannot restart with the new plan, because {why}; it is in {self._output}")
+
+    def _keep(self, files: Mapping[str, str]) -> None:
+        """For later starts, and for the next search."""
+        if dist.get_rank() == 0:
+            names = {PROFILE: f"{ADAPTED}/{BASE}", DEVICES: f"{ADAPTED}/{BASE_DEVICES}"}
+            for name, text in files.items():
+                write_text(self._output / names.get(name, name), text)
 
     def close(self) -> None:
         if self._planning is not None:
             self._planning.kill()
             self._planning.wait()
             self._planning = None
+
+
+def _orders(program) -> list[list[tuple]]:
+    """What each device runs, in order."""
+    devices = range(1 + max(rank for stage in plans.stages_of(program) for rank in stage.ranks))
+    return [[(i.stage, i.action, i.micro_batch) for i in program.instructions(d)] for d in devices]
 
 
 def _as_option(key: str, value: object) -> list[str]:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`set_train_batch_size()` under a plan: more or fewer micro-batches a step, on the same placement.
+"""Another plan on the same stages, between two steps: more or fewer micro-batches (`set_train_batch_size()`), or
+another order ("adapt").
 
 Layers stay where they are. Rank 0 searches a plan for each number of micro-batches when the script first asks
 for it; all ranks lower it, keep it, and change over between two steps.
@@ -17,6 +18,7 @@ from ..errors import OstinatoError
 from ..section import plans
 from ..section.search import plan_of_size
 from ..tell import announce
+from .adapt import Reordered
 from .first_step import FirstStep
 from .plan_checkpoints import PlanCheckpoints
 
@@ -72,6 +74,14 @@ class BatchSize(PlanCheckpoints):
     def _first_step_of(self, program: Any) -> FirstStep:
         run, samples = self._ostinato, self.train_micro_batch_size_per_gpu()
         return FirstStep(program, run.stages, run.stock_parts, self.module, samples)
+
+    def _follow_order(self, reordered: Reordered | None) -> None:
+        """From the next step on, if "adapt" has a plan on the same stages."""
+        if reordered is None:
+            return
+        run, program = self._ostinato, reordered.program
+        run.placement, run.programs = reordered.placement, {program.micro_batches: program}
+        self._follow_program(program)
 
     def _follow_program(self, program: Any) -> None:
         run = self._ostinato

@@ -223,9 +223,10 @@ class PlanEngine(PlanData, BatchSize):
         seconds = time.perf_counter() - begin
         if run.trace is not None:
             run.trace.step(seconds, run.executor)
-        for watches in (run.adapt, run.drift):
-            if watches is not None:
-                watches.step(run.program, run.executor, self.global_steps)
+        if run.adapt is not None:
+            self._follow_order(run.adapt.step(run.program, run.executor, self.global_steps))
+        if run.drift is not None:
+            run.drift.step(run.program, run.executor, self.global_steps)
         if run.speedup is not None:
             run.speedup.step(seconds)
         if self._steps_here == 1:

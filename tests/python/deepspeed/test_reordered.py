@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+""" "adapt" where the new plan has the stages of the current one: no layer moves, and all ranks go on with it
+between two steps, with the losses of 1F1B."""
+
+import io
+import json
+from contextlib import redirect_stdout
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import ostinato
+import pytest
+import torch.distributed as dist
+from support.models import LAYERS
+from support.profiles import write_profile
+from support.training import MICRO_BATCHES, Options, data_of, make_engine, weights
+
+BASE = Options(stages=2, steps=16)
+
+
+def alone(options: Options) -> tuple:
+    engine = make_engine(options)
+    data = data_of(engine)
+    losses = [engine.train_batch(data).item() for _ in range(options.steps)]
+    return losses, weights(engine)
+
+
+def followed(options: Options, method: str) -> tuple:
+    """After six steps a search has ended: with the method's order on the same stages."""
+    engine, printed = make_engine(options), io.StringIO()
+    run, data, losses = engine._ostinato, data_of(engine), []
+    run.adapt._plan = lambda found: None  # no other search
+    with redirect_stdout(printed):
+        for step in range(options.steps):
+            if step == 6 and dist.get_rank() == 0:
+                _leave(run.paths.output, method)
+                run.adapt._planning = SimpleNamespace(poll=lambda: 0)
+            losses.append(engine.train_batch(data).item())
+    held = [layer for layer in range(LAYERS) if layer in engine.module.layers_here()]
+    return losses, weights(engine), printed.getvalue(), run.program.plan_sha256, held
+
+
+def _leave(output: Path, method: str) -> None:
+    folder, placement = output / "adapted", ostinato.Placement.from_file(output / "placement.toml")
+    folder.mkdir()
+    placement.save(folder / "placement.toml")
+    ostinato.search(placement, micro_batches=MICRO_BATCHES, method=method).save(folder / "plan.json")
+    (folder / "profile.json").write_bytes((output / "profile.json").read_bytes())
+    (folder / "devices.toml").write_text("# measured")
+
+
+@pytest.mark.parametrize("method", ["gpipe", "1f1b"])
+def test_all_ranks_go_on_with_another_order(world2, stock, tmp_path, method):
+    """If it is one: a plan that is the current one changes nothing."""
+    output = tmp_path / "out"
+    output.mkdir()
+    write_profile(output / "profile.json", [100] * LAYERS)
+    placement = ostinato.placement("v", devices=2, layers=LAYERS)
+    placement.save(output / "placement.toml")
+    ostinato.search(placement, micro_batches=MICRO_BATCHES, method="1f1b").save(output / "plan.json")
+    before = (output / "plan.json").read_bytes()
+    section = {"auto": True, "output": str(output), "adapt": {"every": 2, "gain": 0.001}}
+    expected = stock(world2, BASE, alone)
+    found = world2.run(followed, replace(BASE, section=section), method)
+    assert [rank[:2] for rank in found] == expected
+    said, plan = found[0][2], (output / "plan.json").read_bytes()
+    assert [rank[4] for rank in found] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    if method == "1f1b":
+        assert "no other plan is better: the current plan stays" in said and plan == before
+        return
+    assert "times as fast" in said and "no layer moves, so all ranks go on with it\n" in said
+    assert "from step" in said and "measured since the new order: " in said
+    assert plan == (output / "adapted/plan.json").read_bytes() != before, "for later starts"
+    assert (output / "adapted/base-devices.toml").read_text() == "# measured", "for the next search"
+    assert json.loads(plan)["search"]["method"] == "gpipe"
