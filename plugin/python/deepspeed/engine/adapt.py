@@ -7,8 +7,8 @@ beside the training, with the measured times.
     reordered = run.adapt.step(program, executor, step)     # after every step, on every rank: a plan to go on with
     run.adapt.saved(step)               # after a checkpoint, on every rank; does not return if all ranks start again with the new plan
 
-A plan on the same stages moves no layer: all ranks go on with it at once. A new plan expects the measured times: only a further change leads to a further plan, so layers do not move back
-and forth.
+A plan on the same stages moves no layer: all ranks go on with it at once. A new plan expects the measured
+times: only a further change leads to a further plan, so layers do not move back and forth.
 """
 
 import statistics

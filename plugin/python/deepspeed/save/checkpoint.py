@@ -133,11 +133,8 @@ def found(load_dir: str, tag: str | None, now: dict[str, Any], engine: Engine) -
 
     Raises OstinatoError where ranks had different layers, and optimizer state cannot be read for these.
     """
-    facts, folder, slices = (
-        partition.facts_of(engine.module),
-        folder_of(load_dir, tag),
-        engine.grid.slice_parallel_size,
-    )
+    facts, slices = partition.facts_of(engine.module), engine.grid.slice_parallel_size
+    folder = folder_of(load_dir, tag)
     if folder is None or not folder.is_dir():
         return None
     if (record := recorded(folder)) is not None:
