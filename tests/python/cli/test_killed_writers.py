@@ -57,7 +57,7 @@ def beside_a_checkpoint(path: Path, version: int) -> None:
         )
         for rank in range(60)
     ]
-    checkpoint.write(str(path.parent.parent), path.parent.name, stages, [None] * 60, {})
+    checkpoint.write(str(path.parent.parent), path.parent.name, stages, [None] * 60, [], {})
 
 
 WRITERS: dict[str, Callable] = {  # (what was made, the file, 0 or 1: the old or the new content)
