@@ -12,6 +12,8 @@ from types import SimpleNamespace
 import ostinato
 import pytest
 import torch.distributed as dist
+from ostinato.groups import everyones
+from ostinato.measured import Measured
 from support.models import LAYERS
 from support.profiles import write_profile
 from support.training import MICRO_BATCHES, Options, data_of, make_engine, weights
@@ -50,15 +52,20 @@ def _leave(output: Path, method: str) -> None:
     (folder / "devices.toml").write_text("# measured")
 
 
-@pytest.mark.parametrize("method", ["gpipe", "1f1b"])
-def test_all_ranks_go_on_with_another_order(world2, stock, tmp_path, method):
-    """If it is one: a plan that is the current one changes nothing."""
-    output = tmp_path / "out"
+def left(output: Path) -> Path:
+    """By an earlier run: 1F1B on its own partition."""
     output.mkdir()
     write_profile(output / "profile.json", [100] * LAYERS)
     placement = ostinato.placement("v", devices=2, layers=LAYERS)
     placement.save(output / "placement.toml")
     ostinato.search(placement, micro_batches=MICRO_BATCHES, method="1f1b").save(output / "plan.json")
+    return output
+
+
+@pytest.mark.parametrize("method", ["gpipe", "1f1b"])
+def test_all_ranks_go_on_with_another_order(world2, stock, tmp_path, method):
+    """If it is one: a plan that is the current one changes nothing."""
+    output = left(tmp_path / "out")
     before = (output / "plan.json").read_bytes()
     section = {"auto": True, "output": str(output), "adapt": {"every": 2, "gain": 0.001}}
     expected = stock(world2, BASE, alone)
@@ -74,3 +81,25 @@ def test_all_ranks_go_on_with_another_order(world2, stock, tmp_path, method):
     assert plan == (output / "adapted/plan.json").read_bytes() != before, "for later starts"
     assert (output / "adapted/base-devices.toml").read_text() == "# measured", "for the next search"
     assert json.loads(plan)["search"]["method"] == "gpipe"
+
+
+def searched(options: Options) -> tuple[list[str], int]:
+    """What a search in the background must keep to, and how it ended."""
+    engine = make_engine(options)
+    adapt, data = engine._ostinato.adapt, data_of(engine)
+    for _ in range(5):
+        engine.train_batch(data)
+    rows = [row for of_rank in everyones(adapt._times.rows()) for row in of_rank]
+    if dist.get_rank() == 0:
+        adapt._plan(Measured.of_rows(rows))
+        status = adapt._planning.wait()
+        written = json.loads((adapt._output / "adapted/allowed.json").read_text())
+        return [row["rule"] for row in written["restrictions"]], status
+    return [], 0
+
+
+def test_a_search_in_the_background_keeps_to_what_the_run_allows(world2, tmp_path):
+    """Also where the run began with a plan and a profile that an earlier one had left."""
+    section = {"auto": True, "output": str(left(tmp_path / "out")), "adapt": {"every": 2}}
+    rules, status = world2.run(searched, replace(BASE, section=section))[0]
+    assert rules == ["whole_backwards", "no_shards", "fixed_ends"] and status == 0

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +26,7 @@ from ostinato.files import write_text
 from ostinato.measured import CHANGED, Measured, replanned, speeds_in
 from ostinato.objects import Placement, Profile
 from ostinato.groups import everyones
+from ostinato.restrictions import Restriction
 from pydantic import BaseModel
 
 from ..errors import OstinatoError
@@ -36,6 +37,7 @@ from ..tell.announce import say
 from ..tell.drift import WARM_UP, BlockTimes, Comparisons, slow_devices
 
 DEVICES = "devices.toml"  # with the measured speeds
+ALLOWED = "allowed.json"  # the measured profile, and what plans of this run obey
 
 # (texts of the new plan's files by name, what the next start must know): returns only where the ranks cannot
 # start again, with the reason
@@ -69,9 +71,11 @@ class Adapt:
         paths: Paths,
         moved: Moved | None,
         move: Move,
+        restrictions: Sequence[Restriction] = (),
     ):
+        """`restrictions`: of this run, which every new plan obeys."""
         assert paths.output is not None
-        self._device = device
+        self._device, self._restrictions = device, restrictions
         self._asked, self._search, self._move, self._moved = asked, search, move, moved
         self._paths, self._output = paths, paths.output
         self._took = 0.0  # ns of the pipeline's part of recent steps
@@ -163,9 +167,9 @@ class Adapt:
         if placement.sha256 != self._program.placement_sha256:
             raise OstinatoError(f"{self._output / PLACEMENT} is not the placement of this run")
         speeds = speeds_in((folder / BASE_DEVICES).read_text()) if (folder / BASE_DEVICES).is_file() else ()
-        for name, text in zip(
-            (PROFILE, DEVICES), replanned(found, placement.to_dict(), profile.to_dict(), speeds), strict=True
-        ):
+        measured, devices = replanned(found, placement.to_dict(), profile.to_dict(), speeds)
+        allowed = Profile.from_text(measured).restricted(self._restrictions).text
+        for name, text in ((PROFILE, measured), (ALLOWED, allowed), (DEVICES, devices)):
             write_text(folder / name, text)
         options = {"threads": 1} | self._search.model_dump(
             exclude_none=True, exclude=Search.RESTRICT | {"device_memory", "inference"}
@@ -179,7 +183,7 @@ class Adapt:
             "-m",
             "ostinato",
             "plan",
-            str(folder / PROFILE),
+            str(folder / ALLOWED),
             "--devices",
             str(folder / DEVICES),
         ]

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from ostinato.ranks import again, cores
 from ostinato.gain import WARM_UP, Gain
 from ostinato.groups import everyones
+from ostinato.restrictions import Restriction
 from ostinato.ranks.last_words import speak_last
 from ostinato.ranks.starting import starting
 from pydantic import BaseModel
@@ -253,6 +254,7 @@ def _install(
     if rebuilt.copies is not None:
         rebuilt.copies.settle()
     vars(model)["has_engine"] = True
+    restrictions = _restrictions(model, type(engine), asked) if asked.adapt is not None else []
     become(PlanEngine, engine)
     engine.__dict__["_ostinato"] = run
     original_init(engine, *args, **kwargs)
@@ -271,9 +273,8 @@ def _install(
     run.was_equal = before_this is not None and before_this.equal
     if asked.adapt is not None and plans.trains(program):
         move = partial(second_start.move, prepared)
-        run.adapt = Adapt(
-            asked.adapt, asked.search or SearchOptions(), program, engine.stage_id, paths, moved, move
-        )
+        wanted = asked.search or SearchOptions()
+        run.adapt = Adapt(asked.adapt, wanted, program, engine.stage_id, paths, moved, move, restrictions)
     elif (
         program.model_sha256
         and plans.trains(program)
@@ -422,15 +423,21 @@ def _check_shapes(section: Section, model: Model) -> None:
         )
 
 
+def _restrictions(model: Model, engine: type, asked: Section) -> list[Restriction]:
+    """What plans of this run obey. All ranks must call it."""
+    made = restrictions_of(model, engine, asked)
+    if not asked.placement:
+        placed = placed_of(model)
+        fixed = fixed_layers(model) if placed is None else placed.fixed
+        made += dict.fromkeys(one for of_rank in everyones(fixed) for one in of_rank)
+    return made
+
+
 def search(prepared: Prepared, model: Model, config: Config, engine: type) -> None:
     """Searches a program that this model and engine class can run; afterwards all ranks hold it."""
     asked, given = prepared.checked()
     pipeline = tuple(model._grid.pp_group)
-    restrictions = restrictions_of(model, engine, asked)
-    if not asked.placement:
-        placed = placed_of(model)
-        fixed = fixed_layers(model) if placed is None else placed.fixed
-        restrictions += dict.fromkeys(one for of_rank in everyones(fixed) for one in of_rank)
+    restrictions = _restrictions(model, engine, asked)
     size = Size(len(pipeline), prepared.micro_batches, cores.hosts(prepared.places, pipeline), restrictions)
     with shared_plan(asked, given, size) as paths:
         lower(prepared, paths, model)
