@@ -120,9 +120,13 @@ def show(told: dict[str, Any]) -> None:
         f"Ranks: {counted(told['stages'], 'stage')}, {counted(told['replicas'], 'replica')}, {counted(told['slices'], 'slice')}; {lay}",
         f"Files of ranks, including optimizer state: {size(told['bytes']['ranks'])}",
     ]
-    empty = [str(layer["index"]) for layer in told["layers"] if not layer["parameters"]]
-    lines += [f"No weights in layers {', '.join(empty)}: {LEFT_OUT}"] if empty else []
     problems = told["problems"]
+    empty = [
+        str(layer["index"])
+        for layer in told["layers"]
+        if not layer["parameters"] and not any(f"layer_{layer['index']:02d}-" in said for said in problems)
+    ]
+    lines += [f"No weights in layers {', '.join(empty)}: {LEFT_OUT}"] if empty else []
     lines += [f"NOT whole: {problem}" for problem in problems[:MOST_PROBLEMS]]
     lines += [f"... and {len(problems) - MOST_PROBLEMS} more"] if len(problems) > MOST_PROBLEMS else []
     lines += [] if problems else ["Whole: every file is there and can be read"]

@@ -257,8 +257,9 @@ def _checked_load(original):
             *args,
         )
         if "_ostinato" not in vars(engine):  # engines with a plan check it themselves
-            from .save import checkpoint
+            from .save import checkpoint, digests
 
+            digests.refuse_torn(checkpoint.folder_of(load_dir, tag))
             if checkpoint.reads_optimizer(engine, load_optimizer_states, load_module_only):
                 if (first := vars(engine).get("_ostinato_first")) is not None:
                     with first.loads(load_dir, tag):

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from pathlib import Path
 
 from deepspeed import comm
 from ostinato.groups import everyones
 
-from ..save import checkpoint, optimizer_state, partition, seal, universal
+from ..save import checkpoint, digests, optimizer_state, partition, seal, universal
 from ..tell import announce
 from .run import Run
 from ..upstream import Engine
@@ -36,17 +37,26 @@ class PlanCheckpoints(Engine):
         mine = optimizer_state.named(self), optimizer_state.parts_of(self)
         names, parts = zip(*everyones(mine, self.grid.pp_proc_group), strict=True)
         facts = partition.facts_of(self.module)
+        finishes = (
+            not self.checkpoint_engine.is_decoupled()
+        )  # else it writes in the background, and knows when it is done
         if self.global_rank == 0 and save_dir:
-            checkpoint.write(save_dir, tag, self._ostinato.stages, [*names], [*parts], facts)
+            checkpoint.write(save_dir, tag, self._ostinato.stages, [*names], [*parts], facts, finishes)
         moved = checkpoint.held_by(self._ostinato.stages) != checkpoint.held_alone(self._ostinato.stock_parts)
         kept = seal.sealing(self.optimizer) if moved and self.optimizer is not None else nullcontext()
-        theirs = (
-            save_latest and self.checkpoint_engine.is_decoupled()
-        )  # it writes in the background, and knows when it is done
-        with self._ostinato.outside.checkpoint("saving a checkpoint"), kept:
+        theirs = save_latest and not finishes
+        with (
+            self._ostinato.outside.checkpoint("saving a checkpoint"),
+            kept,
+            digests.noting(self.checkpoint_engine) as written,
+        ):
             saved = super().save_checkpoint(
                 save_dir, tag, {} if client_state is None else client_state, theirs, *args, **kwargs
             )
+            if finishes:
+                files = digests.gathered(written)
+                if self.global_rank == 0:
+                    checkpoint.finish(Path(save_dir) / tag, files)
             if save_latest and not theirs:
                 self._save_latest(save_dir, tag)
         if self._ostinato.adapt is not None and save_latest and not theirs:
@@ -80,6 +90,7 @@ class PlanCheckpoints(Engine):
         self, load_dir, tag=None, load_module_strict=True, load_optimizer_states=True, *args, **kwargs
     ):
         self._stay()
+        digests.refuse_torn(checkpoint.folder_of(load_dir, tag))
         module_only = kwargs.get("load_module_only", args[1] if len(args) > 1 else False)
         saved = None
         if checkpoint.reads_optimizer(self, load_optimizer_states, module_only):

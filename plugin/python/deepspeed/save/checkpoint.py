@@ -76,14 +76,26 @@ def write(
     names: list[Names | None],
     parts: list[Parts],
     facts: dict[str, Any],
+    finishes: bool = True,
 ) -> None:
-    """Writes ostinato.json, on rank 0, before the rest of the checkpoint. `names`: of each pipeline rank's
+    """Writes ostinato.json, on rank 0, before the rest of the checkpoint; if `finishes`, it is complete after
+    finish() only. `names`: of each pipeline rank's
     optimizer; None where DeepSpeed's files have them. `parts`: of each, the parameters of which it holds a part.
     `facts`: of the model, from `partition`.
     """
     record = held_by(stages) | {"model": facts} | ({} if None in names else {"parameters": names})
-    record |= {"parts": parts} if any(parts) else {}
+    record |= ({"parts": parts} if any(parts) else {}) | ({"files": None} if finishes else {})
     write_text(Path(save_dir) / tag / NAME, json.dumps(record) + "\n")
+
+
+def finish(folder: Path, files: dict[str, str]) -> None:
+    """Once all ranks have written, on rank 0: the digests of all `files`. Removes files of ranks that an earlier
+    save under this tag had, and this one has not."""
+    record = json.loads((folder / NAME).read_text())
+    write_text(folder / NAME, json.dumps(record | {"files": files}) + "\n")
+    for path in folder.glob("*mp_rank_*_states.pt"):
+        if path.name not in files:
+            path.unlink()
 
 
 def write_latest(save_dir: str, tag: str) -> None:
@@ -167,7 +179,9 @@ def check_alone(load_dir: str, tag: str | None, parts: list[int]) -> None:
 
 def held_in(record: dict[str, Any]) -> dict[str, Any]:
     """What held_by() returned when the checkpoint was written."""
-    return {key: value for key, value in record.items() if key not in ("parameters", "parts", "model")}
+    return {
+        key: value for key, value in record.items() if key not in ("parameters", "parts", "model", "files")
+    }
 
 
 def parts_in(record: dict[str, Any]) -> list[Parts]:

@@ -20,9 +20,9 @@ from ostinato.errors import counted
 
 from ..errors import OstinatoError
 from .tensor_names import layer_of
-from . import checkpoint
+from . import checkpoint, digests
 from .optimizer_files import APART, FLAT, SHARE, opened
-from .seal import inner_of, unsealed
+from .seal import inner_of, is_sealed, unsealed
 
 LAYER = re.compile(r"layer_(\d+)-(?:model_(\d+)-)?model_states\.pt")
 EXPERTS = re.compile(r"layer_\d+_expert_\d+_.*|expp_rank_.*")
@@ -180,6 +180,7 @@ def read(folder: Path) -> Contents:
     try:
         _read_layers(made, present)
         _read_ranks(made, present, mains)
+        _read_record(made, present)
     except (KeyError, TypeError, AttributeError) as error:
         raise OstinatoError(
             f"{folder}: {made.main(min(made.heads))} is not from DeepSpeed's pipeline engine ({type(error).__name__}: {error})"
@@ -231,6 +232,19 @@ def _read_layers(made: Contents, present: set[str]) -> None:
         count = sum(value.numel() for value in weights)
         size = sum((made.folder / name).stat().st_size for name in names if name in present)
         made.layers.append(SavedLayer(layer, count, size, ranks_of.get(layer, []) if known else []))
+
+
+def _read_record(made: Contents, present: set[str]) -> None:
+    """Notes files of another save than ostinato.json."""
+    sealed = (is_sealed(head.get("optimizer")) for head in made.heads.values())
+    if made.record is None and any(sealed):
+        made.problems.append(f"{checkpoint.NAME} is missing, which says which layers ranks held")
+    files = (made.record or {}).get("files", {})
+    if files is None:
+        made.problems.append("the run ended while it was saved")
+    else:
+        there = {name: known for name, known in files.items() if name in present}
+        made.problems += digests.wrong(made.folder, there)
 
 
 def _buffers(made: Contents) -> Iterator[str]:

@@ -41,6 +41,9 @@ def bounds_for(contents: Contents, stages: int) -> list[int]:
     """The bounds of DeepSpeed's own partition."""
     facts = contents.facts
     layers = facts["bounds"][-1] if facts else 0
+    if stages < 1 or (facts and stages > layers):
+        most = f"{layers}, the number of layers" if facts else "the number of layers"
+        raise OstinatoError(f"--stages {stages}: must be 1 to {most}")
     if facts is None or (bounds := partition.parts(facts, stages)) is None:
         why = (
             "the model has its own way to cut itself"
@@ -48,8 +51,6 @@ def bounds_for(contents: Contents, stages: int) -> list[int]:
             else "the checkpoint does not say how DeepSpeed would cut the model, as one saved under a plan does"
         )
         raise OstinatoError(f"{contents.folder}: {why}: give the layers of each stage with --placement")
-    if not 0 < stages <= layers:
-        raise OstinatoError(f"--stages {stages}: must be 1 to {layers}, the number of layers")
     return bounds
 
 

@@ -25,9 +25,9 @@ import torch
 from deepspeed.checkpoint import constants
 
 from ..errors import OstinatoError
-from .checkpoint import Names
+from .checkpoint import NAME, Names
 from .parts import Parts, Piece, pieces_of
-from .seal import INNER, inner_of, unsealed
+from .seal import INNER, inner_of, is_sealed, unsealed
 
 # Under these names DeepSpeed saves weights in fp32: a replica's share of a group, a group, or each
 # parameter's.
@@ -253,6 +253,10 @@ class Files:
             yield held
 
     def _checked(self, path: Path, held: dict | None) -> dict:
+        if is_sealed(held) and not self.recorded:
+            raise OstinatoError(
+                f"{NAME} is missing, which says to which layers the state in {path.name} belongs"
+            )
         held = unsealed(held)
         if held is None or next((kind for kind in (SHARE, FLAT, APART) if kind in held), "") != self.kind:
             raise OstinatoError(

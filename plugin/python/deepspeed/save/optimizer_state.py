@@ -97,7 +97,8 @@ def loading(engine: Engine, saved: Saved | None) -> Iterator[None]:
     """
     optimizer = engine.optimizer
     if saved is None or optimizer is None or not _lies_otherwise(engine, saved):
-        with unsealing(optimizer) if optimizer is not None else nullcontext():
+        known = saved is None or saved.recorded  # else the seal stays, and says what it is
+        with unsealing(optimizer) if optimizer is not None and known else nullcontext():
             yield
         return
     state, own, replicas = _read(engine, saved), optimizer.load_state_dict, len(engine.grid.dp_group)

@@ -80,6 +80,10 @@ def unsealed(state: Any) -> Any:
     return opened if inner is state else _with_inner(state, opened) | gaps
 
 
+def is_sealed(state: Any) -> bool:
+    return unsealed(state) is not state
+
+
 @contextmanager
 def sealing(optimizer: Any) -> Iterator[None]:
     own = optimizer.state_dict

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether the files of a checkpoint are those that one save_checkpoint() has written: a run that ends while it
+saves, or copies that are mixed, leave files of several, which fit each other in everything but their contents.
+
+    with noting(engine.checkpoint_engine) as written: ...       # DeepSpeed's save_checkpoint()
+    checkpoint.finish(folder, gathered(written))                # "files" in ostinato.json
+    refuse_torn(folder)                                         # before a checkpoint is loaded
+
+torch.save() writes zip archives. Their directory has a checksum of each tensor and the save's random number: it
+is read in a millisecond, and no tensor is.
+"""
+
+import hashlib
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from ostinato.groups import everyones
+
+from ..errors import OstinatoError
+from . import checkpoint
+from .seal import replaced
+
+
+def digest(path: Path) -> str:
+    """Of the archive's directory; of another kind of file, of its size. Raises OSError."""
+    if not zipfile.is_zipfile(path):
+        return f"{path.stat().st_size} B"
+    with zipfile.ZipFile(path) as archive:
+        held = sorted((entry.filename, entry.file_size, entry.CRC) for entry in archive.infolist())
+    return hashlib.sha256(repr(held).encode()).hexdigest()[:16]
+
+
+@contextmanager
+def noting(engine: Any) -> Iterator[list[Path]]:
+    """Around what DeepSpeed's checkpoint engine saves: the files of this rank."""
+    written: list[Path] = []
+    save = engine.save
+
+    def saving(state_dict, path, *args, **kwargs):
+        written.append(Path(path))
+        return save(state_dict, path, *args, **kwargs)
+
+    with replaced(engine, "save", saving):
+        yield written
+
+
+def gathered(written: list[Path]) -> dict[str, str]:
+    """By name, of the files of all ranks. All must call it."""
+    everyone = everyones({path.name: digest(path) for path in written if path.is_file()})
+    return {name: found for of_rank in everyone for name, found in of_rank.items()}
+
+
+def wrong(folder: Path, files: Mapping[str, str]) -> Iterator[str]:
+    """What is wrong with each of these files, by digest."""
+    for name, known in files.items():
+        try:
+            if digest(folder / name) != known:
+                yield f"{name} is of another save than {checkpoint.NAME}"
+        except FileNotFoundError:
+            yield f"{name} is missing"
+        except (OSError, zipfile.BadZipFile) as error:
+            yield f"{name} cannot be read ({error})"
+
+
+def refuse_torn(folder: Path | None) -> None:
+    """All ranks must call it; each looks at a share of the files. Raises OstinatoError on every rank where one
+    is missing, or of another save."""
+    record = checkpoint.recorded(folder) if folder is not None and folder.is_dir() else None
+    if record is None or "files" not in record:  # DeepSpeed alone, or its engine writes in the background
+        return
+    assert folder is not None
+    if record["files"] is None:
+        raise OstinatoError(f"{folder} is not complete: the run ended while it was saved. {INSTEAD}")
+    share = sorted(record["files"].items())[dist.get_rank() :: dist.get_world_size()]
+    if said := [one for of_rank in everyones([*wrong(folder, dict(share))]) for one in of_rank]:
+        more = f", and {len(said) - 1} more" if len(said) > 1 else ""
+        raise OstinatoError(f"{folder}: {said[0]}{more}. {INSTEAD}")
+
+
+INSTEAD = "Load an earlier checkpoint: the weights in this one are of several saves, too"

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files of several saves in one checkpoint are never loaded, whatever the placement, with or without optimizer
+state: they fit each other in everything but what is in them."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.models import LAYERS
+from support.plans import Layout, make_plan
+from support.training import MICRO_BATCHES, Options, data_of, make_engine, weights
+
+from ostinato import checkpoint
+
+LAYOUTS = (Layout("wave", (2, 4, 6), (0, 1, 1, 0)), Layout("looped", (2, 4, 6), (0, 1, 0, 1)))
+ZERO_1 = {"zero_optimization": {"stage": 1}}
+RANK_FILE = "mp_rank_01_model_states.pt"
+
+
+@pytest.fixture(scope="module")
+def plans(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("plans")
+    made = [make_plan(folder / layout.name, layout, LAYERS, MICRO_BATCHES) for layout in LAYOUTS]
+    return [{"plan": str(plan)} for plan in made]
+
+
+def save(options: Options, folder: str) -> None:
+    """After one step, and after two; before the second, files of a save by more ranks lie there."""
+    engine = make_engine(options)
+    data = data_of(engine)
+    engine.train_batch(data)
+    engine.save_checkpoint(folder, "one")
+    engine.train_batch(data)
+    (Path(folder) / "two").mkdir(exist_ok=True)
+    for name in ("mp_rank_02_model_states.pt", "zero_pp_rank_0_mp_rank_02_optim_states.pt"):
+        (Path(folder) / "two" / name).touch()
+    engine.save_checkpoint(folder, "two")
+
+
+def attempts(options: Options, folders: list[str], optimizer: bool) -> list[str]:
+    """What load_checkpoint() said of each, before it changed a weight."""
+    engine, errors = make_engine(options), []
+    for folder in folders:
+        before = weights(engine)
+        try:
+            engine.load_checkpoint(folder, "two", load_optimizer_states=optimizer)
+            errors.append("")
+        except Exception as error:
+            errors.append(f"{type(error).__name__}: {error}")
+            assert weights(engine) == before
+    return errors
+
+
+def of_the_first(name: str):
+    return lambda files: shutil.copy(files.parent / "one" / name, files / name)
+
+
+def not_finished(files: Path) -> None:
+    record = json.loads((files / "ostinato.json").read_text())
+    (files / "ostinato.json").write_text(json.dumps(record | {"files": None}))
+
+
+TORN = {
+    "layer_03-model_states.pt is of another save than ostinato.json. Load an earlier": of_the_first(
+        "layer_03-model_states.pt"
+    ),
+    f"{RANK_FILE} is of another save than ostinato.json": of_the_first(RANK_FILE),
+    "layer_05-model_states.pt is missing": lambda files: (files / "layer_05-model_states.pt").unlink(),
+    "two is not complete: the run ended while it was saved": not_finished,
+    "layer_00-model_states.pt is of another save than ostinato.json, and ": of_the_first("ostinato.json"),
+}
+
+
+@pytest.mark.parametrize("config", [{}, ZERO_1], ids=["zero0", "zero1"])
+def test_files_of_several_saves_are_refused(world2, plans, saved, tmp_path, capsys, config):
+    """By name, before anything is loaded: under the same plan, under another, in a first start, and by DeepSpeed
+    alone where ostinato is installed."""
+    options = Options(config=config)
+    same, other = (replace(options, section=plan) for plan in plans)
+    whole, _ = saved(world2, same, save)
+    found = sorted(path.name for path in (Path(whole) / "two").iterdir())
+    assert not any("rank_02" in name for name in found) and RANK_FILE in found
+    torn = []
+    for number, spoil in enumerate(TORN.values()):
+        torn.append(shutil.copytree(whole, tmp_path / str(number)))
+        spoil(torn[-1] / "two")
+    first = replace(same, section=plans[0] | {"check": 4})
+    for reader, optimizer in ((same, True), (same, False), (other, True), (first, True), (options, False)):
+        for errors in world2.run(attempts, reader, [*map(str, torn), whole], optimizer):
+            assert errors.pop() == ""
+            for words, error in zip(TORN, errors, strict=True):
+                assert error.startswith("OstinatoError: ") and words in error, error
+                assert "the weights in this one are of several saves" in error
+    for folder in torn:
+        assert checkpoint.main(["show", str(folder), "--tag", "two"]) == 6
+    assert checkpoint.main(["show", whole, "--tag", "two"]) == 0
+    assert "NOT whole: the run ended while it was saved" in capsys.readouterr().out
+
+
+def test_without_ostinato_json_its_absence_is_named(world2, plans, saved, tmp_path, capsys):
+    same, other = (replace(Options(), section=plan) for plan in plans)
+    folder = shutil.copytree(saved(world2, same, save)[0], tmp_path / "copy")
+    (folder / "two" / "ostinato.json").unlink()
+    for reader in (same, other):
+        for (error,) in world2.run(attempts, reader, [str(folder)], True):
+            assert "ostinato.json is missing" in error, error
+    assert checkpoint.main(["show", str(folder), "--tag", "two"]) == 6
+    assert "NOT whole: ostinato.json is missing" in capsys.readouterr().out
