@@ -90,14 +90,15 @@ class PlanCheckpoints(Engine):
         self, load_dir, tag=None, load_module_strict=True, load_optimizer_states=True, *args, **kwargs
     ):
         self._stay()
-        digests.refuse_torn(checkpoint.folder_of(load_dir, tag))
+        folder = checkpoint.folder_of(load_dir, tag)
+        digests.refuse_torn(folder)
         module_only = kwargs.get("load_module_only", args[1] if len(args) > 1 else False)
         saved = None
         if checkpoint.reads_optimizer(self, load_optimizer_states, module_only):
             held = checkpoint.held_by(self._ostinato.stages)
             saved = checkpoint.found(load_dir, tag, held, self)
         if not self.load_universal_checkpoint():
-            self.module.refuse_unreadable(checkpoint.folder_of(load_dir, tag))
+            self.module.refuse_unreadable(folder)
         with self._ostinato.outside.checkpoint("loading a checkpoint"), optimizer_state.loading(self, saved):
             loaded = super().load_checkpoint(
                 load_dir, tag, load_module_strict, load_optimizer_states, *args, **kwargs

@@ -25,6 +25,7 @@ from .parts import Part, Parts
 
 FORMAT = "ostinato-checkpoint/1"
 NAME = "ostinato.json"
+HELD = ("format", "layers", "copies", "sharded", "directions")  # of it, what held_by() returns
 LATEST = "latest"  # DeepSpeed's
 IDLE = "ostinato_idle"  # the parameter of a rank with nothing to train (stages.idle)
 ALONE = "_ostinato_alone"  # in an engine that runs DeepSpeed's own schedule in place of a plan
@@ -79,9 +80,8 @@ def write(
     finishes: bool = True,
 ) -> None:
     """Writes ostinato.json, on rank 0, before the rest of the checkpoint; if `finishes`, it is complete after
-    finish() only. `names`: of each pipeline rank's
-    optimizer; None where DeepSpeed's files have them. `parts`: of each, the parameters of which it holds a part.
-    `facts`: of the model, from `partition`.
+    finish() only. `names`: of each pipeline rank's optimizer; None where DeepSpeed's files have them. `parts`: of
+    each, the parameters of which it holds a part. `facts`: of the model, from `partition`.
     """
     record = held_by(stages) | {"model": facts} | ({} if None in names else {"parameters": names})
     record |= ({"parts": parts} if any(parts) else {}) | ({"files": None} if finishes else {})
@@ -179,9 +179,7 @@ def check_alone(load_dir: str, tag: str | None, parts: list[int]) -> None:
 
 def held_in(record: dict[str, Any]) -> dict[str, Any]:
     """What held_by() returned when the checkpoint was written."""
-    return {
-        key: value for key, value in record.items() if key not in ("parameters", "parts", "model", "files")
-    }
+    return {key: record[key] for key in HELD if key in record}
 
 
 def parts_in(record: dict[str, Any]) -> list[Parts]:

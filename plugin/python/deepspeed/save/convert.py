@@ -31,7 +31,7 @@ from .tensor_names import layer_of, tied_key
 from . import checkpoint, partition
 from .contents import LAYER, Contents
 from .optimizer_files import APART, FLAT, INNER, SHARE, Files, Slot, one_after_the_other, opened
-from .parts import Piece
+from .parts import Piece, whole_shape
 
 ALIGNMENT = 2  # elements per replica: DeepSpeed's nccl_start_alignment_factor
 SMALL = 2**20  # bytes of a tensor that may be assembled in memory
@@ -190,7 +190,7 @@ class _Converter:
 
     def _whole_shape(self, rank: int, name: str, shape: Any) -> torch.Size:
         parts = self.parts[rank] if rank < len(self.parts) else {}
-        return torch.Size(parts[name].whole if name in parts else shape)
+        return whole_shape(name, shape, parts)
 
     def _ranks_of(self, parameter: _Parameter) -> list[int]:
         """All of the first direction where they hold parts of it."""

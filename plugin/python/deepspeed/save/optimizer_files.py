@@ -26,7 +26,7 @@ from deepspeed.checkpoint import constants
 
 from ..errors import OstinatoError
 from .checkpoint import NAME, Names
-from .parts import Parts, Piece, pieces_of
+from .parts import Parts, Piece, pieces_of, whole_shape
 from .seal import INNER, inner_of, is_sealed, unsealed
 
 # Under these names DeepSpeed saves weights in fp32: a replica's share of a group, a group, or each
@@ -285,7 +285,7 @@ class Files:
                 f"group {index} of pipeline rank {rank} has {len(numbers)} parameters, but the script gives it {len(slots)}"
             )
         for name, shape in known:
-            self._check_shape(name, parts[name].whole if name in parts else shape)
+            self._check_shape(name, whole_shape(name, shape, parts))
         for at, (number, (whole, pieces)) in enumerate(zip(numbers, slots, strict=True)):
             state = dict(inner["state"].get(number, {}))
             if self.kind:

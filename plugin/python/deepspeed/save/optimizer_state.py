@@ -16,8 +16,8 @@ Nothing changes before every rank has read its part.
 
 Refused on every rank, by name: files that are missing or incomplete, state that they lack, parameters with a
 different shape or in no layer, a different kind of optimizer, groups that were divided differently, a learning
-rate schedule for different groups; another number of tensor slices, experts, "round_robin_gradients", and files written with
-"elastic_checkpoint".
+rate schedule for different groups; another number of tensor slices, experts, "round_robin_gradients", and
+files written with "elastic_checkpoint".
 """
 
 from collections.abc import Iterator
@@ -44,7 +44,7 @@ from .optimizer_files import (
     hyperparameters_of,
     one_after_the_other,
 )
-from .parts import Part, Parts, Piece, pieces_of
+from .parts import Part, Parts, Piece, pieces_of, whole_shape
 from .partition import modules_of, stock_names
 from .seal import replaced, unsealing
 
@@ -153,10 +153,7 @@ def _names_alone(engine: Engine, layers: list[list[int]]) -> list[Names] | None:
         [order.get(name, -1) for name, _ in group] == sorted(order.get(name, -1) for name, _ in group)
         for group in mine
     )
-    whole = [
-        [(name, list(parts[name].whole) if name in parts else shape) for name, shape in group]
-        for group in mine or ()
-    ]
+    whole = [[(name, list(whole_shape(name, shape, parts))) for name, shape in group] for group in mine or ()]
     everyone = everyones(whole if ordered else None, engine.grid.pp_proc_group)
     if None in everyone or len({len(groups) for groups in everyone}) > 1:
         return None
@@ -186,13 +183,8 @@ class _Reader(Files):
         self.groups = [
             [(engine.param_names.get(p, ""), p) for p in group] for group in _groups(engine.optimizer)
         ]
-        run = vars(engine).get("_ostinato")  # missing in a first start
         self.mine = parts_of(engine)
-        shapes = {
-            name: torch.Size(self.mine[name].whole) if name in self.mine else p.shape
-            for group in self.groups
-            for name, p in group
-        }
+        shapes = {name: whole_shape(name, p.shape, self.mine) for group in self.groups for name, p in group}
         super().__init__(
             saved.folder,
             kind_of(engine.optimizer),
@@ -203,6 +195,7 @@ class _Reader(Files):
             saved.parts,
             (engine.grid.get_slice_parallel_rank(), engine.grid.slice_parallel_size),
         )
+        run = vars(engine).get("_ostinato")  # missing in a first start
         self.idle = engine.param_names[run.idle] if run is not None and run.idle is not None else None
 
     def state(self) -> dict:
@@ -216,16 +209,16 @@ class _Reader(Files):
             self.engine.stage_id if len(self.saved.held["layers"]) == self.engine.num_stages else 0
         )  # by DeepSpeed
         wanted: dict[int, dict[str, list[tuple[Slot, Piece]]]] = {read_here: {}}
-        holders: dict[str, list[int]] = {}
+        ranks_of: dict[str, list[int]] = {}
         for slot in (slot for of_group in groups for slot in of_group):
             for piece in (piece for piece in slot.pieces if piece.name != self.idle and piece.size):
-                if piece.name not in holders:
-                    holders[piece.name] = self._holders(piece.name)
-                for rank in holders[piece.name]:
+                if piece.name not in ranks_of:
+                    ranks_of[piece.name] = self._holders(piece.name)
+                for rank in ranks_of[piece.name]:
                     wanted.setdefault(rank, {}).setdefault(piece.name, []).append((slot, piece))
         for rank, by_name in sorted(wanted.items()):
             self.read_rank(rank, by_name, rank == read_here)
-        self.check_found(holders)
+        self.check_found(ranks_of)
         return self._filled(groups, tensors)
 
     def _refuse(self) -> None:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple
 
+import torch
+
 
 @dataclass(frozen=True)
 class Piece:
@@ -52,3 +54,8 @@ Parts = dict[str, Part]  # by parameter
 def pieces_of(piece: Piece, parts: Parts) -> list[Piece]:
     """In elements of the whole parameter, of which `parts` may have a part."""
     return parts[piece.name].pieces(piece) if piece.name in parts else [piece]
+
+
+def whole_shape(name: str, shape: Sequence[int], parts: Parts) -> torch.Size:
+    """Of a parameter of which a rank holds this shape."""
+    return torch.Size(parts[name].whole if name in parts else shape)

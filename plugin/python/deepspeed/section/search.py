@@ -154,7 +154,7 @@ def _found(section: Section, paths: Paths, size: Size) -> dict[str, str]:
         if section.adapt is not None and paths.profile is not None:
             base = paths.output / ADAPTED / BASE
             if paths.profile != base:
-                Diagnostic(base).write(Profile.from_file(paths.profile).text)
+                Diagnostic(base).write(paths.profile.read_text())
             base.with_name(BASE_DEVICES).unlink(missing_ok=True)
     costs = _costs_by_size(section, paths)
     if section.auto and paths.output is not None and costs:
