@@ -34,7 +34,8 @@ bool same_stages(const Program& a, const Program& b) {
   return std::equal(a.stages.begin(), a.stages.end(), b.stages.begin(), b.stages.end(),
                     [](const ProgramStage& x, const ProgramStage& y) {
                       return x.name == y.name && x.devices == y.devices && x.inputs == y.inputs &&
-                             x.outputs == y.outputs && x.has_backward == y.has_backward;
+                             x.outputs == y.outputs && x.has_backward == y.has_backward && x.lane == y.lane &&
+                             x.holds == y.holds;
                     });
 }
 
@@ -77,7 +78,7 @@ Executor::Executor(Program program, int rank, Channel& channel, ExecutorOptions 
       trace_(program_.ranks[rank], rank, channel.device().type()),
       timeout_(options.timeout),
       programs_change_(options.programs_change) {
-  for (const ProgramStage& stage : program_.stages)
+  for (const ProgramStage& stage : program_.stages)  // nothing waits for a lane that is only held
     if (stage.on(rank_) && !stage.lane.empty()) lanes_.try_emplace(stage.lane, channel.device());
   channel.open(traffic_.messages(programs_change_), options.setup_timeout);
 }
@@ -175,6 +176,7 @@ void Executor::compute(int index) {
   Compute compute{.index = index};
   take(compute);
   begin_ahead(index);
+  end_what_occupies(program_.stages[i.stage]);
   trace_.begun(index, i.action, i.stage, i.micro_batch);
   run_stage(compute);
   end(compute);
@@ -187,16 +189,36 @@ void Executor::begin_ahead(int index) {
   const auto& list = program_.ranks[rank_];
   int passed = 0;
   std::set<std::string> held;  // a lane keeps its order
+  const auto hold = [&](const ProgramStage& stage) {
+    held.insert(stage.lane);
+    held.insert(stage.holds.begin(), stage.holds.end());
+  };
+  hold(program_.stages[list[index].stage]);
   for (int next = index + 1; next < static_cast<int>(list.size()); ++next) {
     if (!is_compute(list[next].action) || begun_[next]) continue;
-    const std::string& lane = program_.stages[list[next].stage].lane;
-    if (lane.empty()) {
-      if (++passed > kComputesAhead) return;
-      continue;
-    }
-    if (held.contains(lane) || begin_beside(next, false)) continue;
-    held.insert(lane);
+    const ProgramStage& stage = program_.stages[list[next].stage];
+    if (stage.lane.empty() && ++passed > kComputesAhead) return;
+    const bool waits = std::ranges::any_of(held, [&](const auto& lane) { return stage.occupies(lane); });
+    if (stage.lane.empty() || waits || !begin_beside(next, false)) hold(stage);
   }
+}
+
+/// The last that a lane has begun and not ended which occupies a lane of the stage; null: none.
+Executor::Compute* Executor::last_on(Beside& beside, const ProgramStage& stage) {
+  for (auto one = beside.computes.rbegin(); one != beside.computes.rend(); ++one) {
+    const ProgramStage& its = program_.stages[program_.ranks[rank_][(*one)->index].stage];
+    if (stage.occupies(its.lane) ||
+        std::ranges::any_of(its.holds, [&](const auto& lane) { return stage.occupies(lane); }))
+      return one->get();
+  }
+  return nullptr;
+}
+
+/// Before the rank computes what holds lanes, too.
+void Executor::end_what_occupies(const ProgramStage& stage) {
+  if (stage.holds.empty()) return;
+  for (auto& [name, beside] : lanes_)
+    if (const Compute* last = last_on(beside, stage)) end_until(last->index, beside);
 }
 
 /// On a lane: by its thread.
@@ -246,12 +268,19 @@ bool Executor::begin_beside(int index, bool at_its_place) {
   std::vector<at::Tensor> inputs;
   for (const Message& message : compute->messages)
     inputs.insert(inputs.end(), message.tensors.begin(), message.tensors.end());
-  Beside& beside = lanes_.at(program_.stages[i.stage].lane);
+  const ProgramStage& stage = program_.stages[i.stage];
+  std::vector<LaneQueue::Before> before;  // of other queues, where one of the two holds more than its lane
+  for (auto& [name, other] : lanes_) {
+    if (name == stage.lane) continue;
+    if (const Compute* last = last_on(other, stage))
+      before.push_back({last->ended, device_.is_cpu() ? nullptr : trace_.event(last->end)});
+  }
+  Beside& beside = lanes_.at(stage.lane);
   const auto work = [this, here = compute.get()] {
     run_stage(*here);
     if (device_.is_cpu()) send_from_lane(*here);
   };
-  compute->ended = beside.queue.run(work, inputs);
+  compute->ended = beside.queue.run(work, inputs, std::move(before));
   beside.computes.push_back(std::move(compute));
   return true;
 }

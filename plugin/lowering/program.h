@@ -71,12 +71,16 @@ std::string to_string(const Instruction& instruction);
 /// mode of the plan.
 struct ProgramStage : Stage {
   std::string lane = {};  ///< of each of its devices (lanes.h), beside what these compute; empty: computes
-  bool has_backward = false;      ///< false: it only runs forward (inference, or a frozen front)
-  std::vector<int> inputs = {};   ///< stages whose outputs it takes, in order
-  std::vector<int> outputs = {};  ///< stages that take its outputs, ascending
-  Bytes output_bytes = 0;         ///< the most that one of them takes of a micro-batch; 0: not known
+  std::vector<std::string> holds = {};  ///< more lanes of each, where nothing else runs meanwhile; ascending
+  bool has_backward = false;            ///< false: it only runs forward (inference, or a frozen front)
+  std::vector<int> inputs = {};         ///< stages whose outputs it takes, in order
+  std::vector<int> outputs = {};        ///< stages that take its outputs, ascending
+  Bytes output_bytes = 0;               ///< the most that one of them takes of a micro-batch; 0: not known
 
   bool on(int rank) const { return std::binary_search(devices.begin(), devices.end(), rank); }
+  bool occupies(const std::string& a_lane) const {
+    return a_lane == lane || std::binary_search(holds.begin(), holds.end(), a_lane);
+  }
 };
 
 struct Program {

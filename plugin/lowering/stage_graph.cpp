@@ -2,6 +2,8 @@
 #include "plugin/lowering/stage_graph.h"
 
 #include <algorithm>
+#include <map>
+#include <set>
 #include <unordered_map>
 #include <utility>
 
@@ -55,15 +57,16 @@ std::vector<ProgramStage> listed_stages(const Placement& placement) {
   return stages;
 }
 
-/// The lane that a block is on; empty: it computes.
-std::string lane_of(const Placement& placement, const Block& block) {
-  const std::string lane = placement.devices[block.devices[0]].lane;
-  for (const int d : block.devices)
-    if (placement.devices[d].lane != lane)
-      refuse(placement,
-             "block " + quoted(block.name) +
-                 " holds several lanes of a device; at run time a block computes, or is on one lane");
-  return lane;
+/// What a block holds of each of its devices: lanes, ascending; the empty one, first, computes.
+std::vector<std::string> lanes_of(const Placement& placement, const Block& block) {
+  std::map<int, std::set<std::string>> held;  // by device
+  for (const int d : block.devices) held[device_of(placement, d)].insert(placement.devices[d].lane);
+  const std::set<std::string>& first = held.begin()->second;
+  for (const auto& [device, lanes] : held)
+    if (lanes != first)
+      refuse(placement, "block " + quoted(block.name) + " holds different lanes of devices " +
+                            std::to_string(held.begin()->first) + " and " + std::to_string(device));
+  return {first.begin(), first.end()};
 }
 
 /// Devices of a block, its lanes' among them; ascending.
@@ -101,12 +104,15 @@ void place_blocks(const Placement& placement, StageGraph& graph) {
       refuse(placement, "stage " + quoted(block.stage) + " runs on " + named(stage.devices) + " and on " +
                             named(ranks) + "; all its blocks must be where its weights are");
     }
-    const std::string lane = lane_of(placement, block);
-    if (!stage.devices.empty() && stage.lane != lane)
+    std::vector<std::string> holds = lanes_of(placement, block);
+    const std::string lane = holds.front();
+    holds.erase(holds.begin());
+    if (!stage.devices.empty() && (stage.lane != lane || stage.holds != holds))
       refuse(placement, "blocks of stage " + quoted(block.stage) + " are on different lanes");
     place = static_cast<int>(b);
     stage.devices = ranks;
     stage.lane = lane;
+    stage.holds = std::move(holds);
     graph.stage_of[b] = found->second;
   }
 }

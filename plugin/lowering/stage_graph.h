@@ -8,8 +8,9 @@
 //
 // A stage is the set of blocks that share Block::stage: one forward and, in training, one whole backward or
 // one backward_input with one backward_weight, all on the same devices: where its weights are, or, on several
-// devices, the shards of its weights. On a lane all of them are on the same one. An edge a -> b stands where
-// b's forward comes after a's forward; the gradient flows back along it, so a's backward must come after b's.
+// devices, the shards of its weights. All of them hold the same lanes, and run on the first. An edge a -> b
+// stands where b's forward comes after a's forward; the gradient flows back along it, so a's backward must
+// come after b's.
 
 #include <vector>
 
@@ -25,8 +26,8 @@ struct StageGraph {
 };
 
 /// Throws InputError, with the block's name, for what cannot be enforced: a kind "other", a stage whose
-/// blocks are on different devices or that has no forward, two blocks of a kind, a backward that does not
-/// wait for the stages that send it its gradient, a dependency between devices that carries neither
+/// blocks are on different devices or lanes or that has no forward, two blocks of a kind, a backward that
+/// does not wait for the stages that send it its gradient, a dependency between devices that carries neither
 /// activations nor gradients. O(blocks + dependencies).
 StageGraph stage_graph(const Placement& placement);
 
