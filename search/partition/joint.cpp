@@ -67,7 +67,7 @@ class Chooser {
         options_(options),
         searcher_(searcher),
         judged_(profile, options, searcher, below),
-        lanes_(options.partition.lanes != OnLanes::none &&
+        lanes_(options.partition.lanes != LanesOf::none &&
                std::ranges::any_of(profile.layers,
                                    [](const LayerCost& layer) { return !layer.lane.empty(); })) {}
 
@@ -288,7 +288,7 @@ class Chooser {
       if (!lanes_) continue;
       Candidate beside = joint::recomputing(list()[index], how);
       beside.name += ", lanes too";
-      beside.options.lanes = OnLanes::all;
+      beside.options.lanes = LanesOf::all;
       judged_.add_placed(std::move(beside));
     }
   }

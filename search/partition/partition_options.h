@@ -23,7 +23,7 @@ enum class Recompute { never, needed, partly, always };
 
 /// Layers that say a lane run there (stages.h) in which stages; else they compute. keeping: in those that do
 /// not recompute, whose lanes take no memory from them.
-enum class OnLanes { none, keeping, all };
+enum class LanesOf { none, keeping, all };
 
 struct PartitionOptions {
   int devices = 1;
@@ -36,7 +36,7 @@ struct PartitionOptions {
   bool split_backward = false;  ///< needs backward_input and backward_weight in the profile
   bool inference = false;       ///< forwards alone: nothing is kept, split or recomputed (inference.h)
   bool transfers = true;        ///< count transfer costs
-  OnLanes lanes = OnLanes::keeping;
+  LanesOf lanes = LanesOf::keeping;
   bool allow_incomplete = false;  ///< accept a profile that lost events
   std::vector<int> sharded = {};  ///< layers that are sharded over all devices (stage_cost.h); rising
   Recompute recompute = Recompute::never;

@@ -33,7 +33,7 @@ std::vector<Part> parts_of(const Profile& profile, const PartitionOptions& optio
                            const std::vector<Stage>& stages) {
   std::vector<Part> parts;
   for (const Stage& stage : stages) {
-    const bool may = options.lanes == OnLanes::all || (options.lanes == OnLanes::keeping && !stage.recompute);
+    const bool may = options.lanes == LanesOf::all || (options.lanes == LanesOf::keeping && !stage.recompute);
     Part* last = nullptr;
     const auto add = [&] {
       Part& part = parts.emplace_back(Part{stage});

@@ -16,7 +16,8 @@ namespace ostinato {
 
 /// An instruction that ran; times since the step began.
 struct MeasuredInstruction {
-  std::string action;  ///< "F", "B", "I", "W", "SEND_F", "RECV_F", "SEND_B" or "RECV_B"
+  std::string action;     ///< "F", "B", "I", "W", "O", "R", "L", "SEND_F", "RECV_F", "SEND_B" or "RECV_B"
+  std::string lane = {};  ///< of its device; empty: the device itself
   int stage = 0;
   int micro_batch = 0;
   Nanoseconds planned_start = 0, planned_end = 0;

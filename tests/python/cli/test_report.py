@@ -236,7 +236,7 @@ def test_a_run_names_the_peers_of_its_transfers(tmp_path):
         predicted=1,
         whole_step=3,
         beside=[],
-        stages=[SimpleNamespace(lane="network")],
+        stages=[SimpleNamespace(lane="network", offload="")],
         instructions=lambda device: [here, there],
     )
     written = Trace(tmp_path, program, 0, 0)

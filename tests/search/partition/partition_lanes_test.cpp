@@ -75,14 +75,14 @@ TEST(PartitionLanes, AreComputedWhereAStageBeginsWithThemOrRecomputes) {
   stages[1].recompute = true;
   const Placement recomputes = place_stages(profile, {.devices = 2}, stages);
   EXPECT_EQ(block(recomputes, "s2.F").time, 8 + 10 + 8 + 12 + 8);
-  EXPECT_THAT(names(place_stages(profile, {.devices = 2, .lanes = OnLanes::none}, stages)),
+  EXPECT_THAT(names(place_stages(profile, {.devices = 2, .lanes = LanesOf::none}, stages)),
               ElementsAre("s0.F", "s1.F", "s1.B", "s0.B"));
 }
 
 TEST(PartitionLanes, OfStagesThatRecomputeKeepWhatTheyExchange) {
   const std::vector<Stage> stages = {{.layers = Layers::run(0, 4), .devices = {0}, .recompute = true},
                                      {.layers = Layers::run(4, 8), .devices = {1}, .recompute = true}};
-  const Placement placement = place_stages(two_blocks(), {.devices = 2, .lanes = OnLanes::all}, stages);
+  const Placement placement = place_stages(two_blocks(), {.devices = 2, .lanes = LanesOf::all}, stages);
   EXPECT_EQ(block(placement, "s0.F").time, 10);
   EXPECT_EQ(block(placement, "s0:network.B").time, 16);  // an exchange does not run again
   EXPECT_EQ(block(placement, "s0.B").time, 20 + 10);
@@ -108,7 +108,7 @@ TEST(PartitionLanes, APlanHidesThem) {
   const Profile profile = two_blocks();
   JointOptions options = test::joint_options(2, 8);
   const JointChoice with = choose_plan(profile, options);
-  options.partition.lanes = OnLanes::none;
+  options.partition.lanes = LanesOf::none;
   const JointChoice without = choose_plan(profile, options);
   const auto makespan = [](const JointChoice& choice) {
     return choice.candidates[choice.winner].plan->makespan;
@@ -125,7 +125,7 @@ TEST(PartitionLanes, APlanThatHasToRecomputeHidesThem) {
   JointOptions options = test::joint_options(2, 8);
   options.partition.device_memory = 2300;  // parameters, and little of what is kept
   const JointChoice with = choose_plan(profile, options);
-  options.partition.lanes = OnLanes::none;
+  options.partition.lanes = LanesOf::none;
   const JointChoice without = choose_plan(profile, options);
   const Candidate& best = with.candidates[with.winner];
   EXPECT_TRUE(std::ranges::any_of(best.placement->stages, &Stage::recompute)) << best.name;
