@@ -3,6 +3,7 @@
 // automatic schedule.
 //
 //   named_bench memory   # 4, 8 and 16 devices; 2, 3 and 4 times as many micro-batches; both backwards
+//   named_bench lanes    # the same on devices with lanes: 4 and 8 devices, exchanges of 0.25 to 1 of what computes
 //   named_bench span     # zero bubble's inputs: room for p / 2 to 2 p micro-batches; span
 //
 // Prints one line a case, with the CPU time of the search on one thread; exit status 1 where the search is
@@ -19,6 +20,7 @@
 #include "search/named/named.h"
 #include "search/placement/shapes.h"
 #include "search/search.h"
+#include "tests/support/in_parts.h"
 
 namespace ostinato {
 namespace {
@@ -65,7 +67,8 @@ std::map<std::vector<Bytes>, Known> known_schedules(const Placement& placement, 
 int compare_at_their_memory(Placement placement, int micro_batches) {
   int behind = 0;
   for (const auto& [memory, known] : known_schedules(placement, micro_batches)) {
-    for (std::size_t d = 0; d < memory.size(); ++d) placement.devices[d].memory = memory[d];
+    for (std::size_t d = 0; d < memory.size(); ++d)
+      if (placement.devices[d].lane_of < 0) placement.devices[d].memory = memory[d];
     const Timed ours = timed_search(placement, micro_batches, Objective::makespan);
     behind += ours.plan.makespan > known.makespan ? 1 : 0;
     fmt::print(
@@ -89,6 +92,23 @@ int memory_cases() {
           // A micro-batch of x is one of each direction.
           const int micro_batches = factor * devices / (std::string(kind) == "x" ? 2 : 1);
           behind += compare_at_their_memory(shape(kind, options), micro_batches);
+        }
+      }
+    }
+  }
+  return behind;
+}
+
+/// A stage computes 2 x 5 forwards and 2 x 10 backwards, and exchanges twice each way.
+int lanes_cases() {
+  int behind = 0;
+  for (const int devices : {4, 8}) {
+    for (const auto& [kind, chunks] : {std::pair("looped", 1), std::pair("looped", 2), std::pair("x", 1)}) {
+      for (const Nanoseconds exchange : {2, 4, 8}) {
+        for (const int factor : {2, 4}) {
+          const ShapeOptions options{.devices = devices, .chunks = chunks, .forward = 10, .backward = 20};
+          const int micro_batches = factor * devices / (std::string(kind) == "x" ? 2 : 1);
+          behind += compare_at_their_memory(in_parts(shape(kind, options), exchange), micro_batches);
         }
       }
     }
@@ -151,11 +171,13 @@ int span_cases() {
 
 int main(int count, char** arguments) {
   const std::string what = count == 2 ? arguments[1] : "";
-  if (what != "memory" && what != "span") {
-    fmt::print(stderr, "usage: named_bench memory | span\n");
+  if (what != "memory" && what != "lanes" && what != "span") {
+    fmt::print(stderr, "usage: named_bench memory | lanes | span\n");
     return 2;
   }
-  const int behind = what == "memory" ? ostinato::memory_cases() : ostinato::span_cases();
+  const int behind = what == "memory"  ? ostinato::memory_cases()
+                     : what == "lanes" ? ostinato::lanes_cases()
+                                       : ostinato::span_cases();
   fmt::print("behind in {} cases\n", behind);
   return behind > 0 ? 1 : 0;
 }
