@@ -42,12 +42,9 @@ void Portfolio::run_named() {
 
 void Portfolio::run() {
   if (hunt_.options.objective != Objective::span) return run_for_objective();
-  const std::vector<int> shortest = shortest_in_all();
-  const bool repeated = hunt_.few();
-  if (!repeated && !shortest.empty()) hunt_.best.offer(shortest, kOfMakespan);
+  const std::vector<int> shortest = hunt_.few() ? shortest_in_all() : std::vector<int>{};
   run_for_objective();
-  if (repeated && !hunt_.few() && !shortest.empty() && hunt_.best.offer(shortest, kOfMakespan) &&
-      !hunt_.stopped())
+  if (!hunt_.few() && !shortest.empty() && hunt_.best.offer(shortest, kOfMakespan) && !hunt_.stopped())
     run(kLocalSearch);
 }
 
@@ -74,6 +71,11 @@ void Portfolio::run_for_objective() {
   if (!found) return run_phases();
   if (hunt_.proved()) return;
   run(kNamed);  // never worse than those that repeat nothing
+  if (hunt_.options.objective == Objective::span) {
+    run(kWindows);
+    run(kPatience);
+    if (hunt_.proved()) return;
+  }
   if (hunt_.stopped()) return;
   const SteadyState& steady = hunt_.best.repeated();
   if (steady.period <= hunt_.bounds.period(steady.unroll)) return;
@@ -87,7 +89,13 @@ void Portfolio::run_phases() {
   for (const Technique* technique : {&kRepeated, &kWindows})
     if (!hunt_.stopped()) run(*technique);
   run(kDispatch);
+  run(kPatience);
   if (hunt_.stopped() || hunt_.pointless()) return;
+  if (hunt_.options.objective == Objective::span && !hunt_.few() && !hunt_.proved()) {
+    const std::vector<int> shortest = shortest_in_all();
+    if (!shortest.empty()) hunt_.best.offer(shortest, kOfMakespan);
+    if (hunt_.stopped()) return;
+  }
   run(kRepetend);
   if (hunt_.stopped()) return;
   run(kJustification);
