@@ -33,25 +33,25 @@ void try_dispatch(Hunt& hunt) {
   }
 }
 
-/// Steps that patient dispatching may run in all, times blocks on a device, and the rules that it tries.
+/// Steps that patient dispatching may run in all, times blocks on a device.
 constexpr std::int64_t kPatientWork = 6'000'000;
-constexpr Priority kPatient[] = {Priority::deepest, Priority::due, Priority::longest, Priority::oldest};
-/// Spans from the bound to the best that devices are made to keep.
-constexpr int kSpans = 4;
+/// The time that devices are asked to keep, from the bound (0) to the best (4) and beyond.
+constexpr int kSpans[] = {0, 1, 2, 4, 6};
 
-/// For the span: free devices wait where a step in between would delay others.
+/// Free devices wait where a step in between would delay others.
 void try_patience(Hunt& hunt) {
-  if (hunt.options.objective != Objective::span || hunt.few() || hunt.best.empty()) return;
+  if (hunt.options.objective == Objective::latency || hunt.few() || hunt.best.empty()) return;
   std::size_t most = 0;
   for (int d = 0; d < hunt.in.devices(); ++d) most = std::max(most, hunt.in.blocks_on(d).size());
-  std::int64_t work = 0;
-  for (int i = 0; i < kSpans; ++i) {
-    for (const Priority priority : kPatient) {
+  const std::int64_t work = hunt.steps() * static_cast<std::int64_t>(most);
+  std::int64_t left = hunt.share(kPatientWork);
+  for (const int span : kSpans) {
+    for (const Priority priority : {Priority::deepest, Priority::due}) {
       for (const bool backwards : {false, true}) {
-        work += hunt.steps() * static_cast<std::int64_t>(most);
-        if (hunt.proved() || hunt.stopped() || work > hunt.share(kPatientWork)) return;
+        if (hunt.proved() || hunt.stopped() || left < work) return;
+        left -= work;
         const Nanoseconds gap = hunt.best.score().objective - hunt.bound();
-        const DispatchRule rule{.priority = priority, .span = hunt.bound() + gap / kSpans * i};
+        const DispatchRule rule{.priority = priority, .span = hunt.bound() + gap / 4 * span};
         std::vector<int> sequence =
             dispatch(backwards ? hunt.mirror : hunt.in, hunt.micro_batches, rule, hunt.stop());
         if (backwards) std::reverse(sequence.begin(), sequence.end());
@@ -64,6 +64,7 @@ void try_patience(Hunt& hunt) {
 }  // namespace
 
 const Technique techniques::kPatience = {"patient dispatching", try_patience};
+
 const Technique techniques::kDispatch = {"dispatching", try_dispatch};
 
 }  // namespace ostinato
