@@ -82,12 +82,13 @@ class Dispatcher {
   /// end.
   bool waits(int d, int best, Nanoseconds now) {
     if (rule_.span == 0 || done_by_[d] == kNotBegun) return false;
+    const Nanoseconds latest = done_by_[d] - left_on(d);
     Nanoseconds until = now + in_.time(best);
     int awaited = -1;
     for (const int b : in_.blocks_on(d)) {
       if (clock_.ended(b) || !clock_.fits(b)) continue;
       const Nanoseconds at = clock_.arrival(b);
-      if (at <= now || at >= until || at + left_on(d) > done_by_[d] || urgency(b) >= urgency(best)) continue;
+      if (at <= now || at >= until || at > latest || urgency(b) >= urgency(best)) continue;
       until = at;
       awaited = b;
     }

@@ -211,14 +211,15 @@ class Repeating(Model):
 
 
 def judge_period(placement: dict, unroll: int, period: int, limit: float, threads: int) -> Solved:
-    """The period if something repeats so; it is proved if nothing repeats in a shorter one. The limit is for
-    each of the two.
+    """Of a period that somebody found: it is proved if nothing repeats in a shorter one, and then taken for
+    found unless CP-SAT refutes it. The limit is for each of the two questions.
     """
     found, seconds = check(Repeating(placement, unroll, period).model, limit, threads)
     shorter, more = check(Repeating(placement, unroll, period - 1).model, limit, threads)
     if shorter is True:
         return Solved(period - 1, 0, seconds + more)
-    return Solved(period if found else -1, period if shorter is False else 0, seconds + more)
+    known = found or (found is None and shorter is False)
+    return Solved(period if known else -1, period if shorter is False else 0, seconds + more)
 
 
 def check(model: cp_model.CpModel, limit: float, threads: int) -> tuple[bool | None, float]:

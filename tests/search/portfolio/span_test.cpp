@@ -48,5 +48,11 @@ TEST(Spans, OfDevicesThatWaitAreShorterThanOfThoseThatNeverDo) {
   EXPECT_GT(span(0), cell.work() * 106 / 100);
 }
 
+TEST(Spans, DevicesThatWaitShortenMakespansToo) {
+  ShapeOptions options{.devices = 16, .forward = 298, .backward = 297, .weight = 188, .capacity = 8};
+  options.link.latency = 5;
+  EXPECT_LE(test::searched(shape("v", options), 64).makespan, 88'100);  // without them: 91,821
+}
+
 }  // namespace
 }  // namespace ostinato
