@@ -61,6 +61,7 @@ void bind_placement(py::module_& m) {
                                                             {"shard_backward", &request.shard_backward},
                                                             {"memory", &request.memory},
                                                             {"shard_memory", &request.shard_memory},
+                                                            {"offload", &request.offload},
                                                             {"workspace", &request.workspace},
                                                             {"static", &request.static_memory},
                                                             {"capacity", &request.capacity},

@@ -31,14 +31,15 @@ at::Tensor to_tensor(py::handle object, int stage) {
 class PythonStage : public StageModule {
  public:
   PythonStage(int stage, bool takes_inputs, bool may_split, bool one_by_one, py::object forward,
-              py::object before, py::object after)
+              py::object before, py::object after, py::object offload)
       : stage_(stage),
         takes_inputs_(takes_inputs),
         may_split_(may_split),
         one_by_one_(one_by_one),
         forward_(std::move(forward)),
         before_(std::move(before)),
-        after_(std::move(after)) {}
+        after_(std::move(after)),
+        offload_(std::move(offload)) {}
 
   std::vector<at::Tensor> forward(int micro_batch, const std::vector<at::Tensor>& inputs) override {
     const py::gil_scoped_acquire gil;
@@ -54,6 +55,8 @@ class PythonStage : public StageModule {
 
   bool may_split() const override { return may_split_; }
   bool one_by_one() const override { return one_by_one_; }
+  void offload(int micro_batch) override { move(micro_batch, "O"); }
+  void load(int micro_batch) override { move(micro_batch, "L"); }
   void before_backward(int micro_batch, BackwardPart part) override { call(before_, micro_batch, part); }
   void after_backward(int micro_batch, BackwardPart part) override { call(after_, micro_batch, part); }
 
@@ -71,10 +74,18 @@ class PythonStage : public StageModule {
     hook(micro_batch, part == BackwardPart::whole ? "B" : part == BackwardPart::inputs ? "I" : "W");
   }
 
+  void move(int micro_batch, const char* action) {
+    const py::gil_scoped_acquire gil;
+    if (offload_.is_none())
+      throw std::runtime_error("stage " + std::to_string(stage_) +
+                               " is offloaded: set_stage() needs `offload`");
+    offload_(micro_batch, action);
+  }
+
   int stage_;
   bool takes_inputs_;
   bool may_split_, one_by_one_;
-  py::object forward_, before_, after_;
+  py::object forward_, before_, after_, offload_;
 };
 
 std::chrono::nanoseconds nanoseconds(double seconds) {
@@ -108,11 +119,11 @@ class PythonExecutor {
   }
 
   void set_stage(int stage, py::object forward, py::object before, py::object after, bool may_split,
-                 bool one_by_one) {
+                 bool one_by_one, py::object offload) {
     const auto& stages = executor_.program().stages;
     const bool known = stage >= 0 && stage < static_cast<int>(stages.size());
     modules_.emplace_back(stage, known && !stages[stage].inputs.empty(), may_split, one_by_one,
-                          std::move(forward), std::move(before), std::move(after));
+                          std::move(forward), std::move(before), std::move(after), std::move(offload));
     executor_.set_stage(stage, modules_.back());
   }
 
@@ -229,12 +240,14 @@ void bind_executor(py::module_& m) {
            "(ostinato.groups). programs_change: set_program() will be called.")
       .def("set_stage", &PythonExecutor::set_stage, py::arg("stage"), py::arg("forward"),
            py::arg("before_backward") = py::none(), py::arg("after_backward") = py::none(),
-           py::arg("may_split") = true, py::arg("one_by_one") = false,
+           py::arg("may_split") = true, py::arg("one_by_one") = false, py::arg("offload") = py::none(),
            "forward(micro_batch, inputs) -> tensor or tuple; inputs is None for a stage without inputs. The "
            "other two are called with (micro_batch, part) around each autograd run; part is \"B\", \"I\" or "
            "\"W\": what it computes. may_split=False: a backward that the plan splits runs whole in its "
            "first half. one_by_one: a whole backward starts from one output after the other, as "
-           "Tensor.backward() on each.")
+           "Tensor.backward() on each. offload(micro_batch, action), of a stage that the plan offloads: "
+           "copies what "
+           "its graph keeps to the host (\"O\") or back (\"L\"), on the stream that is current.")
       .def("set_program", &PythonExecutor::set_program, py::arg("program"),
            "Between two steps, on all ranks: from now on runs this one, of the same stages and transfers in "
            "another order. Proved free of deadlock first.")

@@ -18,6 +18,7 @@
 #include "search/files/sha256.h"
 #include "search/files/value.h"
 #include "search/named/named.h"
+#include "search/placement/lanes.h"
 #include "search/placement/quantity.h"
 #include "search/plan/one_batch.h"
 #include "search/plan/plan_json.h"
@@ -50,6 +51,23 @@ Beside beside(const std::string& what, const PageRequest& asked, const Plan& pla
   return {what, std::move(drawn.plan), std::move(drawn.placement)};
 }
 
+/// What ran on a lane is in its row. What only waited for a copy is in none.
+void sort_by_lanes(MeasuredStep& step, const Placement& placement, const std::string& folder) {
+  const int ranks = static_cast<int>(step.devices.size());
+  step.devices.resize(std::max(step.devices.size(), placement.devices.size()));
+  for (int d = 0; d < ranks; ++d) {
+    for (const MeasuredInstruction& i : std::exchange(step.devices[d], {})) {
+      const int row = i.lane.empty() ? d : find_lane(placement, d, i.lane);
+      if (row < 0)
+        throw InputError(
+            folder, 0,
+            fmt::format("the trace has lane {} on device {}, the placement has none of that name",
+                        in_quotes(i.lane), d));
+      if (i.action != "R") step.devices[row].push_back(i);
+    }
+  }
+}
+
 MeasuredStep measured_step(const std::string& folder, const std::string& plan_path, const Plan& plan,
                            const Placement& placement) {
   MeasuredStep step = read_trace(folder);
@@ -68,6 +86,7 @@ MeasuredStep measured_step(const std::string& folder, const std::string& plan_pa
     throw InputError(folder, 0,
                      fmt::format("the trace has {}, the placement {}", counted(step.devices.size(), "device"),
                                  placement.devices.size()));
+  sort_by_lanes(step, placement, folder);
   return step;
 }
 

@@ -21,7 +21,7 @@ std::optional<UsualOrder> in_usual_order(const Profile& profile, const Partition
                                          const std::vector<Stage>& stages, Objective objective,
                                          const std::string& suffix) {
   PartitionOptions usual = options;
-  usual.lanes = false;
+  usual.lanes = LanesOf::none;
   const Placement placement = place_stages(profile, usual, stages);
   const int count = options.micro_batches;
   const std::string name = options.inference ? "gpipe" : "1f1b";

@@ -114,7 +114,7 @@ void leave_out(const std::string& feature, const std::string& reason, JointOptio
   if (feature == "shards") wanted.restrictions.push_back({Rule::no_shards, reason});
   if (feature == "recompute") wanted.recompute = false;
   if (feature == "branches") wanted.graph = false;
-  if (feature == "lanes") wanted.partition.lanes = false;
+  if (feature == "lanes") wanted.partition.lanes = LanesOf::none;
   if (feature == "moves") wanted.moves = false;
   if (feature == "fewer-devices") wanted.fewer_devices = FewerDevices::none;
 }
@@ -284,7 +284,8 @@ JointOptions joint_options(const Options& options, PartitionOptions on, int micr
   leave_out(options, wanted);
   refuse_forbidden(options, wanted.restrictions);
   const Restriction* chunks = find_rule(wanted.restrictions, Rule::most_chunks);
-  if (chunks != nullptr && chunks->chunks == 1) wanted.partition.lanes = false;  // which make several stages
+  if (chunks != nullptr && chunks->chunks == 1)
+    wanted.partition.lanes = LanesOf::none;  // which make several stages
   if (find_rule(wanted.restrictions, Rule::no_shards) == nullptr)
     wanted.shardable = may_be_sharded(profile, options.text("shard"));
   refuse_nothing(options, profile, wanted);

@@ -79,6 +79,7 @@ ShapeOptions resolve(const ShapeRequest& typed) {
   options.shard_backward = of.time("--shard-backward", typed.shard_backward);
   options.memory = of.memories("--memory", typed.memory);
   if (!typed.shard_memory.empty()) options.shard_memory = of.memory("--shard-memory", typed.shard_memory);
+  options.offload = of.times("--offload", typed.offload);
   options.workspace = of.memories("--workspace", typed.workspace);
   options.capacity = of.memories("--capacity", typed.capacity);
   options.static_memory = of.memories("--static", typed.static_memory);

@@ -21,7 +21,8 @@ struct ShapeRequest {
   int chunks = 2;
   int layers = 0;  ///< of the model; 0: not known
   std::string forward = "1", backward = "2", weight = "0", shard_forward = "1", shard_backward = "1";
-  std::string memory = "1", shard_memory, workspace = "0", static_memory = "0", capacity = "unlimited";
+  std::string memory = "1", shard_memory, offload = "0", workspace = "0", static_memory = "0",
+              capacity = "unlimited";
   std::string latency = "0", bandwidth = "0", bytes = "0";
   std::string time_unit = "us", memory_unit = "MiB";
   bool inference = false;

@@ -26,6 +26,7 @@ class Stage:
     layers: range | tuple[int, ...]
     recomputes: bool
     lane: str
+    offload: str
     has_backward: bool
     inputs: list[int]
     outputs: list[int]
@@ -80,6 +81,7 @@ class Executor:
         after_backward: Callable[[int, str], object] | None = None,
         may_split: bool = True,
         one_by_one: bool = False,
+        offload: Callable[[int, str], object] | None = None,
     ) -> None: ...
     def run(self) -> None: ...
     def abandon(self, why: str) -> None: ...

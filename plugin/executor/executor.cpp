@@ -34,7 +34,8 @@ bool same_stages(const Program& a, const Program& b) {
   return std::equal(a.stages.begin(), a.stages.end(), b.stages.begin(), b.stages.end(),
                     [](const ProgramStage& x, const ProgramStage& y) {
                       return x.name == y.name && x.devices == y.devices && x.inputs == y.inputs &&
-                             x.outputs == y.outputs && x.has_backward == y.has_backward;
+                             x.outputs == y.outputs && x.has_backward == y.has_backward && x.lane == y.lane &&
+                             x.holds == y.holds && x.offload == y.offload;
                     });
 }
 
@@ -77,8 +78,11 @@ Executor::Executor(Program program, int rank, Channel& channel, ExecutorOptions 
       trace_(program_.ranks[rank], rank, channel.device().type()),
       timeout_(options.timeout),
       programs_change_(options.programs_change) {
-  for (const ProgramStage& stage : program_.stages)
-    if (stage.on(rank_) && !stage.lane.empty()) lanes_.try_emplace(stage.lane, channel.device());
+  for (const Instruction& i : program_.ranks[rank_]) {  // nothing waits for a lane that is only held
+    if (!is_compute(i.action)) continue;
+    if (const std::string& lane = lane_of(program_, i); !lane.empty())
+      lanes_.try_emplace(lane, channel.device());
+  }
   channel.open(traffic_.messages(programs_change_), options.setup_timeout);
 }
 
@@ -156,7 +160,7 @@ void Executor::expect_ended(int late) {
 
 void Executor::execute(int index) {
   const Action action = program_.ranks[rank_][index].action;
-  if (is_compute(action)) {
+  if (runs_layers(action)) {
     expect_ended(trace_.hold_back(timeout_));
     traffic_.next_compute();
   }
@@ -168,13 +172,20 @@ void Executor::execute(int index) {
 
 void Executor::compute(int index) {
   const Instruction& i = program_.ranks[rank_][index];
-  if (!program_.stages[i.stage].lane.empty()) {
+  if (!lane_of(program_, i).empty()) {
     if (!begun_[index]) begin_beside(index, true);
     return trace_.begun(index, i.action, i.stage, i.micro_batch);
+  }
+  if (i.action == Action::release) {
+    const Moment start = trace_.now();
+    end_copy(i, Action::offload);
+    return trace_.ran(index, i.action, i.stage, i.micro_batch, start, trace_.now());
   }
   Compute compute{.index = index};
   take(compute);
   begin_ahead(index);
+  end_what_occupies(i);
+  if (i.action == Action::backward || i.action == Action::backward_input) end_copy(i, Action::load);
   trace_.begun(index, i.action, i.stage, i.micro_batch);
   run_stage(compute);
   end(compute);
@@ -187,15 +198,45 @@ void Executor::begin_ahead(int index) {
   const auto& list = program_.ranks[rank_];
   int passed = 0;
   std::set<std::string> held;  // a lane keeps its order
+  const auto hold = [&](const std::vector<std::string>& lanes) { held.insert(lanes.begin(), lanes.end()); };
+  hold(lanes_of(program_, list[index]));
   for (int next = index + 1; next < static_cast<int>(list.size()); ++next) {
     if (!is_compute(list[next].action) || begun_[next]) continue;
-    const std::string& lane = program_.stages[list[next].stage].lane;
-    if (lane.empty()) {
-      if (++passed > kComputesAhead) return;
-      continue;
-    }
-    if (held.contains(lane) || begin_beside(next, false)) continue;
-    held.insert(lane);
+    const std::vector<std::string> lanes = lanes_of(program_, list[next]);
+    const bool computes = lanes.front().empty();
+    if (computes && ++passed > kComputesAhead) return;
+    const bool waits = std::ranges::any_of(lanes, [&](const auto& lane) { return held.contains(lane); });
+    if (computes || waits || !begin_beside(next, false)) hold(lanes);
+  }
+}
+
+/// The last that has been begun, and not ended, which occupies one of the lanes; null: none.
+const Executor::Compute* Executor::last_on(const Beside& beside,
+                                           const std::vector<std::string>& lanes) const {
+  for (auto one = beside.computes.rbegin(); one != beside.computes.rend(); ++one) {
+    const std::vector<std::string> its = lanes_of(program_, program_.ranks[rank_][(*one)->index]);
+    if (std::ranges::find_first_of(its, lanes) != its.end()) return one->get();
+  }
+  return nullptr;
+}
+
+/// Before the rank computes what holds lanes, too.
+void Executor::end_what_occupies(const Instruction& i) {
+  const std::vector<std::string> lanes = lanes_of(program_, i);
+  if (lanes.size() == 1) return;
+  for (auto& [name, beside] : lanes_)
+    if (const Compute* last = last_on(beside, lanes)) end_until(last->index, beside);
+}
+
+/// The copy, out or back, of what the stage of `i` keeps, if it is still at work.
+void Executor::end_copy(const Instruction& i, Action copy) {
+  const std::string& lane = program_.stages[i.stage].offload;
+  if (lane.empty()) return;
+  Beside& beside = lanes_.at(lane);
+  for (const auto& one : beside.computes) {
+    const Instruction& its = program_.ranks[rank_][one->index];
+    if (its.action == copy && its.stage == i.stage && its.micro_batch == i.micro_batch)
+      return end_until(one->index, beside);
   }
 }
 
@@ -216,6 +257,10 @@ void Executor::run_stage(Compute& compute) {
     compute.made = run.backward(i.micro_batch, std::move(compute.messages));
   } else if (i.action == Action::backward_input) {
     compute.made = run.backward_input(i.micro_batch, std::move(compute.messages));
+  } else if (i.action == Action::offload) {
+    run.offload(i.micro_batch);
+  } else if (i.action == Action::load) {
+    run.load(i.micro_batch);
   } else {
     run.backward_weight(i.micro_batch);
   }
@@ -246,18 +291,27 @@ bool Executor::begin_beside(int index, bool at_its_place) {
   std::vector<at::Tensor> inputs;
   for (const Message& message : compute->messages)
     inputs.insert(inputs.end(), message.tensors.begin(), message.tensors.end());
-  Beside& beside = lanes_.at(program_.stages[i.stage].lane);
+  const std::vector<std::string> lanes = lanes_of(program_, i);
+  std::vector<LaneQueue::Before> before;  // of other queues, where one of the two holds more than its lane
+  for (const auto& [name, other] : lanes_) {
+    if (name == lanes.front()) continue;
+    if (const Compute* last = last_on(other, lanes))
+      before.push_back({last->ended, device_.is_cpu() ? nullptr : trace_.event(last->end)});
+  }
+  Beside& beside = lanes_.at(lanes.front());
   const auto work = [this, here = compute.get()] {
     run_stage(*here);
     if (device_.is_cpu()) send_from_lane(*here);
   };
-  compute->ended = beside.queue.run(work, inputs);
+  compute->ended = beside.queue.run(work, inputs, std::move(before));
   beside.computes.push_back(std::move(compute));
   return true;
 }
 
-/// Whether what it takes of this rank is there, and receives of the rest can be posted.
+/// Whether what it takes of this rank is there, and receives of the rest can be posted. A copy to the host,
+/// or back, begins at its place: what it copies, or the memory that it takes, is there from then on.
 bool Executor::may_begin(const Instruction& i, int index) {
+  if (is_offloading(i.action)) return false;
   const HandOver& here = handed(i.action);
   const std::vector<int>& needs = traffic_.itinerary().needs[index];
   const std::vector<int>& others = feeding(i);
@@ -276,14 +330,14 @@ bool Executor::may_begin(const Instruction& i, int index) {
 const std::vector<int>& Executor::feeding(const Instruction& i) const {
   static const std::vector<int> none;
   const ProgramStage& stage = program_.stages[i.stage];
-  if (i.action == Action::backward_weight) return none;
+  if (!passes_tensors(i.action)) return none;
   return i.action == Action::forward ? stage.inputs : stage.outputs;
 }
 
 /// On a lane of a CPU messages are waited for there.
 void Executor::take(Compute& compute) {
   const Instruction& i = program_.ranks[rank_][compute.index];
-  const bool waits_there = device_.is_cpu() && !program_.stages[i.stage].lane.empty();
+  const bool waits_there = device_.is_cpu() && !lane_of(program_, i).empty();
   const std::vector<int>& needs = traffic_.itinerary().needs[compute.index];
   const std::vector<int>& others = feeding(i);
   for (std::size_t k = 0; k < others.size(); ++k) {
@@ -316,7 +370,7 @@ void Executor::received(int receive, const Instruction& by, const Moment& asked,
 /// To whom it is due, once for each that takes it; `pending`: when it will be there.
 void Executor::hand_on(const Compute& compute, bool pending) {
   const Instruction& i = program_.ranks[rank_][compute.index];
-  if (i.action == Action::backward_weight) return;
+  if (!passes_tensors(i.action)) return;
   const ProgramStage& stage = program_.stages[i.stage];
   const bool is_forward = i.action == Action::forward;
   const std::vector<int>& others = is_forward ? stage.outputs : stage.inputs;
@@ -418,8 +472,7 @@ std::string Executor::position() const {
   if (waits_for < 0) return text;
   const auto since = Clock::now().time_since_epoch().count() - waits_since_;
   text += ", waiting " + std::to_string(since / 1'000'000) + " ms for " + to_string(list[waits_for]);
-  if (is_compute(list[waits_for].action))
-    return text + " on lane " + program_.stages[list[waits_for].stage].lane;
+  if (is_compute(list[waits_for].action)) return text + " on lane " + lane_of(program_, list[waits_for]);
   return text + " (" + traffic_.partner(waits_for) + ")";
 }
 

@@ -130,6 +130,9 @@ class Executor {
   void send_from_lane(Compute& compute);
   bool begin_beside(int index, bool at_its_place);
   void begin_ahead(int index);
+  const Compute* last_on(const Beside& beside, const std::vector<std::string>& lanes) const;
+  void end_what_occupies(const Instruction& i);
+  void end_copy(const Instruction& i, Action copy);
   bool may_begin(const Instruction& i, int index);
   void take(Compute& compute);
   void received(int receive, const Instruction& by, const Moment& asked, const Moment& there);

@@ -38,7 +38,7 @@ std::vector<std::vector<int>> needs_of(const Program& program, const List& list,
   std::vector<std::vector<int>> needs(list.size());
   for (std::size_t i = 0; i < list.size(); ++i) {
     const Instruction& instruction = list[i];
-    if (!is_compute(instruction.action) || instruction.action == Action::backward_weight) continue;
+    if (!passes_tensors(instruction.action)) continue;
     const bool forward = instruction.action == Action::forward;
     const ProgramStage& stage = program.stages[instruction.stage];
     for (const int other : forward ? stage.inputs : stage.outputs) {
@@ -66,7 +66,7 @@ std::vector<std::vector<int>> takers_of(const Program& program, const List& list
   std::vector<std::vector<int>> takers(list.size());
   for (std::size_t i = 0; i < list.size(); ++i) {
     const Action action = list[i].action;
-    if (!is_compute(action) || action == Action::backward_weight) continue;
+    if (!passes_tensors(action)) continue;
     const bool forward = action == Action::forward;
     const ProgramStage& stage = program.stages[list[i].stage];
     for (const int to : forward ? stage.outputs : stage.inputs) {
@@ -105,7 +105,7 @@ std::vector<int> post_until_of(const Program& program, const List& list, Posting
   std::vector<int> until(list.size());
   int stop = size;  ///< no receive behind it is posted yet
   for (int i = size - 1; i >= 0; --i) {
-    const bool compute = is_compute(list[i].action);
+    const bool compute = runs_layers(list[i].action);
     const bool send = is_send(list[i].action);
     const bool ordered = send || (compute && program.stages[list[i].stage].sharded());
     const bool passed = posting == Posting::anywhere || (posting == Posting::in_order && !ordered);

@@ -21,14 +21,17 @@ LaneQueue::~LaneQueue() {
   thread_.join();
 }
 
-LaneQueue::Ended LaneQueue::run(std::function<void()> work, const std::vector<at::Tensor>& inputs) {
-  std::packaged_task<void()> task([work = std::move(work), state = at::ThreadLocalState()] {
+LaneQueue::Ended LaneQueue::run(std::function<void()> work, const std::vector<at::Tensor>& inputs,
+                                std::vector<Before> before) {
+  std::packaged_task<void()> task([work = std::move(work), before, state = at::ThreadLocalState()] {
     const at::ThreadLocalStateGuard as_caller(state);
+    for (const Before& one : before) one.ended.get();
     work();
   });
   Ended ended = task.get_future().share();
   if (!threaded_) {
     stream_.after_current();
+    for (const Before& one : before) stream_.after(one.made);
     for (const at::Tensor& tensor : inputs) stream_.takes(tensor);
     const auto here = stream_.enter();
     task();

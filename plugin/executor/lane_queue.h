@@ -33,8 +33,16 @@ class LaneQueue {
   /// Waits for what is at work, and begins nothing more.
   ~LaneQueue();
 
-  /// `work` runs after all that was given before. `inputs`: what of it the caller's stream has made.
-  Ended run(std::function<void()> work, const std::vector<at::Tensor>& inputs);
+  /// What another queue is at. `made`: recorded behind it; null on the CPU.
+  struct Before {
+    Ended ended;
+    const c10::Event* made;
+  };
+
+  /// `work` runs after all that was given before, and after `before`; it throws what that has thrown.
+  /// `inputs`: what of it the caller's stream has made.
+  Ended run(std::function<void()> work, const std::vector<at::Tensor>& inputs,
+            std::vector<Before> before = {});
 
   /// The caller may take what `work` has made: `outputs`. `made`: recorded behind it; null on the CPU.
   void wait(const Ended& ended, const std::function<std::vector<at::Tensor>()>& outputs,

@@ -31,6 +31,11 @@ class StageModule {
   /// Whether a whole backward starts from one output after the other (BackwardRoots).
   virtual bool one_by_one() const { return false; }
 
+  /// Between the forward and the backward of a micro-batch: what the graph keeps goes to the host, and comes
+  /// back, on the thread's current stream. Only where the program says so (ProgramStage::offload).
+  virtual void offload(int /*micro_batch*/) {}
+  virtual void load(int /*micro_batch*/) {}
+
   /// Around each backward of one micro-batch, on the same thread. Gradients of weights grow in every part
   /// but BackwardPart::inputs.
   virtual void before_backward(int /*micro_batch*/, BackwardPart /*part*/) {}

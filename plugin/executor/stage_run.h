@@ -59,6 +59,10 @@ class StageRun {
   /// The other half.
   void backward_weight(int micro_batch);
 
+  /// What the micro-batch keeps goes to the host, and comes back.
+  void offload(int micro_batch) { module_.offload(micro_batch); }
+  void load(int micro_batch) { module_.load(micro_batch); }
+
   /// True once a split backward had to run whole in its first half (split_backward.h says when).
   bool ran_whole() const { return ran_whole_; }
 

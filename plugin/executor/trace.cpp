@@ -43,7 +43,7 @@ void Trace::begun(int index, Action action, int stage, int micro_batch) {
 void Trace::ended(int index, const Moment& start, const Moment& end) {
   records_.push_back({index, start.host_ns, end.host_ns});
   spans_.emplace_back(start, end);
-  if (is_compute(planned_[index].action)) computed_.push_back(end);
+  if (runs_layers(planned_[index].action)) computed_.push_back(end);
 }
 
 int Trace::hold_back(std::chrono::nanoseconds timeout) {

@@ -3,7 +3,8 @@
 // 2. check_pairs(): messages carry no name, so the k-th send from a rank to another must belong to the k-th
 //    receive there.
 // 3. check_complete(): every stage runs each micro-batch once forward and, if it has a backward, once
-//    backward (whole, or both halves) on each of its ranks.
+//    backward (whole, or both halves) on each of its ranks; between the two, what it keeps leaves and comes
+//    back if it is offloaded.
 // 4. One execution from a work list of ranks: a rank goes on while all that its instruction needs stand at
 //    theirs; what it moves is put back on the list. A compute must find its inputs on the rank, a send its
 //    tensor.
@@ -22,7 +23,7 @@ namespace ostinato {
 namespace {
 
 /// What a rank holds: (stage, micro-batch, what, from or for which stage).
-enum class Held { activation, gradient, output, backward_done };
+enum class Held { activation, gradient, output, backward_done, offloaded, released, loaded };
 using Item = std::tuple<int, int, Held, int>;
 
 class Execution {
@@ -173,6 +174,8 @@ class Execution {
   static bool once_each(const ProgramStage& stage, std::map<Action, int>& done) {
     const int whole = done[Action::backward];
     const int halves = done[Action::backward_input] + done[Action::backward_weight];
+    for (const Action action : {Action::offload, Action::release, Action::load})
+      if (done[action] != (stage.offload.empty() ? 0 : 1)) return false;
     if (done[Action::forward] != 1) return false;
     if (!stage.has_backward) return whole == 0 && halves == 0;
     return (whole == 1 && halves == 0) || (whole == 0 && halves == 2);
@@ -194,12 +197,23 @@ class Execution {
     }
     if (i.action == Action::backward_weight) return holds(rank, {i.stage, m, Held::backward_done, -1});
     if (!holds(rank, {i.stage, m, Held::output, -1})) return false;
+    if (is_offloading(i.action)) return follows(rank, i);
+    if (!stage.offload.empty() && !holds(rank, {i.stage, m, Held::loaded, -1})) return false;
     for (const int from : stage.outputs) {
       if (!holds(rank, {i.stage, m, Held::gradient, from})) return false;
     }
     put(rank, {i.stage, m, Held::backward_done, -1});
     for (const int to : stage.inputs) hand_over(rank, to, m, Held::gradient, i.stage);
     return true;
+  }
+
+  /// Out, gone, and back again.
+  bool follows(int rank, const Instruction& i) {
+    const auto item = [&](Held what) { return Item{i.stage, i.micro_batch, what, -1}; };
+    if (i.action == Action::offload) return put(rank, item(Held::offloaded));
+    if (!holds(rank, item(Held::offloaded))) return false;
+    if (i.action == Action::release) return put(rank, item(Held::released));
+    return holds(rank, item(Held::released)) && put(rank, item(Held::loaded));
   }
 
   bool produced(int rank, const Instruction& send) const {
@@ -241,6 +255,7 @@ class Execution {
   std::string missing_input(int rank, const Instruction& i) const {
     return where(rank, at_[rank]) + " runs before " +
            (i.action == Action::forward ? "its inputs are there"
+            : is_offloading(i.action)   ? "what it copies or frees is there"
                                         : "its forward, its gradients or its input half are there");
   }
 

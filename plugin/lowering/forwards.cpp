@@ -27,6 +27,7 @@ std::vector<int> numbers_of(const Program& program, const std::vector<int>& stag
 
 ProgramStage forward_stage(ProgramStage stage, const std::vector<int>& numbers) {
   stage.has_backward = stage.recompute = false;
+  stage.offload.clear();
   for (int& input : stage.inputs) {
     input = numbers[input];
     if (input == kLeftOut)

@@ -4,6 +4,7 @@
 // 2. An event for each step of the plan, chained in the plan's order on each device. Of two steps with one
 //    start, the one that takes no time goes first; between two such, the dependencies decide.
 // 3. An event for each input on each device that does not hold it, between its producer and its consumer.
+//    What a stage keeps is loaded back behind the place where the plan takes memory for it.
 // 4. What runs on a lane is begun as soon as its inputs are there, ahead of computes that the rank would
 //    otherwise have to end first: its lane makes it wait for its turn.
 // 5. place(): a topological order with the smallest key first (Kahn), projected on the ranks. A circle means
@@ -32,6 +33,7 @@ struct Event {
                          ///< there), end of a transfer's producer
   Nanoseconds next = 0;  ///< end of a compute, start of a transfer's consumer
   bool compute = true;
+  bool listed = true;      ///< false: only a place in the order
   Instruction source;      ///< the compute, or the sending side
   Instruction target;      ///< the receiving side; unused for a compute
   std::vector<int> ranks;  ///< of a compute: all that run it; of a transfer: sender, receiver
@@ -112,6 +114,15 @@ class Lowering {
                                : plan_.sizes[micro_batch].bytes[first_input_[block] + input];
   }
 
+  bool on_lane(int block) const {
+    return placement_.devices[placement_.blocks[block].devices.front()].lane_of >= 0;
+  }
+
+  /// Where the memory that is loaded into is taken: the order of the rank's list is all that it needs.
+  bool is_place_alone(int block) const {
+    return placement_.blocks[block].kind == Kind::load && !on_lane(block);
+  }
+
   Action action_of(int block) const {
     switch (placement_.blocks[block].kind) {
       case Kind::forward:
@@ -120,6 +131,10 @@ class Lowering {
         return Action::backward_input;
       case Kind::backward_weight:
         return Action::backward_weight;
+      case Kind::offload:
+        return on_lane(block) ? Action::offload : Action::release;
+      case Kind::load:
+        return Action::load;
       default:
         return Action::backward;
     }
@@ -137,6 +152,7 @@ class Lowering {
                       .start = event.time,
                       .end = event.next};
       event.ranks = ranks_of(s.block);
+      event.listed = !is_place_alone(s.block);
       computes_[s.block * plan_.micro_batches + s.micro_batch] = static_cast<int>(events_.size());
       events_.push_back(std::move(event));
     }
@@ -175,11 +191,18 @@ class Lowering {
       for (std::size_t k = 0; k < placement_.blocks[b].after.size(); ++k)
         add_transfers(static_cast<int>(b), k);
     }
+    for (const OffloadBlocks& offload : graph_.offloads) {
+      if (offload.out < 0) continue;
+      for (int m = 0; m < plan_.micro_batches; ++m) {  // of one rank, on and off its lane
+        join(event_of(offload.out, m), event_of(offload.freed, m));
+        join(event_of(offload.taken, m), event_of(offload.back, m));
+      }
+    }
   }
 
   void advance_lanes() {
     for (std::size_t b = 0; b < placement_.blocks.size(); ++b) {
-      if (graph_.stages[graph_.stage_of[b]].lane.empty()) continue;
+      if (!on_lane(static_cast<int>(b))) continue;
       for (int m = 0; m < plan_.micro_batches; ++m) {
         Event& event = events_[event_of(static_cast<int>(b), m)];
         event.time = std::min(event.time, ready(static_cast<int>(b), m));
@@ -260,6 +283,7 @@ class Lowering {
       ready.pop();
       ++placed;
       for (const int rank : event.ranks) {
+        if (!event.listed) break;
         const bool receives = !event.compute && rank == event.ranks.back();
         program.ranks[rank].push_back(receives ? event.target : event.source);
       }

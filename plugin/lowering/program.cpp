@@ -9,7 +9,8 @@
 namespace ostinato {
 
 const char* to_string(Action action) {
-  static constexpr std::array kLetters{"F", "B", "I", "W", "SEND_F", "RECV_F", "SEND_B", "RECV_B"};
+  static constexpr std::array kLetters{"F", "B",      "I",      "W",      "O",     "R",
+                                       "L", "SEND_F", "RECV_F", "SEND_B", "RECV_B"};
   return kLetters[static_cast<std::size_t>(action)];
 }
 
@@ -34,13 +35,28 @@ std::string to_string(const Instruction& instruction) {
          std::to_string(instruction.micro_batch);
 }
 
+const std::string& lane_of(const Program& program, const Instruction& compute) {
+  static const std::string none;
+  const ProgramStage& stage = program.stages[compute.stage];
+  if (compute.action == Action::release) return none;
+  return is_offloading(compute.action) ? stage.offload : stage.lane;
+}
+
+std::vector<std::string> lanes_of(const Program& program, const Instruction& compute) {
+  std::vector<std::string> lanes = {lane_of(program, compute)};
+  if (is_offloading(compute.action)) return lanes;
+  const std::vector<std::string>& more = program.stages[compute.stage].holds;
+  lanes.insert(lanes.end(), more.begin(), more.end());
+  return lanes;
+}
+
 bool keeps_order(const Program& program) {
   for (const auto& instructions : program.ranks) {
     std::vector<std::map<Action, int>> next(
         program.stages.size());  // micro-batch of the next one of its kind
     for (const Instruction& i : instructions) {
       const bool adds = i.action != Action::forward || program.stages[i.stage].outputs.empty();
-      if (is_compute(i.action) && adds && i.micro_batch != next[i.stage][i.action]++) return false;
+      if (runs_layers(i.action) && adds && i.micro_batch != next[i.stage][i.action]++) return false;
     }
   }
   return true;

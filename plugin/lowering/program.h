@@ -28,25 +28,40 @@
 
 namespace ostinato {
 
-/// send_forward / receive_forward carry a stage's outputs to the next one, send_backward / receive_backward
-/// the gradients of its inputs back. Letters as torch.distributed.pipelining prints them: F, B (whole), I, W,
-/// SEND_F, ...
+/// offload and load copy what a stage keeps of a micro-batch to the host and back, on a lane; at release the
+/// rank waits for the first of these, because the plan counts its memory as free from there on. send_forward
+/// / receive_forward carry a stage's outputs to the next one, send_backward / receive_backward the gradients
+/// of its inputs back. Letters as torch.distributed.pipelining prints them: F, B (whole), I, W, SEND_F, ...;
+/// O, R and L are ours.
 enum class Action {
   forward,
   backward,
   backward_input,
   backward_weight,
+  offload,
+  release,
+  load,
   send_forward,
   receive_forward,
   send_backward,
   receive_backward,
 };
 
-const char* to_string(Action action);  ///< "F", "B", "I", "W", "SEND_F", "RECV_F", "SEND_B", "RECV_B"
+const char* to_string(
+    Action action);  ///< "F", "B", "I", "W", "O", "R", "L", "SEND_F", "RECV_F", "SEND_B", "RECV_B"
 
 constexpr bool is_send(Action a) { return a == Action::send_forward || a == Action::send_backward; }
 constexpr bool is_receive(Action a) { return a == Action::receive_forward || a == Action::receive_backward; }
 constexpr bool is_compute(Action a) { return !is_send(a) && !is_receive(a); }
+/// What has to do with the memory of a stage, and runs none of its layers.
+constexpr bool is_offloading(Action a) {
+  return a == Action::offload || a == Action::release || a == Action::load;
+}
+constexpr bool runs_layers(Action a) { return is_compute(a) && !is_offloading(a); }
+/// What takes tensors of other stages, and makes some for them.
+constexpr bool passes_tensors(Action a) {
+  return a == Action::forward || a == Action::backward || a == Action::backward_input;
+}
 /// The action of the other side of a transfer: SEND_F <-> RECV_F, SEND_B <-> RECV_B. Asserts that it is a
 /// transfer.
 Action opposite(Action transfer);
@@ -71,6 +86,8 @@ std::string to_string(const Instruction& instruction);
 /// mode of the plan.
 struct ProgramStage : Stage {
   std::string lane = {};  ///< of each of its devices (lanes.h), beside what these compute; empty: computes
+  std::vector<std::string> holds = {};  ///< more lanes of each, where nothing else runs meanwhile; ascending
+  std::string offload = {};       ///< lane that copies what it keeps to the host and back; empty: it stays
   bool has_backward = false;      ///< false: it only runs forward (inference, or a frozen front)
   std::vector<int> inputs = {};   ///< stages whose outputs it takes, in order
   std::vector<int> outputs = {};  ///< stages that take its outputs, ascending
@@ -99,6 +116,12 @@ struct Program {
   bool counts_hosts = false;   ///< the placement says which devices share processors
   bool chooses_modes = false;  ///< the plan takes modes of its placement's choices
 };
+
+/// The lane that the instruction runs on; empty: its rank computes it.
+const std::string& lane_of(const Program& program, const Instruction& compute);
+
+/// All that it occupies, ascending: that lane, or the empty one, and ProgramStage::holds.
+std::vector<std::string> lanes_of(const Program& program, const Instruction& compute);
 
 /// True where every stage adds to its weights' gradients in micro-batch order 0, 1, 2, ..., and one that
 /// feeds no other to its losses: then floating-point sums are those of 1F1B, bit for bit, but for what a

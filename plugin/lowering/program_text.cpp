@@ -9,7 +9,7 @@ std::string format_rank(const Program& program, int rank, TextForm form) {
   assert(rank >= 0 && rank < static_cast<int>(program.ranks.size()));
   std::string row;
   for (const Instruction& i : program.ranks[rank]) {
-    if (form == TextForm::compute && !is_compute(i.action)) continue;
+    if (form == TextForm::compute && !runs_layers(i.action)) continue;
     if (!row.empty()) row += ',';
     row += to_string(i);
   }

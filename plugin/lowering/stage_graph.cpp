@@ -2,6 +2,8 @@
 #include "plugin/lowering/stage_graph.h"
 
 #include <algorithm>
+#include <map>
+#include <set>
 #include <unordered_map>
 #include <utility>
 
@@ -37,6 +39,14 @@ void check_block(const Placement& placement, const Block& block) {
   }
 }
 
+/// The slot of an offloading block.
+int& slot(OffloadBlocks& blocks, Kind kind, bool on_lane) {
+  if (kind == Kind::offload) return on_lane ? blocks.out : blocks.freed;
+  return on_lane ? blocks.back : blocks.taken;
+}
+
+bool is_offloading(const Block& block) { return block.kind == Kind::offload || block.kind == Kind::load; }
+
 /// The stages in model order, without their devices: as [[stages]] lists them, else as a topological order of
 /// the forwards meets them.
 std::vector<ProgramStage> listed_stages(const Placement& placement) {
@@ -55,15 +65,16 @@ std::vector<ProgramStage> listed_stages(const Placement& placement) {
   return stages;
 }
 
-/// The lane that a block is on; empty: it computes.
-std::string lane_of(const Placement& placement, const Block& block) {
-  const std::string lane = placement.devices[block.devices[0]].lane;
-  for (const int d : block.devices)
-    if (placement.devices[d].lane != lane)
-      refuse(placement,
-             "block " + quoted(block.name) +
-                 " holds several lanes of a device; at run time a block computes, or is on one lane");
-  return lane;
+/// What a block holds of each of its devices: lanes, ascending; the empty one, first, computes.
+std::vector<std::string> lanes_of(const Placement& placement, const Block& block) {
+  std::map<int, std::set<std::string>> held;  // by device
+  for (const int d : block.devices) held[device_of(placement, d)].insert(placement.devices[d].lane);
+  const std::set<std::string>& first = held.begin()->second;
+  for (const auto& [device, lanes] : held)
+    if (lanes != first)
+      refuse(placement, "block " + quoted(block.name) + " holds different lanes of devices " +
+                            std::to_string(held.begin()->first) + " and " + std::to_string(device));
+  return {first.begin(), first.end()};
 }
 
 /// Devices of a block, its lanes' among them; ascending.
@@ -82,6 +93,7 @@ void place_blocks(const Placement& placement, StageGraph& graph) {
   for (std::size_t s = 0; s < graph.stages.size(); ++s)
     index.emplace(graph.stages[s].name, static_cast<int>(s));
   graph.blocks.resize(graph.stages.size());
+  graph.offloads.resize(graph.stages.size());
   for (std::size_t b = 0; b < placement.blocks.size(); ++b) {
     const Block& block = placement.blocks[b];
     check_block(placement, block);
@@ -91,23 +103,32 @@ void place_blocks(const Placement& placement, StageGraph& graph) {
                             ", which has no forward block or is not listed in [[stages]]");
     }
     ProgramStage& stage = graph.stages[found->second];
-    int& place = slot(graph.blocks[found->second], block.kind);
+    const bool on_lane = placement.devices[block.devices.front()].lane_of >= 0;
+    int& place = is_offloading(block) ? slot(graph.offloads[found->second], block.kind, on_lane)
+                                      : slot(graph.blocks[found->second], block.kind);
     if (place >= 0) {
       refuse(placement, "blocks " + quoted(placement.blocks[place].name) + " and " + quoted(block.name) +
                             " are both the " + to_string(block.kind) + " of stage " + quoted(block.stage));
+    }
+    graph.stage_of[b] = found->second;
+    if (is_offloading(block)) {
+      place = static_cast<int>(b);
+      continue;  // check_offloads()
     }
     const std::vector<int> ranks = ranks_of(placement, block);
     if (!stage.devices.empty() && stage.devices != ranks) {
       refuse(placement, "stage " + quoted(block.stage) + " runs on " + named(stage.devices) + " and on " +
                             named(ranks) + "; all its blocks must be where its weights are");
     }
-    const std::string lane = lane_of(placement, block);
-    if (!stage.devices.empty() && stage.lane != lane)
+    std::vector<std::string> holds = lanes_of(placement, block);
+    const std::string lane = holds.front();
+    holds.erase(holds.begin());
+    if (!stage.devices.empty() && (stage.lane != lane || stage.holds != holds))
       refuse(placement, "blocks of stage " + quoted(block.stage) + " are on different lanes");
     place = static_cast<int>(b);
     stage.devices = ranks;
     stage.lane = lane;
-    graph.stage_of[b] = found->second;
+    stage.holds = std::move(holds);
   }
 }
 
@@ -130,6 +151,45 @@ void check_stages(const Placement& placement, StageGraph& graph) {
 bool comes_after(const Placement& placement, int block, int input) {
   const auto& after = placement.blocks[block].after;
   return std::any_of(after.begin(), after.end(), [&](const Dependency& d) { return d.block == input; });
+}
+
+/// Out, freed, taken, back: each behind the one before, between the forward and the backward.
+void check_offloads(const Placement& placement, StageGraph& graph) {
+  for (std::size_t s = 0; s < graph.stages.size(); ++s) {
+    const OffloadBlocks& offload = graph.offloads[s];
+    ProgramStage& stage = graph.stages[s];
+    const std::vector<int> order = {graph.blocks[s].forward, offload.out,  offload.freed,
+                                    offload.taken,           offload.back, graph.blocks[s].backward};
+    const auto missing = std::count(order.begin() + 1, order.end() - 1, -1);
+    if (missing == 4) continue;
+    const std::string name = "stage " + quoted(stage.name);
+    if (missing > 0 || !stage.has_backward)
+      refuse(placement,
+             name +
+                 " is offloaded in part: between its forward and its backward it needs, one after "
+                 "the other, an \"offload\" on a lane of its device and one on the device, which "
+                 "gives memory back, a \"load\" on the device, which takes it, and one on the lane");
+    for (std::size_t i = 1; i < order.size(); ++i)
+      if (!comes_after(placement, order[i], order[i - 1]))
+        refuse(placement, "block " + quoted(placement.blocks[order[i]].name) + " must have " +
+                              quoted(placement.blocks[order[i - 1]].name) + " in `after`");
+    if (stage.sharded() || stage.recompute || !stage.lane.empty())
+      refuse(placement, name + " is offloaded, and is " +
+                            (stage.sharded()   ? "on several devices"
+                             : stage.recompute ? "recomputed"
+                                               : "on a lane") +
+                            ": only what one device keeps of a stage that it computes can be offloaded");
+    const Device& lane = placement.devices[placement.blocks[offload.out].devices.front()];
+    for (const int b : {offload.out, offload.freed, offload.taken, offload.back}) {
+      const Block& block = placement.blocks[b];
+      const bool on_lane = b == offload.out || b == offload.back;
+      const bool here = block.devices.size() == 1 && ranks_of(placement, block) == stage.devices;
+      if (!here || (on_lane && placement.devices[block.devices.front()].lane != lane.lane))
+        refuse(placement, "block " + quoted(block.name) + " must be on " + named(stage.devices) +
+                              (on_lane ? ", on one lane of it" : ""));
+    }
+    stage.offload = lane.lane;
+  }
 }
 
 void connect(const Placement& placement, StageGraph& graph) {
@@ -197,6 +257,7 @@ StageGraph stage_graph(const Placement& placement) {
   graph.stage_of.assign(placement.blocks.size(), -1);
   place_blocks(placement, graph);
   check_stages(placement, graph);
+  check_offloads(placement, graph);
   connect(placement, graph);
   check_gradients(placement, graph);
   check_dependencies(placement, graph);

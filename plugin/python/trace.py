@@ -38,7 +38,7 @@ class TracedInstruction(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
     text: str
-    action: Literal["F", "B", "I", "W", "SEND_F", "RECV_F", "SEND_B", "RECV_B"]
+    action: Literal["F", "B", "I", "W", "O", "R", "L", "SEND_F", "RECV_F", "SEND_B", "RECV_B"]
     stage: Count
     micro_batch: Count
     peer: Count | None = None
@@ -66,6 +66,10 @@ class TracedInstruction(BaseModel):
     @property
     def is_compute(self) -> bool:
         return self.action in COMPUTE
+
+    @property
+    def is_transfer(self) -> bool:
+        return self.action.startswith(("SEND", "RECV"))
 
 
 class StepPlan(BaseModel):
@@ -188,7 +192,8 @@ def _read(path: Path) -> RankTrace:
         raise TraceError(f"{path}: not a trace: {str(error).splitlines()[0]}") from error
 
 
-KINDS = {"F": "forward", "B": "backward", "I": "backward_input", "W": "backward_weight"}
+KINDS = {"F": "forward", "B": "backward", "I": "backward_input", "W": "backward_weight",
+         "O": "offload", "R": "offload", "L": "load"}  # fmt: skip
 MEASURED, PLANNED = 0, 2  # tracks of a rank; transfers have 1, and 3 and more where they overlap
 
 
@@ -206,7 +211,7 @@ def perfetto(ranks: list[RankTrace]) -> dict:
             add(events, trace.rank, PLANNED, i, i.planned_start, i.planned, KINDS[i.action])
         for track, i in own:
             add(events, trace.rank, track, i, i.start, i.measured, KINDS.get(i.action, "transfer"))
-            if not i.is_compute:
+            if i.is_transfer:
                 transfers.append(Transfer(trace.rank, trace.device, replica, track, i))
     for number, (sent, received) in enumerate(pairs(transfers)):
         events.arrow(number, sent.name, sent.middle, received.middle)

@@ -26,9 +26,9 @@ bool share_a_device(const Instance& in, int a, int b) {
 
 /// M5 and M6 of all devices.
 Nanoseconds of_windows(const Instance& in, const Instance& mirror, const Matchings& held,
-                       const Windows& windows) {
+                       const Windows& windows, const std::function<bool()>& stop) {
   Nanoseconds bound = 0;
-  for (int d = 0; d < in.devices() && windows.known(); ++d)
+  for (int d = 0; d < in.devices() && windows.known() && !(stop && stop()); ++d)
     bound = std::max({bound, least_end_of(in, windows, d), idle_bound(in, mirror, held, windows, d)});
   return bound;
 }
@@ -79,7 +79,8 @@ std::vector<Nanoseconds> times_that_stay(const Instance& in, const std::vector<i
 }
 
 /// M7 for one set, of whose blocks the first `stays` nanoseconds are left.
-Nanoseconds beside(const Instance& in, const std::vector<int>& cut, Nanoseconds stays, int n) {
+Nanoseconds beside(const Instance& in, const std::vector<int>& cut, Nanoseconds stays, int n,
+                   const std::function<bool()>& stop) {
   Placement rest = in.placement();
   std::vector<Nanoseconds> longest(rest.blocks.size(), stays);
   __int128 cut_out = 0;
@@ -96,8 +97,8 @@ Nanoseconds beside(const Instance& in, const std::vector<int>& cut, Nanoseconds 
   const Instance left(rest, longest);
   const Instance mirror = left.reversed();
   const Matchings held = match_all(left);
-  const Nanoseconds bound =
-      std::max(of_memory(left, held, n), of_windows(left, mirror, held, Windows(left, mirror, held, n)));
+  const Windows windows(left, mirror, held, n, kNoDevice, stop);
+  const Nanoseconds bound = std::max(of_memory(left, held, n), of_windows(left, mirror, held, windows, stop));
   return static_cast<Nanoseconds>(cut_out * n) + bound;
 }
 
@@ -144,28 +145,30 @@ Trial try_both_ways(const Instance& in, const Instance& mirror, const Windows& w
   return trial;
 }
 
-Nanoseconds makespan_by_windows(const Instance& in, const Instance& mirror, int n) {
+Nanoseconds makespan_by_windows(const Instance& in, const Instance& mirror, int n,
+                                const std::function<bool()>& stop) {
   if (!Windows::affordable(in, n)) return 0;
   const Matchings held = match_all(in);
-  Nanoseconds bound = of_windows(in, mirror, held, Windows(in, mirror, held, n));
+  const Windows windows(in, mirror, held, n, kNoDevice, stop);
+  Nanoseconds bound = of_windows(in, mirror, held, windows, stop);
   for (const std::vector<int>& cut : sets_to_cut(in)) {
     for (const Nanoseconds stays : times_that_stay(in, cut))
-      bound = std::max(bound, beside(in, cut, stays, n));
+      bound = std::max(bound, beside(in, cut, stays, n, stop));
   }
   return bound;
 }
 
 Nanoseconds span_by_windows(const Instance& in, const Instance& mirror, int n, Nanoseconds enough,
-                            std::int64_t most_work) {
+                            std::int64_t most_work, const std::function<bool()>& stop) {
   if (!Windows::affordable(in, n)) return 0;
   const Matchings held = match_all(in);
   Nanoseconds bound = 0;
   for (const Instance* way : {&in, &mirror}) bound = whole_steps_bound(*way, n, bound, enough);
   for (int d = 0; d < in.devices() && bound < enough && most_work > 0; ++d) {
-    const Windows windows(in, mirror, held, n, d);
+    const Windows windows(in, mirror, held, n, d, stop);
     if (!windows.known()) break;
     most_work -= windows.work();
-    bound = std::max(bound, of_windows(in, mirror, held, windows));
+    bound = std::max(bound, of_windows(in, mirror, held, windows, stop));
   }
   return bound;
 }
@@ -173,9 +176,9 @@ Nanoseconds span_by_windows(const Instance& in, const Instance& mirror, int n, N
 }  // namespace
 
 Nanoseconds bound_by_windows(const Instance& in, const Instance& mirror, Objective objective, int n,
-                             Nanoseconds enough, std::int64_t most_work) {
-  if (objective == Objective::span) return span_by_windows(in, mirror, n, enough, most_work);
-  return makespan_by_windows(in, mirror, objective == Objective::latency ? 1 : n);
+                             Nanoseconds enough, std::int64_t most_work, const std::function<bool()>& stop) {
+  if (objective == Objective::span) return span_by_windows(in, mirror, n, enough, most_work, stop);
+  return makespan_by_windows(in, mirror, objective == Objective::latency ? 1 : n, stop);
 }
 
 Trial try_all(const Instance& in, const Instance& mirror, Objective objective, int n, Nanoseconds below,

@@ -18,10 +18,11 @@
 namespace ostinato {
 
 /// M5 to M7, for the span S4 to S6, for the latency L1 of M5 to M7; 0 where section W computes no windows.
-/// S4 and S5 stop where the bound reaches `enough` or `most_work` (Windows::work) is used up. `mirror` is
-/// instance.reversed().
+/// S4 and S5 stop where the bound reaches `enough` or `most_work` (Windows::work) is used up; `stop` ends all
+/// with what was proved until then. `mirror` is instance.reversed().
 Nanoseconds bound_by_windows(const Instance& instance, const Instance& mirror, Objective objective, int n,
-                             Nanoseconds enough, std::int64_t most_work);
+                             Nanoseconds enough, std::int64_t most_work,
+                             const std::function<bool()>& stop = {});
 
 struct Trial {
   enum Verdict {

@@ -101,15 +101,20 @@ class Earliest {
     }
   }
 
-  std::vector<Nanoseconds> run(std::int64_t& work) {
+  /// Empty if stopped.
+  std::vector<Nanoseconds> run(std::int64_t& work, const std::function<bool()>& stop) {
     const int own = micro_batches_of_their_own();
     for (int i = 0; i < own; ++i) {
+      if (stop && stop()) return {};
       for (int b = 0; b < in_.blocks(); ++b) at(b, i) = i > 0 ? end(b, i - 1) : first(b);  // W2
       for (const int b : in_.topological()) {
         if (waits_[b]) raise(b, i);
       }
     }
-    if (own < n_) repeat(own);
+    for (int i = own; i < n_; ++i) {
+      if (stop && stop()) return {};
+      repeat(own, i);
+    }
     work += work_;
     return std::move(start_);
   }
@@ -242,16 +247,14 @@ class Earliest {
   }
 
   /// W5.
-  void repeat(int own) {
+  void repeat(int own, int i) {
     Nanoseconds later = std::numeric_limits<Nanoseconds>::max();
     for (int b = 0; b < in_.blocks(); ++b) {
       if (origin_ == kNoDevice || on(b, origin_)) later = std::min(later, at(b, own - 1));
     }
-    for (int i = own; i < n_; ++i) {
-      for (int b = 0; b < in_.blocks(); ++b) {
-        const Nanoseconds before = at(b, i - own + 1);
-        at(b, i) = std::max(end(b, i - 1), before == kUnknown ? kUnknown : later + before);
-      }
+    for (int b = 0; b < in_.blocks(); ++b) {
+      const Nanoseconds before = at(b, i - own + 1);
+      at(b, i) = std::max(end(b, i - 1), before == kUnknown ? kUnknown : later + before);
     }
   }
 
@@ -281,11 +284,12 @@ bool Windows::affordable(const Instance& in, int n) {
          static_cast<Wide>(in.blocks()) * (in.blocks() + edges) <= kMostPaths;
 }
 
-Windows::Windows(const Instance& in, const Instance& mirror, const Matchings& held, int n, int origin)
+Windows::Windows(const Instance& in, const Instance& mirror, const Matchings& held, int n, int origin,
+                 const std::function<bool()>& stop)
     : n_(n), origin_(origin), blocks_(in.blocks()) {
   if (!affordable(in, n)) return;
-  head_ = Earliest(in, held, n, origin).run(work_);
-  tail_ = Earliest(mirror, mirrored(held), n, origin).run(work_);
+  tail_ = Earliest(mirror, mirrored(held), n, origin).run(work_, stop);
+  if (!tail_.empty()) head_ = Earliest(in, held, n, origin).run(work_, stop);
 }
 
 Nanoseconds least_end_of(const Instance& in, const Windows& windows, int device) {

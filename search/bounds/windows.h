@@ -8,6 +8,7 @@
 // Micro-batches are in index order on every block. The checker has its own writing of this.
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "search/bounds/matching.h"
@@ -29,11 +30,12 @@ class Windows {
   static bool affordable(const Instance& instance, int n);
 
   /// `mirror` is instance.reversed(). With an `origin` from that device's first start to its last end.
-  /// O(blocks * (blocks + edges)) and K^2 for each pair of related blocks.
+  /// O(blocks * (blocks + edges)) and K^2 for each pair of related blocks. `stop` is asked once a
+  /// micro-batch.
   Windows(const Instance& instance, const Instance& mirror, const Matchings& held, int n,
-          int origin = kNoDevice);
+          int origin = kNoDevice, const std::function<bool()>& stop = {});
 
-  /// False where it is not affordable: then there are no windows.
+  /// False where it is not affordable, or was stopped: then there are no windows.
   bool known() const { return !head_.empty(); }
   int origin() const { return origin_; }
   int micro_batches() const { return n_; }

@@ -94,7 +94,9 @@ Bound on_device(const Placement& placement, int device, Objective objective, int
 }
 
 Placement within(Placement placement, Bytes capacity) {
-  for (Device& device : placement.devices) device.memory = std::min(device.memory, capacity);
+  for (Device& device : placement.devices) {
+    if (device.lane_of < 0) device.memory = std::min(device.memory, capacity);
+  }
   return placement;
 }
 

@@ -87,6 +87,7 @@ std::vector<std::vector<MemoryChange>> memory_changes(const Timetable& table) {
     for (int b = 0; b < table.blocks(); ++b) {
       const Block& block = table.block(b);
       for (const int d : block.devices) {
+        if (table.placement().devices[d].lane_of >= 0) continue;  // its device counts it
         auto& changes = result[d];
         if (block.memory > 0) changes.push_back({table.start(b, i), true, block.memory, b, i});
         if (block.memory < 0) changes.push_back({table.end(b, i), false, block.memory, b, i});

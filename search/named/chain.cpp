@@ -43,7 +43,7 @@ class Detector {
       if (block(b).devices.size() != 1) {
         throw NotAChain("block " + block(b).name + " holds " + counted(block(b).devices.size(), "device"));
       }
-      if (block(b).kind == Kind::other)
+      if (block(b).kind >= Kind::offload)
         throw NotAChain("block " + block(b).name + " is neither forward nor backward");
       if (block(b).kind != Kind::forward) continue;
       const int s = static_cast<int>(chain_.stages.size());

@@ -300,7 +300,7 @@ class AnyPlacementBound {
 
 AnyPlacement bound_any_placement(const Profile& profile, const JointOptions& options, Nanoseconds reached) {
   JointOptions with_lanes = options;  // which no placement is slower for
-  with_lanes.partition.lanes = true;
+  with_lanes.partition.lanes = LanesOf::all;
   return AnyPlacementBound(profile, with_lanes).below(reached);
 }
 

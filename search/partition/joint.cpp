@@ -66,7 +66,10 @@ class Chooser {
       : profile_(profile),
         options_(options),
         searcher_(searcher),
-        judged_(profile, options, searcher, below) {}
+        judged_(profile, options, searcher, below),
+        lanes_(options.partition.lanes != LanesOf::none &&
+               std::ranges::any_of(profile.layers,
+                                   [](const LayerCost& layer) { return !layer.lane.empty(); })) {}
 
   JointChoice choose() {
     place_and_search();
@@ -282,6 +285,11 @@ class Chooser {
     for (const Recompute how : {Recompute::needed, Recompute::partly}) {
       if (how == Recompute::partly && list()[index].graph) continue;
       judged_.add_placed(joint::recomputing(list()[index], how));
+      if (!lanes_) continue;
+      Candidate beside = joint::recomputing(list()[index], how);
+      beside.name += ", lanes too";
+      beside.options.lanes = LanesOf::all;
+      judged_.add_placed(std::move(beside));
     }
   }
 
@@ -542,6 +550,7 @@ class Chooser {
   const JointOptions& options_;
   const Searcher& searcher_;
   Judged judged_;
+  const bool lanes_;  ///< some layers run on lanes
   JointChoice choice_;
 };
 

@@ -35,6 +35,10 @@ constexpr int kShortEffort = 5;
 /// with one chunk per device.
 constexpr double kCutShare = 1.0 / 16, kUsualShare = 1.0 / 2;
 
+bool recomputes(const Candidate& candidate) {
+  return std::ranges::any_of(candidate.cuts->stages, &Stage::recompute);
+}
+
 bool is_past(std::optional<Judged::Clock::time_point> end) { return end && Judged::Clock::now() > *end; }
 
 double seconds_since(Judged::Clock::time_point began) {
@@ -104,7 +108,9 @@ StageCuts Judged::cut(const Candidate& candidate, int percent, std::function<boo
 const Candidate* Judged::with_the_same_stages(const Candidate& candidate) const {
   for (const Candidate& other : list_) {
     if (&other == &candidate || !other.placement || other.cuts->stages != candidate.cuts->stages) continue;
-    if (other.idle == candidate.idle && other.options.split_backward == candidate.options.split_backward)
+    const bool as_many_lanes = other.options.lanes == candidate.options.lanes || !recomputes(candidate);
+    if (other.idle == candidate.idle && other.options.split_backward == candidate.options.split_backward &&
+        as_many_lanes)
       return &other;
   }
   return nullptr;

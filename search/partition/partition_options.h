@@ -21,6 +21,10 @@ enum class ChunkLayout { looped, wave };
 /// stage becomes two on its device, of which the first recomputes. Stages over a graph stay whole.
 enum class Recompute { never, needed, partly, always };
 
+/// Layers that say a lane run there (stages.h) in which stages; else they compute. keeping: in those that do
+/// not recompute, whose lanes take no memory from them.
+enum class LanesOf { none, keeping, all };
+
 struct PartitionOptions {
   int devices = 1;
   int chunks = 1;  ///< per device
@@ -28,11 +32,11 @@ struct PartitionOptions {
   std::vector<int> order =
       {};  ///< of all devices, in which several chunks pass through them; empty: 0, 1, ...
   Bytes device_memory = kUnlimited;
-  int micro_batches = 1;          ///< of a step; bounds what is in flight
-  bool split_backward = false;    ///< needs backward_input and backward_weight in the profile
-  bool inference = false;         ///< forwards alone: nothing is kept, split or recomputed (inference.h)
-  bool transfers = true;          ///< count transfer costs
-  bool lanes = true;              ///< layers that say a lane run there (stages.h); else they compute
+  int micro_batches = 1;        ///< of a step; bounds what is in flight
+  bool split_backward = false;  ///< needs backward_input and backward_weight in the profile
+  bool inference = false;       ///< forwards alone: nothing is kept, split or recomputed (inference.h)
+  bool transfers = true;        ///< count transfer costs
+  LanesOf lanes = LanesOf::keeping;
   bool allow_incomplete = false;  ///< accept a profile that lost events
   std::vector<int> sharded = {};  ///< layers that are sharded over all devices (stage_cost.h); rising
   Recompute recompute = Recompute::never;

@@ -31,7 +31,7 @@ std::vector<std::vector<LayerCost>> layers_by_kind(const Cluster& cluster, const
   std::vector<std::vector<LayerCost>> result;
   for (const DeviceKind& kind : cluster.kinds) {
     std::vector<LayerCost>& layers = result.emplace_back(layers_on(kind, profile));
-    if (options.lanes) leave_to_lanes(layers);
+    if (options.lanes != LanesOf::none) leave_to_lanes(layers);
     if (options.inference) std::transform(layers.begin(), layers.end(), layers.begin(), forward_only);
     for (LayerCost& layer : layers) layer.kept += std::exchange(layer.labels, 0);
     if (options.split_backward) std::for_each(layers.begin(), layers.end(), count_whole_as_half);
@@ -123,7 +123,7 @@ Model::Model(const Profile& of, const PartitionOptions& options)
       rank(inference ? RankCost{.forward = of.rank.forward} : of.rank) {}
 
 Model all_computing(const Profile& profile, PartitionOptions options) {
-  options.lanes = false;
+  options.lanes = LanesOf::none;
   return {profile, options};
 }
 

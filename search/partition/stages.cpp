@@ -27,11 +27,13 @@ struct Part {
 
 /// A stage ends where layers on a lane end, so that those of the next are computed when they are needed.
 /// Those that a stage begins with are computed: what they hold would stand before any block that counts it.
-/// So are those of a stage that is sharded or recomputes, and the model's last layer, with the loss.
+/// So are those of a stage that is sharded or, as asked, recomputes, and the model's last layer, with the
+/// loss.
 std::vector<Part> parts_of(const Profile& profile, const PartitionOptions& options,
                            const std::vector<Stage>& stages) {
   std::vector<Part> parts;
   for (const Stage& stage : stages) {
+    const bool may = options.lanes == LanesOf::all || (options.lanes == LanesOf::keeping && !stage.recompute);
     Part* last = nullptr;
     const auto add = [&] {
       Part& part = parts.emplace_back(Part{stage});
@@ -41,8 +43,7 @@ std::vector<Part> parts_of(const Profile& profile, const PartitionOptions& optio
     for (const int l : stage.layers) {
       const std::string& lane = profile.layers[l].lane;
       const bool last_of_all = l + 1 == static_cast<int>(profile.layers.size());
-      const bool beside = options.lanes && !lane.empty() && !last_of_all && last != nullptr &&
-                          !stage.sharded() && !stage.recompute &&
+      const bool beside = may && !lane.empty() && !last_of_all && last != nullptr && !stage.sharded() &&
                           (last->beside.empty() || profile.layers[last->beside.front()].lane == lane);
       if (beside) {
         last->beside.push_back(l);
@@ -100,10 +101,16 @@ class Builder {
   }
 
   /// The times of the stage, and the memory of all its layers, because a lane counts none: what a layer there
-  /// takes while it runs is held as long as what it keeps.
+  /// takes while it runs is held as long as what it keeps. That of a stage that recomputes keeps it all: it
+  /// does not run again.
   StageCost cost_of(const Part& part) const {
-    const StageCost alone = cost_of_stage(model_, part.stage);
+    StageCost alone = cost_of_stage(model_, part.stage);
     if (part.beside.empty()) return alone;
+    const StageCost beside = cost_of_run(model_, model_.kind_of(part.stage.devices.front()), part.beside);
+    if (part.stage.recompute) {
+      alone.sent = beside.in_flight(false) + beside.workspace();  // its input is what the stage makes
+      return alone;
+    }
     Stage all = part.stage;
     all.layers.add(part.beside);
     StageCost cost = cost_of_stage(model_, all);
@@ -112,7 +119,6 @@ class Builder {
     cost.backward_input = alone.backward_input;
     cost.backward_weight = alone.backward_weight;
     cost.halves = alone.halves;
-    const StageCost beside = cost_of_run(model_, model_.kind_of(part.stage.devices.front()), part.beside);
     cost.sent += beside.workspace();
     return cost;
   }

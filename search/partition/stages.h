@@ -12,8 +12,8 @@ namespace ostinato {
 /// where the backward is split; that of a sharded stage, and of one with a layer without halves, is whole).
 /// An inference has the forwards alone. Layers on a lane of a device (Profile, PartitionOptions::lanes) are
 /// blocks there, "s0:network.F", and end the stage before them; those that a stage of the caller begins with,
-/// and those of a stage that is sharded or recomputes, are computed with it. A block waits for the blocks of
-/// the stages that its layers read from, with the bytes that they read.
+/// and those of a stage that is sharded or (LanesOf::keeping) recomputes, are computed with it. A block waits
+/// for the blocks of the stages that its layers read from, with the bytes that they read.
 ///
 /// [[stages]] says which layers each stage runs; in several runs where those of a stage over a graph are
 /// no run in the order of the profile. The stages must cover every layer once, and come in an order in which

@@ -12,7 +12,9 @@ namespace ostinato {
 
 /// The placement whose devices have this much memory at most.
 inline Placement within_capacity(Placement placement, Bytes capacity) {
-  for (Device& device : placement.devices) device.memory = std::min(device.memory, capacity);
+  for (Device& device : placement.devices) {
+    if (device.lane_of < 0) device.memory = std::min(device.memory, capacity);
+  }
   return placement;
 }
 

@@ -9,9 +9,10 @@
 //
 // A lane is a device of which three things are known: it runs its own blocks, one at a time; it is where its
 // device is, so what goes from one to the other takes no time; and it has no memory. Its blocks take and give
-// none: what an exchange holds is counted by blocks that compute, from the start of one before it to the end
-// of one behind it. So the device has one account, which its own blocks alone change, and everything that is
-// true of devices is true of lanes: schedules, bounds, proofs.
+// none, unless they hold the device, too, which then counts it: what an exchange holds is counted by blocks
+// that compute, from the start of one before it to the end of one behind it. So the device has one account,
+// which its own blocks alone change, and everything that is true of devices is true of lanes: schedules,
+// bounds, proofs.
 //
 // Not modelled: that a collective slows down what computes beside it. Measured times of overlapped runs have
 // it in them.

@@ -13,8 +13,8 @@
 namespace ostinato {
 namespace {
 
-constexpr std::array kKinds = {Kind::forward, Kind::backward, Kind::backward_input, Kind::backward_weight,
-                               Kind::other};
+constexpr std::array kEveryKind = {Kind::forward, Kind::backward, Kind::backward_input, Kind::backward_weight,
+                                   Kind::offload, Kind::load,     Kind::other};
 
 class ChoicesReader {
  public:
@@ -142,10 +142,11 @@ std::vector<Choice> read_choices(const Value& list, const ChoiceContext& context
 }
 
 Kind parse_kind(const Fields& fields, const std::string& kind, const std::string& block) {
-  const auto found = std::find_if(kKinds.begin(), kKinds.end(), [&](Kind k) { return to_string(k) == kind; });
-  if (found != kKinds.end()) return *found;
+  const auto found =
+      std::find_if(kEveryKind.begin(), kEveryKind.end(), [&](Kind k) { return to_string(k) == kind; });
+  if (found != kEveryKind.end()) return *found;
   std::vector<std::string> names;
-  for (const Kind k : kKinds) names.emplace_back(to_string(k));
+  for (const Kind k : kEveryKind) names.emplace_back(to_string(k));
   const std::string near = did_you_mean(kind, names);
   fields.fail(fields.find("kind"),
               "unknown kind " + in_quotes(kind) + " of block " + in_quotes(block) +

@@ -16,6 +16,10 @@ const char* to_string(Kind kind) {
       return "backward_input";
     case Kind::backward_weight:
       return "backward_weight";
+    case Kind::offload:
+      return "offload";
+    case Kind::load:
+      return "load";
     case Kind::other:
       return "other";
   }

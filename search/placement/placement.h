@@ -28,7 +28,10 @@ using Bytes = std::int64_t;
 /// Capacity of a device whose memory is not limited.
 inline constexpr Bytes kUnlimited = std::numeric_limits<Bytes>::max();
 
-enum class Kind { forward, backward, backward_input, backward_weight, other };
+/// offload, load: on a lane a copy of what a stage keeps to the host, and back; on the device the end of the
+/// one, which gives the memory back, and the begin of the other, which takes it.
+enum class Kind { forward, backward, backward_input, backward_weight, offload, load, other };
+inline constexpr std::size_t kKinds = static_cast<std::size_t>(Kind::other) + 1;
 
 const char* to_string(Kind kind);
 

@@ -67,7 +67,7 @@ class Checker {
          "blocks wait for each other: " + names + " after " + in_quotes(block(cycle[0]).name));
   }
 
-  /// A lane has no memory (lanes.h).
+  /// Only what its device computes meanwhile has memory (lanes.h).
   void check_lanes() const {
     for (int b = 0; b < blocks(); ++b)
       if (block(b).memory != 0 || block(b).workspace != 0) check_lanes(b);
@@ -80,7 +80,8 @@ class Checker {
   void check_lanes(int b) const {
     for (const int d : block(b).devices) {
       const Device& device = placement_.devices[d];
-      if (device.lane_of < 0) continue;
+      if (device.lane_of < 0 || std::ranges::find(block(b).devices, device.lane_of) != block(b).devices.end())
+        continue;
       fail(lines_.blocks, b,
            "block " + in_quotes(block(b).name) + " is on lane " + in_quotes(device.lane) +
                ", which has no memory: count what it holds in a block of its device before it, which takes "

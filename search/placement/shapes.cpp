@@ -10,6 +10,7 @@
 #include "search/files/counted.h"
 #include "search/files/error.h"
 #include "search/files/nearest.h"
+#include "search/placement/lanes.h"
 #include "search/placement/shape_stages.h"
 
 namespace ostinato {
@@ -62,6 +63,7 @@ void check(const NamedShape& shape, const ShapeOptions& options) {
   check_list("shard backward", options.shard_backward, devices, kMost);
   check_list("memory", options.memory, devices, kMost);
   check_list("shard memory", options.shard_memory.value_or(0), devices, kMost);
+  check_list("offload", options.offload, devices, kMost);
   check_list("workspace", options.workspace, devices, kMost);
   check_list("capacity", options.capacity, devices, kUnlimited);
   check_list("static memory", options.static_memory, devices, kUnlimited);
@@ -185,6 +187,63 @@ class Unroll {
   std::vector<int> gradient_;  ///< block that hands the gradient of a stage's input on, by stage
 };
 
+/// What a stage keeps goes to the host after its forward, and comes back before its backward.
+class Offload {
+ public:
+  Offload(Placement& placement, const ShapeOptions& options) : placement_(placement), options_(options) {}
+
+  void run() {
+    for (int d = 0; d < options_.devices; ++d)
+      if (options_.offload[d] > 0) add_lane(placement_, d, "copy");
+    link_lanes(placement_);
+    const int blocks = static_cast<int>(placement_.blocks.size());
+    for (int b = 0; b < blocks; ++b) {
+      const Block& block = placement_.blocks[b];
+      if (block.kind == Kind::forward && block.devices.size() == 1 && options_.offload[block.devices[0]] > 0)
+        add(b);
+    }
+  }
+
+ private:
+  void add(int forward) {
+    const Bytes kept = placement_.blocks[forward].memory;
+    const int copied = copy(forward, Kind::offload, ".O");
+    const int freed = account(copied, Kind::offload, ".freed", -kept);
+    const int taken = account(freed, Kind::load, ".taken", kept);
+    const int there = copy(taken, Kind::load, ".L");
+    for (Block& block : placement_.blocks) {
+      const bool backward = block.kind == Kind::backward || block.kind == Kind::backward_input;
+      if (backward && block.stage == placement_.blocks[forward].stage) block.after.push_back({there, 0});
+    }
+  }
+
+  int copy(int behind, Kind kind, const char* suffix) {
+    const int device = placement_.blocks[behind].devices[0];
+    return add(behind, kind, suffix, find_lane(placement_, device, "copy"), options_.offload[device], 0);
+  }
+
+  int account(int behind, Kind kind, const char* suffix, Bytes memory) {
+    constexpr Nanoseconds kNoTime = 1;  // and not 0: all bounds apply
+    return add(behind, kind, suffix, device_of(placement_, placement_.blocks[behind].devices[0]), kNoTime,
+               memory);
+  }
+
+  int add(int behind, Kind kind, const char* suffix, int device, Nanoseconds time, Bytes memory) {
+    const std::string stage = placement_.blocks[behind].stage;
+    placement_.blocks.push_back({.name = stage + suffix,
+                                 .stage = stage,
+                                 .kind = kind,
+                                 .devices = {device},
+                                 .time = time,
+                                 .memory = memory,
+                                 .after = {{behind, 0}}});
+    return static_cast<int>(placement_.blocks.size()) - 1;
+  }
+
+  Placement& placement_;
+  const ShapeOptions& options_;
+};
+
 }  // namespace
 
 const std::vector<std::string>& shape_names() {
@@ -215,6 +274,7 @@ Placement shape(const std::string& name, const ShapeOptions& options) {
   }
   if (options.layers > 0) share_layers(stages, options.layers, placement);
   placement.blocks = Unroll(stages, options, named->shard_keeps).blocks();
+  if (options.training) Offload(placement, options).run();
   return placement;
 }
 

@@ -44,7 +44,9 @@ struct ShapeOptions {
   PerDevice<Bytes> memory = 1;        ///< taken by each forward, given back by the last of its backward
   std::optional<Bytes> shard_memory = {};  ///< the same of a stage on all devices, on each of them; absent: 0
                                            ///< for embeddings, `memory` of device 0 for K's join
-  PerDevice<Bytes> workspace = 0;          ///< of every block on that device while it runs
+  PerDevice<Nanoseconds> offload = 0;  ///< of copying what a stage keeps to the host, and of copying it back,
+                                       ///< on a lane; 0: it stays
+  PerDevice<Bytes> workspace = 0;      ///< of every block on that device while it runs
   PerDevice<Bytes> capacity = kUnlimited;
   PerDevice<Bytes> static_memory = 0;
   Link link = {};        ///< between any two devices

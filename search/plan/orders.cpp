@@ -178,6 +178,7 @@ std::vector<Bytes> peak_memory(const Placement& placement, const std::vector<Sch
     const Block& block = placement.blocks[step.block];
     const Nanoseconds end = step.start + block.time;
     for (const int d : block.devices) {
+      if (placement.devices[d].lane_of >= 0) continue;  // lanes.h
       if (block.memory > 0) events[d].push_back({step.start, block.memory});
       if (block.memory < 0) events[d].push_back({end, block.memory});
       if (block.workspace > 0 && block.time > 0) {

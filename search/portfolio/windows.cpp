@@ -17,7 +17,7 @@ void look_at_windows(Hunt& hunt) {
     return;
   hunt.windows_known = true;
   hunt.claim(bound_by_windows(hunt.in, hunt.mirror, hunt.options.objective, hunt.options.micro_batches,
-                              hunt.best.score().objective, kSpanWork));
+                              hunt.best.score().objective, kSpanWork, hunt.stop()));
 }
 
 }  // namespace

@@ -55,6 +55,7 @@ def placement(
     shard_backward: Time = "1us",
     memory: PerDevice = "1MiB",
     shard_memory: Memory | None = None,
+    offload: PerDevice = 0,
     workspace: PerDevice = 0,
     capacity: PerDevice = "unlimited",
     static: PerDevice = 0,
@@ -67,7 +68,7 @@ def placement(
     --help` draws them).
 
     Times and memory are those of one stage and one micro-batch; a list has one for each device. `weight`
-    above 0 splits the backward. `bandwidth` is in GB/s, 0: bytes are free. `layers` of the model are shared
+    above 0 splits the backward; `offload` above 0 copies what a stage keeps to the host for so long, and back. `bandwidth` is in GB/s, 0: bytes are free. `layers` of the model are shared
     by the stages, so that DeepSpeed can run a plan of it.
 
     >>> placement("v", devices=2, forward=[1000, 3000]).blocks
@@ -75,7 +76,7 @@ def placement(
     """
     given = {
         "forward": forward, "backward": backward, "weight": weight, "shard_forward": shard_forward, "shard_backward": shard_backward,
-        "memory": memory, "shard_memory": shard_memory, "workspace": workspace, "static": static, "capacity": capacity,
+        "memory": memory, "shard_memory": shard_memory, "offload": offload, "workspace": workspace, "static": static, "capacity": capacity,
         "latency": latency, "bandwidth": bandwidth, "bytes": bytes,
     }  # fmt: skip
     check_counts(devices=devices, chunks=chunks, layers=layers)

@@ -157,7 +157,7 @@ class Step(NamedTuple):
 
     block: str
     stage: str
-    kind: str  # "forward", "backward", "backward_input", "backward_weight" or "other"
+    kind: str  # "forward", "backward", "backward_input", "backward_weight", "offload", "load" or "other"
     devices: tuple[str, ...]
     micro_batch: int
     start: int  # ns

@@ -17,8 +17,8 @@ namespace {
 constexpr std::size_t kMostBytes = std::size_t{1} << 30;  // of a file, as `ostinato report` has it
 constexpr std::int64_t kMostDevices = 1 << 16;
 
-constexpr std::array<std::string_view, 8> kActions = {"F",      "B",      "I",      "W",
-                                                      "SEND_F", "RECV_F", "SEND_B", "RECV_B"};
+constexpr std::array<std::string_view, 11> kActions = {"F", "B",      "I",      "W",      "O",     "R",
+                                                       "L", "SEND_F", "RECV_F", "SEND_B", "RECV_B"};
 
 struct RankTrace {
   std::string file, plan_sha256;
@@ -30,12 +30,13 @@ struct RankTrace {
 MeasuredInstruction instruction_of(const Value& value, const std::string& file) {
   const Fields fields(value, file, "an instruction",
                       {"text", "action", "stage", "micro_batch", "peer", "peer_stage", "planned_start",
-                       "planned_end", "start", "end"});
+                       "planned_end", "start", "end", "lane"});
   MeasuredInstruction made;
   made.action = fields.text("action");
   if (std::find(kActions.begin(), kActions.end(), made.action) == kActions.end())
     fields.fail(fields.find("action"), "unknown instruction " + in_quotes(made.action));
   constexpr std::int64_t most = std::numeric_limits<int>::max();
+  if (fields.find("lane") != nullptr) made.lane = fields.text("lane");
   made.stage = static_cast<int>(fields.integer("stage", 0, most));
   made.micro_batch = static_cast<int>(fields.integer("micro_batch", 0, most));
   made.planned_start = fields.integer("planned_start", 0);

@@ -16,11 +16,12 @@ namespace ostinato {
 
 /// An instruction that ran; times since the step began.
 struct MeasuredInstruction {
-  std::string action;  ///< "F", "B", "I", "W", "SEND_F", "RECV_F", "SEND_B" or "RECV_B"
+  std::string action;  ///< "F", "B", "I", "W", "O", "R", "L", "SEND_F", "RECV_F", "SEND_B" or "RECV_B"
   int stage = 0;
   int micro_batch = 0;
   Nanoseconds planned_start = 0, planned_end = 0;
   Nanoseconds start = 0, end = 0;
+  std::string lane = {};  ///< of its device; empty: the device itself
 };
 
 struct MeasuredStep {

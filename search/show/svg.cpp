@@ -36,12 +36,13 @@ text { font: 12px system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; fill
 .label { font-size: 10px; text-anchor: middle; fill: #10151b; }
 .paper { fill: #fdfdfc; } .row { fill: #eceef1; } .line { fill: #cfd4db; }
 .forward { fill: #7db0ec; } .backward { fill: #7cc88b; } .input { fill: #5cc4c4; }
-.weight { fill: #e6b854; } .other { fill: #b7a4d6; } .tone1 { fill-opacity: 0.64; } .tone2 { fill-opacity: 0.34; }
+.weight { fill: #e6b854; } .offload { fill: #dd9ac6; } .load { fill: #e59a88; } .other { fill: #b7a4d6; }
+.tone1 { fill-opacity: 0.64; } .tone2 { fill-opacity: 0.34; }
 @media (prefers-color-scheme: dark) {
 text { fill: #e4e7eb; } .soft { fill: #a2acb9; } .label { fill: #ffffff; }
 .paper { fill: #14171b; } .row { fill: #20262d; } .line { fill: #3a424c; }
 .forward { fill: #2f69b3; } .backward { fill: #2f7d43; } .input { fill: #217f7f; }
-.weight { fill: #96691a; } .other { fill: #6f5a97; }
+.weight { fill: #96691a; } .offload { fill: #9b4a80; } .load { fill: #a84e3b; } .other { fill: #6f5a97; }
 }
 </style>
 )";
@@ -53,11 +54,13 @@ struct Look {
 };
 
 const Look& look(Kind kind) {
-  static const std::array<Look, 5> looks = {{{"forward", "forward", "F"},
-                                             {"backward", "backward", "B"},
-                                             {"backward, inputs", "input", "I"},
-                                             {"backward, weights", "weight", "W"},
-                                             {"other", "other", ""}}};
+  static const std::array<Look, kKinds> looks = {{{"forward", "forward", "F"},
+                                                  {"backward", "backward", "B"},
+                                                  {"backward, inputs", "input", "I"},
+                                                  {"backward, weights", "weight", "W"},
+                                                  {"offload", "offload", "O"},
+                                                  {"load", "load", "L"},
+                                                  {"other", "other", ""}}};
   return looks[static_cast<std::size_t>(kind)];
 }
 

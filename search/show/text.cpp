@@ -27,11 +27,13 @@ struct Look {
 };
 
 const Look& look(Kind kind) {
-  static const std::array<Look, 5> looks = {{{"forward", 'F', '-', "\x1b[30;44m"},
-                                             {"backward", 'B', '=', "\x1b[30;42m"},
-                                             {"backward input", 'I', '~', "\x1b[30;46m"},
-                                             {"backward weight", 'W', '.', "\x1b[30;43m"},
-                                             {"other", 'O', ':', "\x1b[30;47m"}}};
+  static const std::array<Look, kKinds> looks = {{{"forward", 'F', '-', "\x1b[30;44m"},
+                                                  {"backward", 'B', '=', "\x1b[30;42m"},
+                                                  {"backward input", 'I', '~', "\x1b[30;46m"},
+                                                  {"backward weight", 'W', '.', "\x1b[30;43m"},
+                                                  {"offload", 'O', '>', "\x1b[30;45m"},
+                                                  {"load", 'L', '<', "\x1b[30;41m"},
+                                                  {"other", 'X', ':', "\x1b[30;47m"}}};
   return looks[static_cast<std::size_t>(kind)];
 }
 
@@ -93,7 +95,7 @@ class Line {
   /// Fills the columns that no block of its own covers. Each kind, and the bubble, has as many of them as its
   /// share of the time: what a column owes to one is carried over to the next ones that it is in.
   const std::vector<Cell>& finish() {
-    std::array<Nanoseconds, 6> owed{};  // the last: bubble
+    std::array<Nanoseconds, kKinds + 1> owed{};  // the last: bubble
     for (int c = 0; c < scale_.width(); ++c) {
       if (cells_[c].kind >= 0) {
         owed.fill(0);
@@ -118,12 +120,12 @@ class Line {
     return letter;
   }
 
-  static constexpr std::size_t kBubble = 5;
+  static constexpr std::size_t kBubble = kKinds;
 
   /// What the column shows: of all that is in it the one that it owes most. Pays for that.
-  std::size_t pick(int column, std::array<Nanoseconds, 6>& owed) const {
+  std::size_t pick(int column, std::array<Nanoseconds, kKinds + 1>& owed) const {
     const Nanoseconds length = scale_.time(column + 1) - scale_.time(column);
-    std::array<Nanoseconds, 6> inside{};
+    std::array<Nanoseconds, kKinds + 1> inside{};
     Nanoseconds idle = length;
     for (std::size_t k = 0; k < kBubble; ++k) {
       inside[k] = shares_[column][k];
@@ -151,7 +153,7 @@ class Line {
   const Scale& scale_;
   Nanoseconds busy_ = 0;
   std::vector<Cell> cells_;
-  std::vector<std::array<Nanoseconds, 5>> shares_;  ///< per column: time of each kind
+  std::vector<std::array<Nanoseconds, kKinds>> shares_;  ///< per column: time of each kind
 };
 
 std::string draw(const std::vector<Cell>& cells, bool color) {

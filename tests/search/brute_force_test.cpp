@@ -53,8 +53,8 @@ TEST(BruteForce, EveryTinyPlacementWithMemoryIsSolvedToTheOptimum) {
   }
 }
 
-/// One or two devices with a lane each, and blocks of which each waits for some before it. What computes
-/// takes and gives memory.
+/// One or two devices with a lane each, and blocks of which each waits for some before it; some hold both.
+/// What computes takes and gives memory.
 Placement with_lanes(test::Dice& random, int blocks) {
   Placement p = test::on_devices(1 + random.below(2));
   const int devices = static_cast<int>(p.devices.size());
@@ -65,7 +65,10 @@ Placement with_lanes(test::Dice& random, int blocks) {
     std::vector<int> after;
     for (int a = 0; a < b; ++a)
       if (random.chance(a == b - 1 ? 60 : 20)) after.push_back(a);
-    test::add(p, "b" + std::to_string(b), {random.below(2 * devices)}, 1 + random.below(4), {.after = after});
+    const int lane = random.below(2 * devices);
+    std::vector<int> holds = {lane};
+    if (lane >= devices && random.chance(20)) holds = {p.devices[lane].lane_of, lane};
+    test::add(p, "b" + std::to_string(b), holds, 1 + random.below(4), {.after = after});
   }
   if (random.chance(50)) return p;
   add_memory(random, p);
@@ -77,7 +80,7 @@ Placement with_lanes(test::Dice& random, int blocks) {
 
 TEST(BruteForce, EveryTinyPlacementWithLanesIsSolvedToTheOptimum) {
   test::Dice random(13);
-  for (int i = 0; i < 1000; ++i) {
+  for (int i = 0; i < 2000; ++i) {
     SCOPED_TRACE(i);
     const int micro_batches = 1 + random.below(3);
     compare(with_lanes(random, most_blocks[micro_batches] - random.below(2)), micro_batches);

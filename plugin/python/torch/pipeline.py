@@ -19,7 +19,7 @@ from ostinato.ranks.watch import Watch
 from torch import nn
 from torch.distributed.distributed_c10d import _get_default_store
 
-from ostinato import _plugin
+from ostinato import _plugin, offload
 
 from .batches import as_arguments, by_stage, micro_batches
 from .outside import Outside
@@ -65,6 +65,7 @@ class Pipeline(nn.Module):
         self._device, self._timeout_s, self._dynamic = torch.device(device), timeout_s, dynamic_shapes
         self.rank, self._ranks = place_in(group, self.program)
         check_copies(self.program)
+        offload.check(self.program, self._device)
         self._takers = [stage.name for stage in self.program.stages if not stage.inputs]
         self._inputs: dict[str, list] = {}  # by the stage that takes them
         self._targets: list = []
@@ -91,6 +92,9 @@ class Pipeline(nn.Module):
             else {}
         )
         self._own = own_stages(self.program, self.rank, ranks, self._group, self._timeout_s)
+        self._offloaded = {
+            s.index: offload.Offloaded() for s in self._own if self.program.stages[s.index].offload
+        }
         self.stages = nn.ModuleDict({str(stage.index): build(stage).to(self._device) for stage in self._own})
         chain = build.chain if isinstance(build, ChainOfLayers) else []
         self._ties = Ties(ties, chain, ranks, self._group, self._timeout_s)
@@ -206,7 +210,13 @@ class Pipeline(nn.Module):
             links=self._links,
         )
         for stage in self._own:
-            executor.set_stage(stage.index, forward_of(stage.index), may_split=not stage.recompute)
+            kept = self._offloaded.get(stage.index)
+            executor.set_stage(
+                stage.index,
+                forward_of(stage.index),
+                may_split=not stage.recompute,
+                offload=None if kept is None else kept.move,
+            )
         return executor
 
     def _make_serving(self, slots: int) -> tuple[Serving, Any]:
@@ -270,10 +280,17 @@ class Pipeline(nn.Module):
 
     def _forward_of(self, index: int) -> Callable:
         module, stage = self.stages[str(index)], self.program.stages[index]
+        offloaded = self._offloaded.get(index)
         this = weakref.proxy(self)  # the pipeline owns the executor, which keeps this function
         last, scored = not stage.outputs, stage.has_backward
 
         def forward(micro_batch: int, inputs: tuple | None):
+            if offloaded is None:
+                return run(micro_batch, inputs)
+            with offloaded.of(micro_batch, (*module.parameters(), *module.buffers())):
+                return run(micro_batch, inputs)
+
+        def run(micro_batch: int, inputs: tuple | None):
             arguments = this._given(stage.name, micro_batch) if inputs is None else inputs
             with nullcontext() if scored else torch.no_grad(), changes_named(stage.name):
                 outputs = module(*arguments)

@@ -63,6 +63,10 @@ def check(program) -> None:
         reason = ""
         if len(stage.ranks) > 1:
             reason = "is on several ranks"
+        elif stage.offload:
+            reason = "is offloaded"
+        elif stage.lane:
+            reason = f"is on lane {stage.lane}"
         elif not stage.has_backward:
             reason = "has no backward"
         elif list(stage.inputs) != ([index - 1] if index else []):

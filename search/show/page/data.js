@@ -1,9 +1,11 @@
 // The plans as they are drawn: steps by device, what a device holds over time, and how figures are written.
 
 const data = JSON.parse(document.getElementById("data").textContent);
-const kinds = ["forward", "backward", "backward_input", "backward_weight", "other"];
-const letters = { forward: "F", backward: "B", backward_input: "I", backward_weight: "W", other: "" };
-const kindOfLetter = { F: "forward", B: "backward", I: "backward_input", W: "backward_weight" };
+const kinds = ["forward", "backward", "backward_input", "backward_weight", "offload", "load", "other"];
+const letters = { forward: "F", backward: "B", backward_input: "I", backward_weight: "W", offload: "O", load: "L",
+                  other: "" };
+const kindOfLetter = { F: "forward", B: "backward", I: "backward_input", W: "backward_weight", O: "offload",
+                       L: "load" };
 
 // ---- figures as people read them
 const timeUnits = [["ns", 1], ["µs", 1e3], ["ms", 1e6], ["s", 1e9]];

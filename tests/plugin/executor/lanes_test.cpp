@@ -5,12 +5,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <mutex>
 #include <thread>
 
 #include "plugin/executor/executor.h"
 #include "plugin/lowering/lower.h"
+#include "search/placement/lanes.h"
 #include "tests/plugin/executor/support/accelerator_run.h"
 #include "tests/plugin/executor/support/layers.h"
 #include "tests/plugin/executor/support/thread_channel.h"
@@ -46,6 +49,19 @@ std::vector<std::string> run_all(const Program& program, std::map<int, Module>& 
   for (int r = 0; r < static_cast<int>(program.ranks.size()); ++r) threads.emplace_back(run, r);
   for (auto& thread : threads) thread.join();
   return failures;
+}
+
+/// Blocks of the stage hold that lane of their device, too.
+void hold(Placement& placement, const std::string& stage, const std::string& lane) {
+  for (Block& block : placement.blocks) {
+    if (block.stage != stage) continue;
+    const int device = device_of(placement, block.devices[0]);
+    if (find_lane(placement, device, lane) < 0) add_lane(placement, device, lane);
+    block.devices.push_back(find_lane(placement, device, lane));
+    std::ranges::sort(block.devices);
+    block.memory = 0;
+  }
+  link_lanes(placement);
 }
 
 struct Case {
@@ -131,6 +147,51 @@ TEST(Lanes, RunBesideWhatTheirRankComputes) {
   });
   EXPECT_EQ(run_all(program, layers, 1)[0], "");
   last.join();
+}
+
+/// Fails where two stages that hold one lane run at a time.
+class Alone : public testing::Layer {
+ public:
+  using Lanes = std::map<std::string, std::atomic<int>>;  ///< at work on each
+
+  Alone(const ProgramStage& stage, int index, Lanes& lanes) : Layer(stage, index) {
+    held_.push_back(&lanes[stage.lane]);
+    for (const std::string& lane : stage.holds) held_.push_back(&lanes[lane]);
+  }
+
+  std::vector<at::Tensor> forward(int micro_batch, const std::vector<at::Tensor>& inputs) override {
+    for (std::atomic<int>* lane : held_) {
+      if (++*lane > 1) throw std::runtime_error("two stages hold one lane");
+    }
+    std::this_thread::sleep_for(2ms);  // so that what does not wait for it is seen
+    for (std::atomic<int>* lane : held_) --*lane;
+    return Layer::forward(micro_batch, inputs);
+  }
+
+ private:
+  std::vector<std::atomic<int>*> held_;
+};
+
+/// Of stages 0 to 3 on one device, 1 is on its network.
+void expect_alone(const std::vector<std::pair<const char*, const char*>>& more) {
+  Placement placement = testing::on_lanes(testing::chain({0, 0, 0, 0}), {1});
+  for (const auto& [stage, lane] : more) hold(placement, stage, lane);
+  const int micro_batches = 8;
+  const Plan plan = testing::list_schedule(placement, micro_batches, [&](int block, int micro_batch) {
+    return placement.blocks[block].kind == Kind::forward ? micro_batch : 100 - micro_batch;
+  });
+  const Program program = lower(plan, placement);
+  Alone::Lanes lanes;
+  std::map<int, Alone> layers;
+  for (int s = 0; s < 4; ++s) layers.try_emplace(s, program.stages[s], s, lanes);
+  EXPECT_EQ(run_all(program, layers, 1)[0], "");
+}
+
+TEST(Lanes, ThatAComputeHoldsAreItsAlone) { expect_alone({{"2", "network"}}); }
+
+TEST(Lanes, ThatAnotherLanesStageHoldsAreItsAlone) {
+  expect_alone({{"1", "copy"}, {"3", "network"}, {"0", "copy"}});
+  expect_alone({{"2", "network"}, {"1", "copy"}});
 }
 
 /// A stage whose forward takes until another has begun `ahead` micro-batches later.
@@ -236,16 +297,28 @@ TEST(LanesLower, StandInTheListOfTheirRank) {
     }
 }
 
-TEST(LanesLower, RefuseABlockOnSeveral) {
+TEST(LanesLower, RunOnTheFirstOfThoseThatTheirBlocksHold) {
   Placement placement = testing::on_lanes(testing::chain({0, 0, 1}), {1});
-  for (Block& block : placement.blocks)
-    if (block.stage == "1") block.devices.insert(block.devices.begin(), 0);
+  hold(placement, "1", "copy");
+  hold(placement, "2", "network");
+  const Program program = lower(testing::backward_first(placement, 2), placement);
+  EXPECT_EQ(program.stages[0].holds, std::vector<std::string>{});
+  EXPECT_EQ(program.stages[1].lane, "copy");
+  EXPECT_EQ(program.stages[1].holds, std::vector<std::string>{"network"});
+  EXPECT_EQ(program.stages[2].lane, "");
+  EXPECT_EQ(program.stages[2].holds, std::vector<std::string>{"network"});
+}
+
+TEST(LanesLower, AreTheSameForAllBlocksOfAStage) {
+  Placement placement = testing::on_lanes(testing::chain({0, 0, 1}), {1});
+  hold(placement, "2", "network");
+  placement.blocks[placement.find_block("2.B")].devices = {1};
   const Plan plan = testing::backward_first(placement, 2);
   try {
     lower(plan, placement);
     FAIL();
   } catch (const std::exception& error) {
-    EXPECT_THAT(error.what(), HasSubstr("holds several lanes of a device"));
+    EXPECT_THAT(error.what(), HasSubstr("blocks of stage '2' are on different lanes"));
   }
 }
 

@@ -236,7 +236,7 @@ def test_a_run_names_the_peers_of_its_transfers(tmp_path):
         predicted=1,
         whole_step=3,
         beside=[],
-        stages=[SimpleNamespace(lane="network")],
+        stages=[SimpleNamespace(lane="network", offload="")],
         instructions=lambda device: [here, there],
     )
     written = Trace(tmp_path, program, 0, 0)
@@ -334,7 +334,7 @@ def test_a_trace_leaves_out_the_steps_that_warm_up(tmp_path):
         "predicted": 1,
         "whole_step": 0,
         "beside": [],
-        "stages": [SimpleNamespace(lane="")],
+        "stages": [SimpleNamespace(lane="", offload="")],
     }
     program = SimpleNamespace(**values, instructions=lambda device: [instruction, instruction])
     written = Trace(tmp_path, program, 0, 0)

@@ -68,13 +68,16 @@ def write_trace(folder, plan, placement, factor):
     text, of = plan.read_bytes(), tomllib.loads(placement.read_text())
     blocks, unit = {b["name"]: b for b in of["blocks"]}, {"ns": 1, "us": 1000}[of["time_unit"]]
     letters = {"forward": "F", "backward": "B", "backward_input": "I", "backward_weight": "W"}
+    of_lanes = {"offload": ("R", "O"), "load": (None, "L")}  # without and with a lane
     ranks = {}
     for step in json.loads(text)["schedule"]:
         block = blocks[step["block"]]
         begin, length = step["start"], round(unit * block["time"])
-        for device in block["devices"]:
+        lane = block.get("lane", "")
+        action = letters.get(block["kind"]) or of_lanes[block["kind"]][bool(lane)]
+        for device in block["devices"] if action else []:
             ranks.setdefault(device, []).append({
-                "text": "", "action": letters[block["kind"]], "stage": 0, "micro_batch": step["micro_batch"],
+                "text": "", "action": action, "stage": 0, "micro_batch": step["micro_batch"], "lane": lane,
                 "planned_start": begin, "planned_end": begin + length,
                 "start": int(begin * factor), "end": int((begin + length) * factor),
             })  # fmt: skip
@@ -119,6 +122,20 @@ def test_every_view_is_drawn_and_is_an_image(wave):
         root = ElementTree.fromstring(image)
         assert root.tag == f"{SVG}svg" and "NaN" not in image and "undefined" not in image
         assert {"device0", "device3"} <= {text.text for text in root.iter(f"{SVG}text")}
+
+
+def test_what_ran_on_a_lane_is_in_its_row(tmp_path):
+    plan, placement = make(
+        tmp_path, "looped", 4, "--chunks", 1, "--devices", 2, "--capacity", 2, "--offload", "0.5,0"
+    )
+    write_trace(tmp_path / "trace", plan, placement, 1.5)
+    output_of("show", plan, placement, "--html", tmp_path / "page.html", "--trace", tmp_path / "trace")
+    rows = evaluate(
+        tmp_path / "page.html",
+        "measured.map((row) => row.computes.map((step) => step.action + (step.planned ? step.microBatch : 'unplanned')))",
+    )
+    assert sorted(rows[2]) == [f"{action}{m}" for action in "LO" for m in range(4)]
+    assert all(sorted(row) == [f"{action}{m}" for action in "BF" for m in range(4)] for row in rows[:2])
 
 
 def test_memory_rises_to_the_peak_that_the_plan_says(wave):

@@ -151,7 +151,7 @@ def test_other_keys_are_left_alone(key):
 
 
 def stage(name, *ranks, has_backward=True):
-    return SimpleNamespace(name=name, ranks=list(ranks), has_backward=has_backward, lane="")
+    return SimpleNamespace(name=name, ranks=list(ranks), has_backward=has_backward, lane="", offload="")
 
 
 @pytest.mark.parametrize(

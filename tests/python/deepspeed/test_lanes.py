@@ -12,7 +12,7 @@ import pytest
 from ostinato.nn import on_lane
 from support.launched import TIMEOUT, environment, torchrun
 from support.models import LAYERS
-from support.plans import Layout, make_plan
+from support.plans import Layout, make_plan, placement_text
 from support.training import MICRO_BATCHES, MODELS, Options, Replacing, data_of, make_engine, refusal, weights
 from torch import nn
 
@@ -60,6 +60,16 @@ def test_equal_bits_beside_what_the_rank_computes(world2, stock, section, config
     mine = world2.run(trained, replace(options, section=section))
     assert [of_rank["beside"] for of_rank in mine] == [True, True]
     assert compared(mine) == compared(stock(world2, options, trained))
+
+
+def test_equal_bits_where_what_computes_recomputes(world2, stock, tmp_path):
+    text = placement_text(LANES, LAYERS)
+    for stage in (0, 2, 4):
+        text = re.sub(rf'(name = "s{stage}"\nlayers = .*)', r"\1\nrecompute = true", text)
+    plan = make_plan(tmp_path, LANES, LAYERS, MICRO_BATCHES, text=text)
+    mine = world2.run(trained, replace(PLAIN, section={"plan": str(plan)}))
+    assert [of_rank["beside"] for of_rank in mine] == [True, True]
+    assert compared(mine) == compared(stock(world2, PLAIN, trained))
 
 
 def compared(results: list[dict]) -> list[dict]:

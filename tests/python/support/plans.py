@@ -2,6 +2,7 @@
 """Placements and plans for tests of the plugin."""
 
 import functools
+import json
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,8 @@ from pathlib import Path
 @dataclass(frozen=True)
 class Layout:
     """`cuts[i]` is the first layer of stage i + 1; `ranks[i]` runs stage i: a rank, or several that share it.
-    `split`: backwards are in two halves. `method` is the search's. `lanes`: stages on a lane of their rank."""
+    `split`: backwards are in two halves. `method` is the search's. `lanes`: stages on a lane of their rank.
+    `offloaded`: stages that a lane copies to the host and back."""
 
     name: str
     cuts: tuple[int, ...]
@@ -18,6 +20,7 @@ class Layout:
     split: bool = False
     method: str = "auto"
     lanes: tuple[int, ...] = ()
+    offloaded: tuple[int, ...] = ()
 
     def devices(self, stage: int) -> list[int]:
         ranks = self.ranks[stage]
@@ -32,7 +35,8 @@ def placement_text(
     bounds = [0, *layout.cuts, layers]
     devices = 1 + max(device for s in range(len(layout.ranks)) for device in layout.devices(s))
     text = [f'format = "ostinato-placement/1"\nname = "{layout.name}"\ntime_unit = "us"\nmemory_unit = "B"\n']
-    lanes = 'lanes = ["network"]\n' if layout.lanes else ""
+    named = [name for name, used in (("network", layout.lanes), ("copy", layout.offloaded)) if used]
+    lanes = f"lanes = {json.dumps(named)}\n" if named else ""
     text += [f'[[devices]]\nname = "device{d}"\n{lanes}' for d in range(devices)]
     stages = range(len(layout.ranks))
     text += [f'[[stages]]\nname = "s{s}"\nlayers = [{bounds[s]}, {bounds[s + 1]}]\n' for s in stages]
@@ -46,6 +50,9 @@ def placement_text(
     for s in stages:
         time = (bounds[s + 1] - bounds[s]) * backward // share
         after = f'"s{s}.F"' + (f', "s{s + 1}.{back}"' if s + 1 in stages else "")
+        if s in layout.offloaded:
+            text += _offloading(s, layout.devices(s))
+            after += f', "s{s}.L"'
         text.append(_block(s, back, kind, layout.devices(s), time, after, s in layout.lanes))
         if layout.split:
             text.append(_block(s, "W", "backward_weight", layout.devices(s), time, f'"s{s}.I"'))
@@ -63,6 +70,23 @@ def _block(
         f'[[blocks]]\nname = "s{stage}.{letter}"\nstage = "s{stage}"\nkind = "{kind}"\ndevices = {devices}\n'
         f"time = {time}\n{where}after = [{after}]\n"
     )
+
+
+def _offloading(stage: int, devices: list[int]) -> list[str]:
+    """The copies, and where the memory is given back and taken."""
+    blocks, behind = [], f"s{stage}.F"
+    for letter, kind, time, where in (
+        ("O", "offload", 50, 'lane = "copy"'),
+        ("freed", "offload", 1, "memory = -2"),
+        ("taken", "load", 1, "memory = 2"),
+        ("L", "load", 50, 'lane = "copy"'),
+    ):
+        blocks.append(
+            f'[[blocks]]\nname = "s{stage}.{letter}"\nstage = "s{stage}"\nkind = "{kind}"\ndevices = {devices}\n'
+            f'time = {time}\n{where}\nafter = ["{behind}"]\n'
+        )
+        behind = f"s{stage}.{letter}"
+    return blocks
 
 
 def make_plan(

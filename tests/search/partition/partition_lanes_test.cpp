@@ -74,10 +74,23 @@ TEST(PartitionLanes, AreComputedWhereAStageBeginsWithThemOrRecomputes) {
   EXPECT_EQ(block(begins, "s2.F").time, 8 + 10);
   stages[1].recompute = true;
   const Placement recomputes = place_stages(profile, {.devices = 2}, stages);
-  EXPECT_EQ(count_without_lanes(recomputes), 2);
   EXPECT_EQ(block(recomputes, "s2.F").time, 8 + 10 + 8 + 12 + 8);
-  EXPECT_THAT(names(place_stages(profile, {.devices = 2, .lanes = false}, stages)),
+  EXPECT_THAT(names(place_stages(profile, {.devices = 2, .lanes = LanesOf::none}, stages)),
               ElementsAre("s0.F", "s1.F", "s1.B", "s0.B"));
+}
+
+TEST(PartitionLanes, OfStagesThatRecomputeKeepWhatTheyExchange) {
+  const std::vector<Stage> stages = {{.layers = Layers::run(0, 4), .devices = {0}, .recompute = true},
+                                     {.layers = Layers::run(4, 8), .devices = {1}, .recompute = true}};
+  const Placement placement = place_stages(two_blocks(), {.devices = 2, .lanes = LanesOf::all}, stages);
+  EXPECT_EQ(block(placement, "s0.F").time, 10);
+  EXPECT_EQ(block(placement, "s0:network.B").time, 16);  // an exchange does not run again
+  EXPECT_EQ(block(placement, "s0.B").time, 20 + 10);
+  // The input; of the exchange its input, what it keeps, and what it takes while it runs.
+  EXPECT_EQ(block(placement, "s0.F").memory, 10 + 10 + 100 + 1);
+  EXPECT_EQ(block(placement, "s0.B").memory, -121);
+  const auto recomputes = [](const Stage& stage) { return stage.recompute; };
+  EXPECT_EQ(std::ranges::count_if(placement.stages, recomputes), 4);
 }
 
 /// Plans list steps by the device's place, and are read beside the file.
@@ -95,7 +108,7 @@ TEST(PartitionLanes, APlanHidesThem) {
   const Profile profile = two_blocks();
   JointOptions options = test::joint_options(2, 8);
   const JointChoice with = choose_plan(profile, options);
-  options.partition.lanes = false;
+  options.partition.lanes = LanesOf::none;
   const JointChoice without = choose_plan(profile, options);
   const auto makespan = [](const JointChoice& choice) {
     return choice.candidates[choice.winner].plan->makespan;
@@ -103,6 +116,21 @@ TEST(PartitionLanes, APlanHidesThem) {
   // Of 3 x 76 ns a micro-batch, 3 x 24 are exchanges that can be hidden.
   EXPECT_LT(makespan(with) * 5, makespan(without) * 4);
   EXPECT_LE(with.any_placement.lower_bound, makespan(with));
+}
+
+TEST(PartitionLanes, APlanThatHasToRecomputeHidesThem) {
+  Profile profile = two_blocks();
+  for (LayerCost& layer : profile.layers)
+    if (!layer.lane.empty()) layer.kept = 0;
+  JointOptions options = test::joint_options(2, 8);
+  options.partition.device_memory = 2300;  // parameters, and little of what is kept
+  const JointChoice with = choose_plan(profile, options);
+  options.partition.lanes = LanesOf::none;
+  const JointChoice without = choose_plan(profile, options);
+  const Candidate& best = with.candidates[with.winner];
+  EXPECT_TRUE(std::ranges::any_of(best.placement->stages, &Stage::recompute)) << best.name;
+  EXPECT_GT(best.placement->devices.size(), 2u) << best.name;
+  EXPECT_LT(best.plan->makespan * 100, without.candidates[without.winner].plan->makespan * 95);
 }
 
 }  // namespace

@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include "search/placement/capacity.h"
 #include "search/placement/placement_toml.h"
+#include "search/plan/orders.h"
 #include "tests/search/placement/placement_texts.h"
 #include "tests/search/small.h"
 
@@ -64,6 +66,14 @@ TEST(Lanes, AreWrittenAsTheyWereRead) {
     EXPECT_EQ(parse(text).blocks[0].devices, p.blocks[0].devices);
     EXPECT_EQ(parse(text).links.size(), p.links.size());
   }
+}
+
+TEST(Lanes, LeaveTheMemoryOfABlockToItsDevice) {
+  Placement p = parse(on_lane("[\"compute\", \"copy\"]", "[0]", "memory = 3\nworkspace = 2\n"));
+  EXPECT_EQ(peak_memory(p, {{0, 0, 0}, {0, 1, 1}}), (std::vector<Bytes>{8 << 20, 0, 0, 0, 0}));
+  p = within_capacity(p, 4 << 20);
+  EXPECT_EQ(p.devices[0].memory, 4 << 20);
+  EXPECT_EQ(p.devices[3].memory, kUnlimited);
 }
 
 TEST(Lanes, RefuseWhatTheyCannotHold) {

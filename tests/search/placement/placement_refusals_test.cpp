@@ -82,7 +82,7 @@ INSTANTIATE_TEST_SUITE_P(
                 "p.toml:2: 'time_unit' is 'sec'; it should be one of ns, us, ms, s\n"
                 "p.toml:4: 'memory' is -1, out of range: from 0\n"
                 "p.toml:9: unknown kind 'fwd' of block 'a.F'; the kinds are forward, backward, "
-                "backward_input, backward_weight, other\n"
+                "backward_input, backward_weight, offload, load, other\n"
                 "p.toml:12: a device of block 'b' is 3, out of range: from 0 to 0"},
         Refusal{"inputs", second(kSecond + "after = [\"a.f\", \"b\"]\n"),
                 "p.toml:12: block 'b' comes after unknown block 'a.f'; did you mean 'a.F'?\n"
@@ -160,10 +160,10 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{
             "kind_with_controls", second(kSecond + "kind = \"a\\n\\u001b[31m\\u202e\\u0085\"\n"),
             "p.toml:12: unknown kind 'a\\n\\u001b[31m\\u202e\\u0085' of block 'b'; the kinds are forward, "
-            "backward, backward_input, backward_weight, other"},
+            "backward, backward_input, backward_weight, offload, load, other"},
         Refusal{"no_kind", second(kSecond + "kind = \"fwd\"\n"),
                 "p.toml:12: unknown kind 'fwd' of block 'b'; the kinds are forward, backward, "
-                "backward_input, backward_weight, other"},
+                "backward_input, backward_weight, offload, load, other"},
         Refusal{"duplicate_block", second("name = \"a.F\"\ndevices = [0]\ntime = 1\n"),
                 "p.toml:8: duplicate block name 'a.F', first on line 4"},
         Refusal{"duplicate_device", kHead + "name = \"x\"\n[[devices]]\nname = \"x\"\n",

@@ -9,6 +9,7 @@
 #include "search/files/error.h"
 #include "search/placement/placement_check.h"
 #include "search/placement/placement_toml.h"
+#include "search/plan/proved.h"
 #include "tests/search/checked.h"
 #include "tests/support/refusal.h"
 
@@ -304,6 +305,19 @@ TEST(Shape, RefusesWhatDoesNotFit) {
   EXPECT_NE(refusal("v", {.memory = -1}), "accepted");
   EXPECT_EQ(refusal("v", {.forward = {{1, 2, 3}}}),
             "forward needs one value, or one per device: got 3 for 4 devices");
+}
+
+/// 1F1B's time in the memory of three micro-batches instead of eight.
+TEST(Shapes, WhatIsOffloadedNeedsNoRoom) {
+  const ShapeOptions options = {.devices = 8, .chunks = 1, .offload = 600, .capacity = 3};
+  const Placement placement = shape("looped", options);
+  EXPECT_EQ(placement.blocks.size(), 8u * (2 + 4));
+  const Plan plan = test::searched(placement, 16);
+  EXPECT_EQ(plan.makespan,
+            69'000 + 32);  // each of its 32 blocks of a nanosecond on the last device is counted
+  EXPECT_TRUE(is_optimal(plan));
+  EXPECT_GT(test::searched(shape("looped", {.devices = 8, .chunks = 1, .capacity = 3}), 16).makespan,
+            140'000);
 }
 
 }  // namespace

@@ -18,6 +18,7 @@ from deepspeed.accelerator import get_accelerator
 from deepspeed.runtime.pipe import schedule
 from ostinato.profile.machine import freed_memory
 from ostinato.groups import link_groups
+from ostinato.offload import Offloaded
 from ostinato.ranks.presence import Presence
 from ostinato.ranks.watch import Watch, late_after
 from torch.distributed.distributed_c10d import _get_default_store
@@ -134,6 +135,8 @@ class PlanEngine(PlanData, BatchSize):
         )
         for stage in run.stages:
             if stage.on(self.stage_id):
+                if stage.offloads:
+                    run.offloaded[stage.index] = Offloaded()
                 computes = not stage.lane  # a lane's stage has no parameters: DeepSpeed knows nothing of it
                 executor.set_stage(
                     stage.index,
@@ -142,6 +145,7 @@ class PlanEngine(PlanData, BatchSize):
                     after_backward=self._after_backward if computes else None,
                     may_split=self.module.may_split(stage),
                     one_by_one=plans.one_by_one(stage, run.stock_parts),
+                    offload=run.offloaded[stage.index].move if stage.offloads else None,
                 )
         return executor
 

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from ostinato.nn import Shard
 from ostinato.groups import Links, everyones
+from ostinato.offload import Offloaded
 from ostinato.ranks.watch import Watch
 
 from ..section import plans, verdict
@@ -101,6 +102,7 @@ class Run:
     expected_losses: Callable[[], str] = field(init=False)  # what the program's design says of losses
     losses_said: str = ""  # the last of it that rank 0 has said
     was_equal: bool = False  # an earlier start has measured that this plan keeps the bits of 1F1B
+    offloaded: dict[int, Offloaded] = field(default_factory=dict)  # by stage
     told_of_norm: bool = False  # said that get_global_grad_norm() rounds
 
     # ---- made after the engine's __init__ (PlanEngine.ostinato_begin), in this order

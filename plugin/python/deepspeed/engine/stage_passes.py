@@ -82,7 +82,10 @@ class StagePasses(Engine):
         """The executor calls it; returns the outputs of a stage, or the scaled loss."""
         run = self._ostinato
         copies, name = plans.copies_of(run.stages), run.program.stages[stage.index].name
-        with run.memory.forward(name) if run.memory and not stage.lane else nullcontext():
+        kept = run.offloaded.get(stage.index)
+        stays = kept and kept.of(micro_batch, (*self.module.parameters(), *self.module.buffers()))
+        watched = run.memory.forward(name) if run.memory and not stage.lane else nullcontext()
+        with watched, stays or nullcontext():
             outputs = self.forward_stage(stage, batch := copies * micro_batch + stage.copy, inputs)
         if not stage.ends:
             return outputs

@@ -20,7 +20,8 @@ class Stage:
     `copy`: where the plan runs the model in two directions, each direction has its own copy of the weights;
     copy c runs the batches i with i % copies == c. `takes`: elements of the batch's inputs that the stage
     reads, where stages are not a chain. `recomputes`: its forward keeps only its inputs. `lane`: it runs beside
-    what its ranks compute, in a thread on a CPU.
+    what its ranks compute, in a thread on a CPU. `offloads`: what its graph keeps is on the host between forward
+    and backward.
     """
 
     index: int  # among the stages of the program
@@ -32,6 +33,7 @@ class Stage:
     takes: tuple[int, ...] | None = None
     recomputes: bool = False
     lane: str = ""
+    offloads: bool = False
 
     @property
     def first(self) -> int:
@@ -92,6 +94,7 @@ def stages_of(program) -> list[Stage]:
             copy,
             recomputes=s.recomputes,
             lane=s.lane,
+            offloads=bool(s.offload),
         )
         for index, (s, copy) in enumerate(zip(program.stages, copies, strict=True))
     ]

@@ -4,11 +4,13 @@
 import re
 from typing import Any
 
+import torch
+from deepspeed.accelerator import get_accelerator
 from deepspeed.runtime.pipe import schedule
 from ostinato.groups import everyones
 from ostinato.restrictions import Restriction, is_deepspeeds, of_classes
 
-from ostinato import _search
+from ostinato import _search, offload
 
 from ..errors import HAS_ENGINE, OstinatoError, Unsupported
 from . import plans
@@ -147,6 +149,14 @@ def check_lanes(model: Model, stages: list[plans.Stage]) -> None:
             raise Unsupported(
                 f"{said[0]}: only layers that exchange or copy what they are given may be on a lane"
             )
+
+
+def check_offloads(program: Any) -> None:
+    """Raises Unsupported where the plan offloads stages, and ranks compute in the host's memory."""
+    try:
+        offload.check(program, torch.device(get_accelerator().current_device_name()))
+    except offload.NeedsAccelerator as error:
+        raise Unsupported(str(error)) from None
 
 
 def refuse_uneven(engine: Engine) -> None:

@@ -43,6 +43,7 @@ from ..randomness.random_state import Drawing
 from ..section.refusals import (
     check_allowed,
     check_lanes,
+    check_offloads,
     check_run,
     check_slices,
     refuse_uneven,
@@ -237,6 +238,7 @@ def _install(
     assert program is not None
     stages, rebuilt = placed.stages, placed.rebuilt
     check_lanes(model, stages)
+    check_offloads(program)
     notes = [
         model_identity.size_note(program, config.train_micro_batch_size_per_gpu),
         _of_another_partition(prepared, model),

@@ -46,7 +46,7 @@ class Trace:
             self._head["beside"] = program.beside
         self._steps: list[dict[str, Any]] = []
         self._planned = list(program.instructions(self._device))
-        self._lanes = [stage.lane for stage in program.stages]
+        self._lanes = [[stage.lane for stage in program.stages], [stage.offload for stage in program.stages]]
         self._steady = Steady(self._planned, STEADY)
         self._records: list[tuple[int, int, int]] = []
         self._seconds: list[float] = []
@@ -107,7 +107,8 @@ class Trace:
     def _row(self, index: int, start: int, end: int) -> dict:
         planned = self._planned[index]
         other = {} if planned.peer < 0 else {"peer": planned.peer, "peer_stage": planned.peer_stage}
-        if planned.peer < 0 and (lane := self._lanes[planned.stage]):
+        copies = planned.action in "OL"
+        if planned.peer < 0 and (lane := self._lanes[copies][planned.stage]):
             other["lane"] = lane
         return other | {
             "text": str(planned),
