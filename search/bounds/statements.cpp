@@ -7,6 +7,7 @@
 
 #include "search/bounds/idle.h"
 #include "search/bounds/trial.h"
+#include "search/bounds/whole_steps.h"
 #include "search/bounds/windows.h"
 
 namespace ostinato {
@@ -159,8 +160,10 @@ Nanoseconds makespan_by_windows(const Instance& in, const Instance& mirror, int 
 
 Nanoseconds span_by_windows(const Instance& in, const Instance& mirror, int n, Nanoseconds enough,
                             std::int64_t most_work, const std::function<bool()>& stop) {
+  if (!Windows::affordable(in, n)) return 0;
   const Matchings held = match_all(in);
   Nanoseconds bound = 0;
+  for (const Instance* way : {&in, &mirror}) bound = whole_steps_bound(*way, n, bound, enough);
   for (int d = 0; d < in.devices() && bound < enough && most_work > 0; ++d) {
     const Windows windows(in, mirror, held, n, d, stop);
     if (!windows.known()) break;

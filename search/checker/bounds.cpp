@@ -7,6 +7,7 @@
 #include "search/checker/idle.h"
 #include "search/checker/least_end.h"
 #include "search/checker/shared.h"
+#include "search/checker/whole_steps.h"
 #include "search/files/counted.h"
 
 namespace ostinato::checker {
@@ -58,6 +59,7 @@ Bound Bounds::span(int n, Wide enough, std::int64_t most_work) const {
   Bound best;
   between_own_blocks(n, best);
   memory(n, false, best);
+  if (best.value < enough) whole_steps(n, best);
   for (int d = 0; d < graph_.devices() && best.value < enough && most_work > 0; ++d) {
     const Windows windows(graph_, n, d);
     if (!windows.known()) break;
@@ -97,6 +99,16 @@ void Bounds::between_own_blocks(int n, Bound& best) const {
       raise_to(best, least_end(std::move(work)),
                [&] { return fmt::format("S1: the work of device {} between blocks of device {}", e, d); });
     }
+  }
+}
+
+void Bounds::whole_steps(int n, Bound& best) const {
+  if (!Windows::affordable(graph_, n)) return;
+  for (const bool backwards : {false, true}) {
+    raise_to(best, whole_steps_bound(graph_, n, backwards), [&] {
+      return fmt::format("S6: whole steps {} of a block",
+                         backwards ? "after the last ones" : "before the first ones");
+    });
   }
 }
 

@@ -39,7 +39,7 @@ class Bounds {
   Bound makespan(int n, Wide enough) const;
   /// P1, P2: nothing that repeats `unroll` micro-batches for ever has a smaller period.
   Bound period(int unroll) const;
-  /// S1 to S5. S4 and S5 stop at the first bound that reaches `enough`, and after `most_work`
+  /// S1 to S6. S4 and S5 stop at the first bound that reaches `enough`, and after `most_work`
   /// (Windows::work).
   Bound span(int n, Wide enough, std::int64_t most_work = kMostSpanWork) const;
   /// M5 to M7 alone.
@@ -63,6 +63,7 @@ class Bounds {
   void windows(int n, Bound& best) const;                       // M5, M6
   void around_several_devices(int n, Bound& best) const;        // M7
   void between_own_blocks(int n, Bound& best) const;            // S1, S2
+  void whole_steps(int n, Bound& best) const;                   // S6
 
   Graph graph_;
   std::vector<Area> areas_;  ///< of each device

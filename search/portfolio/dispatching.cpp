@@ -33,7 +33,37 @@ void try_dispatch(Hunt& hunt) {
   }
 }
 
+/// Steps that patient dispatching may run in all, times blocks on a device.
+constexpr std::int64_t kPatientWork = 6'000'000;
+/// The time that devices are asked to keep, from the bound (0) to the best (4) and beyond.
+constexpr int kSpans[] = {0, 1, 2, 4, 6};
+
+/// Free devices wait where a step in between would delay others.
+void try_patience(Hunt& hunt) {
+  if (hunt.options.objective == Objective::latency || hunt.few() || hunt.best.empty()) return;
+  std::size_t most = 0;
+  for (int d = 0; d < hunt.in.devices(); ++d) most = std::max(most, hunt.in.blocks_on(d).size());
+  const std::int64_t work = hunt.steps() * static_cast<std::int64_t>(most);
+  std::int64_t left = hunt.share(kPatientWork);
+  for (const int span : kSpans) {
+    for (const Priority priority : {Priority::deepest, Priority::due}) {
+      for (const bool backwards : {false, true}) {
+        if (hunt.proved() || hunt.stopped() || left < work) return;
+        left -= work;
+        const Nanoseconds gap = hunt.best.score().objective - hunt.bound();
+        const DispatchRule rule{.priority = priority, .span = hunt.bound() + gap / 4 * span};
+        std::vector<int> sequence =
+            dispatch(backwards ? hunt.mirror : hunt.in, hunt.micro_batches, rule, hunt.stop());
+        if (backwards) std::reverse(sequence.begin(), sequence.end());
+        if (!sequence.empty()) hunt.best.offer(sequence, "patient dispatch");
+      }
+    }
+  }
+}
+
 }  // namespace
+
+const Technique techniques::kPatience = {"patient dispatching", try_patience};
 
 const Technique techniques::kDispatch = {"dispatching", try_dispatch};
 

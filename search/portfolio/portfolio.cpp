@@ -4,10 +4,11 @@
 //    windows, which raise the bound; dispatching.
 // 2. Repetends with their completion, then justification.
 // 3. If the bound is met: the same in less memory (sparing). Else rounds of growing width: local search, the
-//    exact beam, orders, beams; until a round cuts nothing off.
+//    exact beam, orders, beams; until a round cuts nothing off. Then patient dispatching, which for the span
+//    comes before 2: it may prove it, and else half of the time goes to the makespan first.
 // Many micro-batches are searched as few (stretch.h), then repeated, and compared with named and dispatched
-// schedules of all. For the span, half of the time goes to the makespan first. certify() raises the bound of
-// the final plan by windows and by the trial of all schedules.
+// schedules of all. certify() raises the bound of the final plan by windows and by the trial of all
+// schedules.
 #include "search/portfolio/portfolio.h"
 
 #include <fmt/format.h>
@@ -41,13 +42,10 @@ void Portfolio::run_named() {
 }
 
 void Portfolio::run() {
-  if (hunt_.options.objective != Objective::span) return run_for_objective();
-  const std::vector<int> shortest = shortest_in_all();
-  const bool repeated = hunt_.few();
-  if (!repeated && !shortest.empty()) hunt_.best.offer(shortest, kOfMakespan);
+  if (!of_span()) return run_for_objective();
+  const std::vector<int> shortest = hunt_.few() ? shortest_in_all() : std::vector<int>{};
   run_for_objective();
-  if (repeated && !hunt_.few() && !shortest.empty() && hunt_.best.offer(shortest, kOfMakespan) &&
-      !hunt_.stopped())
+  if (!hunt_.few() && !shortest.empty() && hunt_.best.offer(shortest, kOfMakespan) && !hunt_.stopped())
     run(kLocalSearch);
 }
 
@@ -74,11 +72,17 @@ void Portfolio::run_for_objective() {
   if (!found) return run_phases();
   if (hunt_.proved()) return;
   run(kNamed);  // never worse than those that repeat nothing
+  if (of_span()) {
+    run(kWindows);
+    run(kPatience);
+    if (hunt_.proved()) return;
+  }
   if (hunt_.stopped()) return;
   const SteadyState& steady = hunt_.best.repeated();
   if (steady.period <= hunt_.bounds.period(steady.unroll)) return;
   run(kDispatch);  // what repeats nothing may have a better rate
   run(kJustification);
+  if (!of_span()) run_patiently();
 }
 
 void Portfolio::run_phases() {
@@ -87,12 +91,23 @@ void Portfolio::run_phases() {
   for (const Technique* technique : {&kRepeated, &kWindows})
     if (!hunt_.stopped()) run(*technique);
   run(kDispatch);
+  if (of_span()) run(kPatience);
   if (hunt_.stopped() || hunt_.pointless()) return;
+  if (of_span() && !hunt_.few() && !hunt_.proved()) {
+    const std::vector<int> shortest = shortest_in_all();
+    if (!shortest.empty()) hunt_.best.offer(shortest, kOfMakespan);
+    if (hunt_.stopped()) return;
+  }
   run(kRepetend);
   if (hunt_.stopped()) return;
   run(kJustification);
   if (hunt_.stopped() || hunt_.pointless()) return;
   if (hunt_.proved()) return run(kSparing);
+  run_rounds();
+  if (!of_span() && !hunt_.exhausted) run_patiently();
+}
+
+void Portfolio::run_rounds() {
   for (const int width : kWidths) {
     hunt_.width = width;
     hunt_.truncated = false;
@@ -105,6 +120,15 @@ void Portfolio::run_phases() {
     run(kBeams);
     if (!hunt_.truncated) return;
   }
+}
+
+/// Last, so that whatever it finds is better than what all others do.
+void Portfolio::run_patiently() {
+  const Nanoseconds known = objective_of(hunt_);
+  run(kPatience);
+  if (objective_of(hunt_) == known) return;
+  for (const Technique* technique : {&kJustification, &kLocalSearch})
+    if (!hunt_.stopped()) run(*technique);
 }
 
 void Portfolio::certify() {

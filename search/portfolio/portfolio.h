@@ -47,6 +47,9 @@ class Portfolio {
   std::vector<int> shortest_in_all();
   void run_for_objective();
   void run_phases();
+  void run_rounds();
+  void run_patiently();
+  bool of_span() const { return hunt_.options.objective == Objective::span; }
   void run(const Technique& technique);
   void measured(const char* technique, const std::function<void()>& run);
 

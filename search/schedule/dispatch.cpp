@@ -18,6 +18,7 @@ class Dispatcher {
       : in_(in), rule_(rule), stop_(stop), clock_(in, micro_batches), ready_(clock_, in.devices()) {
     left_.assign(micro_batches, in.blocks());
     class_.assign(in.blocks(), 0);
+    if (rule.span > 0) done_by_.assign(in.devices(), kNotBegun);
     if (rule.phases) set_classes();
     most_looked_at_ = kLookedAt + kLookedAtStep * static_cast<std::int64_t>(in.blocks()) *
                                       static_cast<std::int64_t>(micro_batches);
@@ -70,9 +71,40 @@ class Dispatcher {
       held_back(b) ? held_.push_back({d, b, clock_.count(b)}) : add(d, b);
     });
     const int best = ready_.first(d, [&](int b, const Urgency&) { return clock_.fits(b); });
-    if (best >= 0 && clock_.start_when_free(best, d, now)) {
+    if (best < 0 || waits(d, best, now)) return;
+    if (clock_.start_when_free(best, d, now)) {
+      if (rule_.span > 0) begin_devices(best, now);
       started(clock_.count(best) - 1, now + in_.time(best));
     }
+  }
+
+  /// The device waits for a step that the rule wants before `best` and that arrives before that one would
+  /// end.
+  bool waits(int d, int best, Nanoseconds now) {
+    if (rule_.span == 0 || done_by_[d] == kNotBegun) return false;
+    const Nanoseconds latest = done_by_[d] - left_on(d);
+    Nanoseconds until = now + in_.time(best);
+    int awaited = -1;
+    for (const int b : in_.blocks_on(d)) {
+      if (clock_.ended(b) || !clock_.fits(b)) continue;
+      const Nanoseconds at = clock_.arrival(b);
+      if (at <= now || at >= until || at > latest || urgency(b) >= urgency(best)) continue;
+      until = at;
+      awaited = b;
+    }
+    if (awaited >= 0) clock_.wake(d, until);
+    return awaited >= 0;
+  }
+
+  Nanoseconds left_on(int d) const {
+    Nanoseconds left = 0;
+    for (const int b : in_.blocks_on(d)) left += in_.time(b) * (clock_.micro_batches() - clock_.count(b));
+    return left;
+  }
+
+  void begin_devices(int b, Nanoseconds now) {
+    for (const int d : in_.devices_of(b))
+      if (done_by_[d] == kNotBegun) done_by_[d] = now + rule_.span;
   }
 
   void add(int d, int b) { ready_.add(d, urgency(b), b, clock_.count(b)); }
@@ -101,6 +133,7 @@ class Dispatcher {
   static constexpr std::int64_t kLookedAt = 1 << 24;
   static constexpr std::int64_t kLookedAtStep = 64;
   static constexpr std::int64_t kServedAtOnce = 1 << 14;
+  static constexpr Nanoseconds kNotBegun = -1;
 
   const Instance& in_;
   const DispatchRule rule_;
@@ -108,9 +141,10 @@ class Dispatcher {
   DispatchClock clock_;
   ReadySteps<Urgency> ready_;
   std::vector<Held> held_;
-  std::vector<int> class_;  ///< per block: lower ones go first, whatever the priority
-  std::vector<int> left_;   ///< per micro-batch: blocks that have not started
-  int finished_ = 0;        ///< micro-batches of which all blocks have started
+  std::vector<int> class_;            ///< per block: lower ones go first, whatever the priority
+  std::vector<int> left_;             ///< per micro-batch: blocks that have not started
+  std::vector<Nanoseconds> done_by_;  ///< per device, where the rule has a span
+  int finished_ = 0;                  ///< micro-batches of which all blocks have started
   std::int64_t served_ = 0;
   std::int64_t most_looked_at_;
 };

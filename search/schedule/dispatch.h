@@ -26,6 +26,10 @@ struct DispatchRule {
   /// that needs all devices then finds them aligned, and a device that two chains cross in opposite
   /// directions is never left without work: what its neighbours hold up is only what nobody waits for yet.
   bool phases = false;
+  /// A free device waits for a step that the rule wants before those that are ready, if it still can be done
+  /// so long after its first start: a step too many ahead of that one would delay all that wait for it. 0: it
+  /// never waits.
+  Nanoseconds span = 0;
 };
 
 /// Phases first, which meets the bound of most placements whose memory is not limited; then every priority
@@ -34,7 +38,7 @@ std::vector<DispatchRule> dispatch_rules(const Instance& instance);
 
 /// Blocks in the order of their starts (the i-th mention of a block is its micro-batch i). Empty where memory
 /// leads into a deadlock, where it makes the ready steps of a device be looked at too often, and where `stop`
-/// says so. O(steps * log steps) and what memory makes look at.
+/// says so. O(steps * log steps) and what memory makes look at; with a span, O(steps * blocks on a device).
 std::vector<int> dispatch(const Instance& instance, int micro_batches, const DispatchRule& rule,
                           const std::function<bool()>& stop = {});
 

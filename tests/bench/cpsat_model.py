@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The problem of docs/formats.md for CP-SAT (OR-Tools): whole schedules, proved where the time allows.
+"""The problem of docs/formats.md for CP-SAT (OR-Tools): whole schedules, proved where the time allows, and
+what repeats.
 
     rival = solve(tomllib.loads(text), micro_batches=12, limit=10, threads=1)
     rival.makespan, rival.proved, rival.cpu_seconds
+    rival = judge_period(tomllib.loads(text), unroll=2, period=310, limit=10, threads=1)
 
 One interval a step, exclusive devices, dependencies with transfers, memory as a cumulative over the intervals
 from each take to its give-back, with each step's workspace on top. What identical micro-batches allow is
@@ -18,7 +20,7 @@ from ortools.sat.python import cp_model
 
 @dataclass
 class Solved:
-    makespan: int  # or the objective that was asked for; -1: none found
+    makespan: int  # or the objective that was asked for, or the period; -1: none found
     bound: int
     cpu_seconds: float  # of the solver, all threads; without building the model
 
@@ -149,20 +151,102 @@ class Model:
         return [(b, gives[b["stage"]]) for b in takes]
 
 
+class Repeating(Model):
+    """A schedule of `unroll` micro-batches that starts again after every `period`: feasible or not. What
+    devices run and hold is written down for the repetitions that meet in one of them.
+    """
+
+    def __init__(self, placement: dict, unroll: int, period: int) -> None:
+        self.placement, self.n, self.period = with_machines(placement), unroll, period
+        self.blocks = {b["name"]: b for b in self.placement["blocks"]}
+        self.model = cp_model.CpModel()
+        longest = sum(b["time"] + sum(self.delays(b)) for b in self.blocks.values())
+        laps = 2 * len(self.blocks) + -(-longest // period)
+        self.start, self.phase = {}, {}
+        for b in self.blocks:
+            for i in range(unroll):
+                lap = self.model.new_int_var(0, laps, f"{b}.{i}.lap")
+                self.phase[b, i] = self.model.new_int_var(0, period - 1, f"{b}.{i}.phase")
+                self.start[b, i] = self.phase[b, i] + period * lap
+        for name in self.blocks:
+            self.add_precedences(name)
+            self.model.add(self.end(name, unroll - 1) <= self.start[name, 0] + period)
+        for d in range(len(self.placement["devices"])):
+            self.add_device(d)
+
+    def repeated(self, step: tuple[str, int], size: cp_model.LinearExprT, turns: range) -> list:
+        intervals = []
+        for turn in turns:
+            begin = self.phase[step] + turn * self.period
+            end = self.model.new_int_var(0, 10 * self.period * (turns.stop + 1), "")
+            intervals.append(self.model.new_interval_var(begin, size, end, ""))
+        return intervals
+
+    def add_device(self, d: int) -> None:
+        here = [b for b in self.blocks.values() if d in b["devices"]]
+        steps = [(b["name"], i) for b in here for i in range(self.n)]
+        self.model.add_no_overlap(
+            [run for s in steps for run in self.repeated(s, self.blocks[s[0]]["time"], range(2))]
+        )
+        device = self.placement["devices"][d]
+        if "memory" not in device:
+            return
+        room = device["memory"] - device.get("static", 0)
+        pairs = self.pairs(here)
+        fit = {take["name"]: (room - take.get("workspace", 0)) // take["memory"] for take, _ in pairs}
+        most = max(fit.values(), default=0) + 1
+        held, demand = [], []
+        for b, i in steps:
+            if workspace := self.blocks[b].get("workspace", 0):
+                held += self.repeated((b, i), self.blocks[b]["time"], range(most - 1, most + 1))
+                demand += 2 * [workspace]
+        for take, give in pairs:
+            for i in range(self.n):
+                size = self.model.new_int_var(0, fit[take["name"]] * self.period, "")
+                self.model.add(self.start[take["name"], i] + size == self.end(give["name"], i))
+                turns = range(most - fit[take["name"]], most + 1)
+                held += self.repeated((take["name"], i), size, turns)
+                demand += len(turns) * [take["memory"]]
+        self.model.add_cumulative(held, demand, room)
+
+
+def judge_period(placement: dict, unroll: int, period: int, limit: float, threads: int) -> Solved:
+    """Of a period that somebody found: it is proved if nothing repeats in a shorter one, and then taken for
+    found unless CP-SAT refutes it. The limit is for each of the two questions.
+    """
+    found, seconds = check(Repeating(placement, unroll, period).model, limit, threads)
+    shorter, more = check(Repeating(placement, unroll, period - 1).model, limit, threads)
+    if shorter is True:
+        return Solved(period - 1, 0, seconds + more)
+    known = found or (found is None and shorter is False)
+    return Solved(period if known else -1, period if shorter is False else 0, seconds + more)
+
+
+def check(model: cp_model.CpModel, limit: float, threads: int) -> tuple[bool | None, float]:
+    """Whether it is feasible, None: not known; CPU seconds."""
+    solver, seconds, status = run(model, limit, threads)
+    if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        return True, seconds
+    return False if status == cp_model.INFEASIBLE else None, seconds
+
+
 def solve(
     placement: dict, micro_batches: int, limit: float, threads: int, objective: str = "makespan"
 ) -> Solved:
+    solver, seconds, status = run(Model(placement, micro_batches, objective).model, limit, threads)
+    if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        return Solved(-1, 0, seconds)
+    return Solved(round(solver.objective_value), round(solver.best_objective_bound), seconds)
+
+
+def run(model: cp_model.CpModel, limit: float, threads: int) -> tuple[cp_model.CpSolver, float, int]:
     """`limit` in seconds of CP-SAT's deterministic clock, which a busy machine does not slow down. Presolve
     is not on that clock: 60 times as many real seconds end it too.
     """
-    model = Model(placement, micro_batches, objective).model
     solver = cp_model.CpSolver()
     solver.parameters.max_deterministic_time = limit
     solver.parameters.max_time_in_seconds = 60 * limit
     solver.parameters.num_workers = threads
     began = time.process_time()
     status = solver.solve(model)
-    seconds = time.process_time() - began
-    if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-        return Solved(-1, 0, seconds)
-    return Solved(round(solver.objective_value), round(solver.best_objective_bound), seconds)
+    return solver, time.process_time() - began, status

@@ -5,6 +5,7 @@
 //   named_bench memory   # 4, 8 and 16 devices; 2, 3 and 4 times as many micro-batches; both backwards
 //   named_bench lanes    # the same on devices with lanes: 4 and 8 devices, exchanges of 0.25 to 1 of what computes
 //   named_bench span     # zero bubble's inputs: room for p / 2 to 2 p micro-batches; span
+//   named_bench measured # its measured models beside what it published of them; span
 //
 // Prints one line a case, with the CPU time of the search on one thread; exit status 1 where the search is
 // behind.
@@ -20,6 +21,7 @@
 #include "search/named/named.h"
 #include "search/placement/shapes.h"
 #include "search/search.h"
+#include "tests/search/published_spans.h"
 #include "tests/support/in_parts.h"
 
 namespace ostinato {
@@ -166,18 +168,45 @@ int span_cases() {
   return behind;
 }
 
+/// What a device idles of the longest span, in per cent.
+double idle(const test::PublishedSpan& cell, Nanoseconds span) { return -percent(cell.work(), span); }
+
+int measured_cases() {
+  int behind = 0;
+  for (const test::PublishedSpan& cell : test::published_spans) {
+    const Placement placement = placement_of(cell);
+    const NamedSchedule known = named_schedule("zb-2p", placement, cell.micro_batches);
+    const Nanoseconds theirs =
+        span_of(placement, *earliest_starts(placement, cell.micro_batches, *known.orders));
+    const Timed ours = timed_search(placement, cell.micro_batches, Objective::span);
+    fmt::print(
+        "{:5} p={:<2} m={:<3} idle: published {:.2f} %, zb-2p {:.3f} %, search {:.3f} % ({}) {:7.3f} s  {}\n",
+        cell.model, cell.devices, cell.micro_batches, cell.rate / 100.0, idle(cell, theirs),
+        idle(cell, ours.plan.span),
+        ours.plan.optimal.objective
+            ? "optimal"
+            : fmt::format("bound {:.3f} %", idle(cell, ours.plan.lower_bound.objective)),
+        ours.seconds, ours.plan.search.method);
+    behind += ours.plan.span > theirs ? 1 : 0;
+  }
+  return behind;
+}
+
 }  // namespace
 }  // namespace ostinato
 
 int main(int count, char** arguments) {
   const std::string what = count == 2 ? arguments[1] : "";
-  if (what != "memory" && what != "lanes" && what != "span") {
-    fmt::print(stderr, "usage: named_bench memory | lanes | span\n");
+  const std::map<std::string, int (*)()> kinds = {{"memory", ostinato::memory_cases},
+                                                  {"lanes", ostinato::lanes_cases},
+                                                  {"span", ostinato::span_cases},
+                                                  {"measured", ostinato::measured_cases}};
+  const auto kind = kinds.find(what);
+  if (kind == kinds.end()) {
+    fmt::print(stderr, "usage: named_bench memory | lanes | span | measured\n");
     return 2;
   }
-  const int behind = what == "memory"  ? ostinato::memory_cases()
-                     : what == "lanes" ? ostinato::lanes_cases()
-                                       : ostinato::span_cases();
+  const int behind = kind->second();
   fmt::print("behind in {} cases\n", behind);
   return behind > 0 ? 1 : 0;
 }

@@ -139,7 +139,7 @@ def main() -> None:
             ]
             subprocess.run(draw, check=True, stdout=subprocess.DEVNULL)
             text = path.read_text()
-            plan, seconds = search(options.ostinato, text, 16, Path(folder))
+            plan, seconds, _ = search(options.ostinato, text, 16, Path(folder))
             placement = tomllib.loads(text)
             period, first = one_by_one(placement, options.limit)
             joint, second = all_at_once(placement, options.limit)

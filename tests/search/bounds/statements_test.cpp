@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The search's writing of M5 to M7, S4, S5 and E beside the checker's, and both beside the optimum.
+// The search's writing of M5 to M7, S4 to S6 and E beside the checker's, and both beside the optimum.
 
 #include "search/bounds/statements.h"
 
