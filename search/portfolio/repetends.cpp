@@ -17,6 +17,7 @@ void find_repetends(Hunt& hunt) {
   if (hunt.proved() && hunt.steps() > kSparedSteps) return;
   RepetendOptions options;
   options.work = hunt.share(options.work);
+  options.swept = hunt.proved() ? 0 : hunt.share(options.swept);
   options.stop = hunt.stop();
   hunt.repetends =
       repetends_of_growing_rate(hunt.in, hunt.bounds, std::min(kMostUnroll, hunt.micro_batches), options);

@@ -2,9 +2,11 @@
 #include "search/repetend/repetend.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "search/repetend/list.h"
 #include "search/repetend/modulo.h"
+#include "search/repetend/sweep.h"
 
 namespace ostinato {
 namespace {
@@ -76,9 +78,53 @@ std::optional<Repetend> first_listed(const Instance& in, int unroll, Nanoseconds
   return std::nullopt;
 }
 
+/// Micro-batches of a repetend up to which a sweep is tried: of more, the phases are too many for a beam.
+constexpr std::size_t kMostSweptUnroll = 2;
+
 /// Periods of `unroll` micro-batches below this are shorter for each than that of `best`.
 Nanoseconds below_rate_of(const Repetend& best, int unroll) {
   return static_cast<Nanoseconds>((static_cast<__int128>(best.period) * unroll - 1) / best.unroll);
+}
+
+/// Sweeps with periods above `refuted` and up to `most`: the longest first where several micro-batches make
+/// one unlikely, then by bisection.
+std::optional<Repetend> shortest_swept(const Sweeps& sweeps, int unroll, Nanoseconds refuted,
+                                       Nanoseconds most, SweepEffort& effort) {
+  std::optional<Repetend> best;
+  const Nanoseconds step = sweeps.grid();
+  std::int64_t least = refuted / step + 1;
+  std::int64_t middle = most / step;
+  most = middle;
+  if (unroll == 1) middle = least + (most - least) / 2;
+  while (least <= most && effort.work > 0 && !(effort.stop && effort.stop())) {
+    if (auto swept = sweeps.find(unroll, middle * step, effort)) {
+      best = std::move(swept);
+      most = middle - 1;
+    } else {
+      least = middle + 1;
+    }
+    middle = least + (most - least) / 2;
+  }
+  return best;
+}
+
+/// Repetends at growing rates, all better than the last of `found`, by sweeps. `refuted`: as Repetend has it,
+/// for 1, 2, ... micro-batches.
+void sweep(const Instance& in, const std::vector<Nanoseconds>& refuted, const RepetendOptions& options,
+           std::vector<Repetend>& found) {
+  if (options.swept <= 0 || found.empty()) return;
+  const Sweeps sweeps(in);
+  SweepEffort effort{.work = options.swept, .stop = options.stop};
+  for (std::size_t i = 0; i < refuted.size() && i < kMostSweptUnroll; ++i) {
+    const int unroll = static_cast<int>(i) + 1;
+    const Nanoseconds most = below_rate_of(found.back(), unroll) - 1;
+    if (!sweeps.apply(unroll) || most <= refuted[i]) continue;
+    if (auto swept = shortest_swept(sweeps, unroll, refuted[i], most, effort)) {
+      swept->refuted = refuted[i];
+      swept->period_proved = swept->period == refuted[i] + 1;
+      found.push_back(std::move(*swept));
+    }
+  }
 }
 
 }  // namespace
@@ -86,25 +132,29 @@ Nanoseconds below_rate_of(const Repetend& best, int unroll) {
 Repetend find_repetend(const Instance& in, const Bounds& bounds, int unroll, const RepetendOptions& options) {
   Nanoseconds refuted = std::max<Nanoseconds>(1, bounds.period(unroll)) - 1;  // no period up to here exists
   const Nanoseconds most = options.below > 0 ? options.below - 1 : long_enough(in, unroll);
-  Repetend best = first_listed(in, unroll, refuted + 1, most, options.stop)
-                      .value_or(Repetend{0, unroll, {}, false, false});
+  Repetend best = first_listed(in, unroll, refuted + 1, most, options.stop).value_or(Repetend{});
+  best.unroll = unroll;
   if (best.period != refuted + 1 && searchable(in, unroll)) {
     PeriodSearch(in, unroll, options).run(best, refuted, best.period > 0 ? best.period - 1 : most);
   }
   best.period_proved = best.period == refuted + 1;
+  best.refuted = refuted;
   return best;
 }
 
 std::vector<Repetend> repetends_of_growing_rate(const Instance& in, const Bounds& bounds, int most_unroll,
                                                 RepetendOptions options) {
   std::vector<Repetend> found;
+  std::vector<Nanoseconds> refuted;
   for (int unroll = 1; unroll <= most_unroll && !(options.stop && options.stop()); ++unroll) {
     if (!found.empty()) options.below = below_rate_of(found.back(), unroll);
     Repetend next = find_repetend(in, bounds, unroll, options);
+    refuted.push_back(next.refuted);
     if (next.period == 0) continue;
     found.push_back(std::move(next));
-    if (found.back().period <= std::max<Nanoseconds>(1, bounds.period(unroll))) break;
+    if (found.back().period <= std::max<Nanoseconds>(1, bounds.period(unroll))) return found;
   }
+  sweep(in, refuted, options, found);
   return found;
 }
 

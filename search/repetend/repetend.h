@@ -29,6 +29,7 @@ struct Repetend {
   int unroll = 1;
   std::vector<Nanoseconds> start;  ///< [copy * blocks + block], copy < unroll: starts of the first repetend
   bool period_proved = false;      ///< no repetend of as many micro-batches has a shorter one
+  Nanoseconds refuted = 0;         ///< none of as many has a period up to this
   bool memory_proved = false;      ///< none with this period holds less on the device that holds most
 };
 
@@ -36,9 +37,10 @@ struct Repetend {
 inline constexpr int kMostUnroll = 4;
 
 struct RepetendOptions {
-  std::int64_t nodes = 4000;       ///< branches tried per period, or per limit of memory
-  std::int64_t work = 30'000'000;  ///< entries of constraint matrices looked at, in all
-  Nanoseconds below = 0;           ///< only periods below this are wanted; 0: any
+  std::int64_t nodes = 4000;        ///< branches tried per period, or per limit of memory
+  std::int64_t work = 30'000'000;   ///< entries of constraint matrices looked at, in all
+  std::int64_t swept = 16'000'000;  ///< phases that sweeps (sweep.h) look at, in all; 0: none are tried
+  Nanoseconds below = 0;            ///< only periods below this are wanted; 0: any
   std::function<bool()> stop = {};
 };
 
