@@ -79,7 +79,9 @@ std::optional<Repetend> first_listed(const Instance& in, int unroll, Nanoseconds
 }
 
 /// Micro-batches of a repetend up to which a sweep is tried: of more, the phases are too many for a beam.
-constexpr std::size_t kMostSweptUnroll = 2;
+constexpr int kMostSweptUnroll = 2;
+/// Of so many blocks, sweeps may take twice the work.
+constexpr std::int64_t kUsualBlocks = 1000;
 
 /// Periods of `unroll` micro-batches below this are shorter for each than that of `best`.
 Nanoseconds below_rate_of(const Repetend& best, int unroll) {
@@ -108,23 +110,13 @@ std::optional<Repetend> shortest_swept(const Sweeps& sweeps, int unroll, Nanosec
   return best;
 }
 
-/// Repetends at growing rates, all better than the last of `found`, by sweeps. `refuted`: as Repetend has it,
-/// for 1, 2, ... micro-batches.
-void sweep(const Instance& in, const std::vector<Nanoseconds>& refuted, const RepetendOptions& options,
-           std::vector<Repetend>& found) {
-  if (options.swept <= 0 || found.empty()) return;
-  const Sweeps sweeps(in);
-  SweepEffort effort{.work = options.swept, .stop = options.stop};
-  for (std::size_t i = 0; i < refuted.size() && i < kMostSweptUnroll; ++i) {
-    const int unroll = static_cast<int>(i) + 1;
-    const Nanoseconds most = below_rate_of(found.back(), unroll) - 1;
-    if (!sweeps.apply(unroll) || most <= refuted[i]) continue;
-    if (auto swept = shortest_swept(sweeps, unroll, refuted[i], most, effort)) {
-      swept->refuted = refuted[i];
-      swept->period_proved = swept->period == refuted[i] + 1;
-      found.push_back(std::move(*swept));
-    }
+/// No period of so many micro-batches up to this exists, as far as `found` knows.
+Nanoseconds refuted_for(const Bounds& bounds, const std::vector<Repetend>& found, int unroll) {
+  Nanoseconds refuted = std::max<Nanoseconds>(1, bounds.period(unroll)) - 1;
+  for (const Repetend& r : found) {
+    if (r.unroll == unroll) refuted = std::max(refuted, r.refuted);
   }
+  return refuted;
 }
 
 }  // namespace
@@ -145,17 +137,34 @@ Repetend find_repetend(const Instance& in, const Bounds& bounds, int unroll, con
 std::vector<Repetend> repetends_of_growing_rate(const Instance& in, const Bounds& bounds, int most_unroll,
                                                 RepetendOptions options) {
   std::vector<Repetend> found;
-  std::vector<Nanoseconds> refuted;
   for (int unroll = 1; unroll <= most_unroll && !(options.stop && options.stop()); ++unroll) {
     if (!found.empty()) options.below = below_rate_of(found.back(), unroll);
     Repetend next = find_repetend(in, bounds, unroll, options);
-    refuted.push_back(next.refuted);
     if (next.period == 0) continue;
     found.push_back(std::move(next));
-    if (found.back().period <= std::max<Nanoseconds>(1, bounds.period(unroll))) return found;
+    if (found.back().period <= std::max<Nanoseconds>(1, bounds.period(unroll))) break;
   }
-  sweep(in, refuted, options, found);
   return found;
+}
+
+std::vector<Repetend> swept_repetends(const Instance& in, const Bounds& bounds,
+                                      const std::vector<Repetend>& found, const RepetendOptions& options) {
+  std::vector<Repetend> swept;
+  if (found.empty() || found.back().period <= bounds.period(found.back().unroll)) return swept;
+  const Sweeps sweeps(in);
+  SweepEffort effort{.work = options.swept + options.swept / kUsualBlocks * in.blocks(),
+                     .stop = options.stop};
+  for (int unroll = 1; unroll <= kMostSweptUnroll; ++unroll) {
+    const Nanoseconds refuted = refuted_for(bounds, found, unroll);
+    const Nanoseconds most = below_rate_of(swept.empty() ? found.back() : swept.back(), unroll) - 1;
+    if (!sweeps.apply(unroll) || most <= refuted) continue;
+    std::optional<Repetend> next = shortest_swept(sweeps, unroll, refuted, most, effort);
+    if (!next) continue;
+    next->refuted = refuted;
+    next->period_proved = next->period == refuted + 1;
+    swept.push_back(std::move(*next));
+  }
+  return swept;
 }
 
 }  // namespace ostinato

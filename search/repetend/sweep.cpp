@@ -33,9 +33,14 @@ constexpr std::int64_t kShares = 2;
 constexpr std::int64_t kLeastWidth = 16;
 constexpr std::int64_t kMostWidth = 1000;
 /// Rounds of prices.
-constexpr int kRounds = 8;
-constexpr std::int64_t kFirstPrice = 1 << 8;
-constexpr std::int64_t kMostPrice = 1 << 14;
+constexpr int kRounds = 6;
+constexpr std::int64_t kFirstPrice = 1 << 12;
+constexpr std::int64_t kLeastPrice = 1 << 4;
+constexpr std::int64_t kMostPrice = 1 << 20;
+/// It gives up where, at first, all holds more than the room and one part in so many.
+constexpr int kHopeless = 32;
+/// A price rises and falls as this power of how much of its room a device holds.
+constexpr int kPower = 8;
 /// Devices that a look ahead goes through, where the states of all phases are too many.
 constexpr std::size_t kAhead = 4;
 /// Items up to which a sweep is affordable.
@@ -46,6 +51,14 @@ constexpr std::int64_t kMostPhases = 1 << 30;
 constexpr Bytes kMostUnits = 1000;
 
 Nanoseconds modulo(Nanoseconds value, Nanoseconds by) { return (value % by + by) % by; }
+
+std::int64_t next_price(std::int64_t price, Bytes held, Bytes room) {
+  for (int i = 0; i < kPower; ++i) {
+    const __int128 next = static_cast<__int128>(price) * held / std::max<Bytes>(1, room);
+    price = static_cast<std::int64_t>(std::clamp<__int128>(next, kLeastPrice, kMostPrice));
+  }
+  return price;
+}
 
 /// Wide blocks first, then device after device in the order in which a micro-batch first comes to them.
 std::vector<int> order_of_items(const Instance& in, int unroll) {
@@ -207,7 +220,7 @@ class Sweeps::Sweep {
     std::vector<int> live;       ///< items, before this step
     std::vector<int> done;       ///< devices that are complete
     std::size_t ahead;           ///< a look ahead ends before this step
-    Phase apart = -1;            ///< the phase, of the copies of the first block
+    int copy = -1;               ///< of the first block
   };
   struct Child {
     Cost cost;
@@ -285,8 +298,7 @@ class Sweeps::Sweep {
       step.live = live;
       const int x = order_[i];
       step.time = static_cast<Phase>(in_.time(block(x)) / step_);
-      if (block(x) == block(order_.front()))
-        step.apart = static_cast<Phase>(period_ * (x / in_.blocks()) / unroll_);
+      if (block(x) == block(order_.front())) step.copy = x / in_.blocks();
       for (std::size_t j = 0; j < live.size(); ++j) {
         const int y = live[j];
         if (share(x, y)) {
@@ -325,6 +337,14 @@ class Sweeps::Sweep {
     }
   }
 
+  /// The phase of a copy of the first block: evenly spread at first, a little off in later rounds.
+  Phase apart(int copy, Phase time) const {
+    if (copy == 0) return 0;
+    const std::int64_t spare = on_grid() ? period_ / unroll_ - time : 0;
+    const std::int64_t off = static_cast<std::int64_t>(round_ / 2) * (round_ % 2 == 0 ? 1 : -1);
+    return ring(period_ * copy / unroll_ + std::clamp(off, -spare, spare));
+  }
+
   void price_links(const std::vector<std::int64_t>& price) {
     cost_of_link_.assign(trees_.links.size(), 0);
     for (std::size_t l = 0; l < trees_.links.size(); ++l) {
@@ -335,8 +355,8 @@ class Sweeps::Sweep {
   /// Phases that the item may take: all of a coarse grid, else where something begins or ends.
   void candidates(const Step& step, const Phase* phases) {
     found_.clear();
-    if (step.apart >= 0) {
-      found_.push_back(step.apart);
+    if (step.copy >= 0) {
+      found_.push_back(apart(step.copy, step.time));
       return;
     }
     if (on_grid()) {
@@ -601,16 +621,18 @@ std::optional<Repetend> Sweeps::find(int unroll, Nanoseconds period, SweepEffort
     number_in_order(in_, r);
     const std::vector<Bytes> held = held_by(in_, r);
     bool fits = true;
-    Cost over = 0;  // by how much the price of all that is held exceeds that of all room
+    Cost room = 0, over = 0;  // by how much the price of all that is held exceeds that of all room
     for (int d = 0; d < in_.devices(); ++d) {
       if (!in_.limited(d)) continue;
       const Bytes more = held[d] - in_.room(d);
       fits = fits && more <= 0;
+      room += static_cast<Cost>(in_.room(d)) * price[d];
       over += static_cast<Cost>(more) * price[d];
-      if (more > 0) price[d] = std::min(price[d] * 5 / 4, kMostPrice);
+      price[d] = next_price(price[d], held[d], in_.room(d));
     }
     if (fits) return r;
-    if (over > 0 && !sweep.cut_off()) return std::nullopt;
+    const bool hopeless = round == 0 && over > room / kHopeless;
+    if (hopeless || (over > 0 && !sweep.cut_off())) return std::nullopt;
   }
   return std::nullopt;
 }
