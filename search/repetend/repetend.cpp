@@ -2,7 +2,6 @@
 #include "search/repetend/repetend.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "search/repetend/list.h"
 #include "search/repetend/modulo.h"

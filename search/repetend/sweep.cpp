@@ -6,16 +6,23 @@
 //    is to come. For several micro-batches, whose states are more than a beam can hold, it also adds what the
 //    next devices would cost if every item there took the phase nearest to its neighbour's.
 // 3. starts() follows the cheapest state back, and the trees from phases to starts.
-// 4. find() makes bytes dearer where a device holds too much, and begins again. It gives up where the price
-// of
-//    all that is held exceeds that of all room and no state was cut off: nothing fits then.
+// 4. find() makes bytes dearer where a device holds too much, and begins again. Where the price of all that
+// is
+//    held exceeds that of all room and no state was cut off, nothing fits, and it gives up; it also does where
+//    far too much is held at first.
 // Where a period has few phases, sets of them are bits of one word.
 #include "search/repetend/sweep.h"
 
 #include <algorithm>
 #include <bit>
+#include <compare>
+#include <cstdint>
+#include <cstdlib>
 #include <functional>
+#include <memory>
 #include <numeric>
+#include <optional>
+#include <tuple>
 #include <unordered_set>
 #include <utility>
 #include <vector>
