@@ -7,9 +7,8 @@
 //    next devices would cost if every item there took the phase nearest to its neighbour's.
 // 3. starts() follows the cheapest state back, and the trees from phases to starts.
 // 4. find() makes bytes dearer where a device holds too much, and begins again. Where the price of all that
-// is
-//    held exceeds that of all room and no state was cut off, nothing fits, and it gives up; it also does where
-//    far too much is held at first.
+//    is held exceeds that of all room and no state was cut off, nothing fits, and it gives up; it also does
+//    where far too much is held at first.
 // Where a period has few phases, sets of them are bits of one word.
 #include "search/repetend/sweep.h"
 
@@ -189,7 +188,9 @@ class Sweeps::Sweep {
     Level level;
     level.cost = {0};
     for (std::size_t i = 0; i < order_.size(); ++i) {
-      if (!place(i, level)) return std::nullopt;
+      const bool stopped = effort_.stop && effort_.stop();
+      cut_off_ = cut_off_ || stopped;
+      if (stopped || !place(i, level)) return std::nullopt;
     }
     return starts();
   }
