@@ -34,6 +34,7 @@ Hunt::Hunt(const Instance& instance, const Bounds& all_bounds, const SearchOptio
 void Hunt::take_all() {
   best.repeat();
   micro_batches = options.micro_batches;
+  justified = 0;
 }
 
 bool Hunt::proved() {

@@ -46,10 +46,11 @@ class Hunt {
   int micro_batches;  ///< that are scheduled: at first as few as represent all (stretch.h)
   Incumbent best;
   std::vector<Repetend> repetends;
-  std::int64_t work_left;  ///< of beam searches
-  int width = 0;           ///< of the round
-  bool truncated = false;  ///< in this round a wider search may find more
-  bool exhausted = false;  ///< every schedule was covered: none is better than the best
+  std::size_t justified = 0;  ///< of the repetends, as schedules of so many
+  std::int64_t work_left;     ///< of beam searches
+  int width = 0;              ///< of the round
+  bool truncated = false;     ///< in this round a wider search may find more
+  bool exhausted = false;     ///< every schedule was covered: none is better than the best
   bool windows_known = false;
   std::vector<std::string> untried;  ///< named schedules, because the time was up
 

@@ -31,7 +31,8 @@ void try_justified(Hunt& hunt) {
       hunt.best.offer(better.sequence, method);
     }
   };
-  for (const Repetend& repetend : hunt.repetends) {
+  for (; hunt.justified < hunt.repetends.size(); ++hunt.justified) {
+    const Repetend& repetend = hunt.repetends[hunt.justified];
     const std::vector<int> rigid = repeated(hunt, repetend);
     hunt.best.offer(rigid, method_of(repetend));
     improve(rigid, method_of(repetend));

@@ -2,7 +2,9 @@
 // The order of run_phases(); each part ends the search if the best meets its bound or the time is up:
 // 1. One micro-batch after another, and the named schedules; for the latency one micro-batch repeated;
 //    windows, which raise the bound; dispatching.
-// 2. Repetends with their completion, then justification.
+// 2. Repetends with their completion, then justification; sweeps where these do not meet the bound, and
+// before
+//    them where the repetends are too large for exact search.
 // 3. If the bound is met: the same in less memory (sparing). Else rounds of growing width: local search, the
 //    exact beam, orders, beams; until a round cuts nothing off. Then patient dispatching, which for the span
 //    comes before 2: it may prove it, and else half of the time goes to the makespan first.
@@ -18,6 +20,7 @@
 
 #include "search/files/error.h"
 #include "search/named/named.h"
+#include "search/repetend/modulo.h"
 
 namespace ostinato {
 
@@ -100,7 +103,12 @@ void Portfolio::run_phases() {
   }
   run(kRepetend);
   if (hunt_.stopped()) return;
+  const bool large = !searchable(hunt_.in, 1);
+  if (large && !hunt_.proved()) run(kSweeps);
   run(kJustification);
+  if (hunt_.stopped() || hunt_.pointless()) return;
+  if (!large && !hunt_.proved()) run(kSweeps);
+  if (hunt_.justified < hunt_.repetends.size()) run(kJustification);
   if (hunt_.stopped() || hunt_.pointless()) return;
   if (hunt_.proved()) return run(kSparing);
   run_rounds();

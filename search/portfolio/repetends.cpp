@@ -20,6 +20,7 @@ void find_repetends(Hunt& hunt) {
   options.stop = hunt.stop();
   hunt.repetends =
       repetends_of_growing_rate(hunt.in, hunt.bounds, std::min(kMostUnroll, hunt.micro_batches), options);
+  hunt.justified = 0;
   if (hunt.repetends.empty()) return;
   const Repetend& best = hunt.repetends.back();
   if (hunt.proved()) options.work = std::min(options.work, kSparingWork);
@@ -27,8 +28,18 @@ void find_repetends(Hunt& hunt) {
   if (held_by(hunt.in, spare) != held_by(hunt.in, best)) hunt.repetends.push_back(std::move(spare));
 }
 
+void sweep_devices(Hunt& hunt) {
+  RepetendOptions options;
+  options.swept = hunt.share(options.swept);
+  options.stop = hunt.stop();
+  for (Repetend& swept : swept_repetends(hunt.in, hunt.bounds, hunt.repetends, options)) {
+    if (swept.unroll <= hunt.micro_batches) hunt.repetends.push_back(std::move(swept));
+  }
+}
+
 }  // namespace
 
 const Technique techniques::kRepetend = {"repetend", find_repetends};
+const Technique techniques::kSweeps = {"sweeps over the devices", sweep_devices};
 
 }  // namespace ostinato

@@ -5,7 +5,7 @@ namespace ostinato {
 
 std::vector<const Technique*> all_techniques() {
   using namespace techniques;
-  return {&kSequential,    &kNamed,   &kRepeated,    &kWindows, &kDispatch, &kPatience, &kRepetend,
+  return {&kSequential,    &kNamed,   &kRepeated,    &kWindows, &kDispatch, &kPatience, &kRepetend, &kSweeps,
           &kJustification, &kSparing, &kLocalSearch, &kExact,   &kOrders,   &kBeams,    &kTrial};
 }
 

@@ -134,9 +134,17 @@ void turn_round(const Instance& in, std::vector<Nanoseconds>& start) {
   }
 }
 
-/// Numbers the micro-batches so that every block runs them in order: of the infinite sequence of starts of a
-/// block, sorted, those with the same sum (instance.h has the argument). The first start becomes 0.
-void number(const Instance& in, Repetend& r) {
+bool fits(const Instance& in, const Repetend& r) {
+  const std::vector<Bytes> held = held_by(in, r);
+  for (int d = 0; d < in.devices(); ++d) {
+    if (held[d] > in.room(d)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+void number_in_order(const Instance& in, Repetend& r) {
   const int items = static_cast<int>(r.start.size());
   for (int b = 0; b < in.blocks(); ++b) {
     std::vector<Nanoseconds> phases;
@@ -154,16 +162,6 @@ void number(const Instance& in, Repetend& r) {
   const Nanoseconds first = *std::min_element(r.start.begin(), r.start.end());
   for (Nanoseconds& s : r.start) s -= first;
 }
-
-bool fits(const Instance& in, const Repetend& r) {
-  const std::vector<Bytes> held = held_by(in, r);
-  for (int d = 0; d < in.devices(); ++d) {
-    if (held[d] > in.room(d)) return false;
-  }
-  return true;
-}
-
-}  // namespace
 
 bool listable(const Instance& in, int unroll) {
   constexpr double most = 1 << 26;  // sum of k^3 over the devices
@@ -186,7 +184,7 @@ std::optional<Repetend> list_repetend(const Instance& in, int unroll, Nanosecond
       if (!start) continue;
       if (backwards) turn_round(in, *start);
       Repetend r{.period = period, .unroll = unroll, .start = std::move(*start)};
-      number(in, r);
+      number_in_order(in, r);
       if (!fits(in, r) || (best && !(memory_of(in, r) < memory_of(in, *best)))) continue;
       best = std::move(r);
     }

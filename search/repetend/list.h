@@ -19,6 +19,10 @@
 
 namespace ostinato {
 
+/// Numbers the micro-batches so that every block runs them in order: of the infinite sequence of starts of a
+/// block, sorted, those with the same sum (instance.h has the argument). The first start becomes 0.
+void number_in_order(const Instance& instance, Repetend& repetend);
+
 /// Whether list_repetend() takes no longer than a second: of a device with thousands of blocks there are too
 /// many ways to leave gaps. O(devices).
 bool listable(const Instance& instance, int unroll);

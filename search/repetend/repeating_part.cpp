@@ -36,8 +36,9 @@ RepeatingPart repeating_part(const Placement& placement, const RepetendOptions& 
     part.left_behind.push_back(static_cast<Bytes>(left_behind(in, d)));
     part.steady = part.steady && part.left_behind.back() == 0;
   }
-  const std::vector<Repetend> found = repetends_of_growing_rate(in, bounds, kMostUnroll, options);
+  std::vector<Repetend> found = repetends_of_growing_rate(in, bounds, kMostUnroll, options);
   if (found.empty()) return part;
+  for (Repetend& swept : swept_repetends(in, bounds, found, options)) found.push_back(std::move(swept));
   part.bound = bounds.period(found.back().unroll);
   part.repetend = part.steady ? with_least_memory(in, found.back(), options) : found.back();
   if (!part.steady) return part;

@@ -5,6 +5,7 @@
 
 #include "search/repetend/list.h"
 #include "search/repetend/modulo.h"
+#include "search/repetend/sweep.h"
 
 namespace ostinato {
 namespace {
@@ -76,9 +77,45 @@ std::optional<Repetend> first_listed(const Instance& in, int unroll, Nanoseconds
   return std::nullopt;
 }
 
+/// Micro-batches of a repetend up to which a sweep is tried: of more, the phases are too many for a beam.
+constexpr int kMostSweptUnroll = 2;
+/// Of so many blocks, sweeps may take twice the work.
+constexpr std::int64_t kUsualBlocks = 1000;
+
 /// Periods of `unroll` micro-batches below this are shorter for each than that of `best`.
 Nanoseconds below_rate_of(const Repetend& best, int unroll) {
   return static_cast<Nanoseconds>((static_cast<__int128>(best.period) * unroll - 1) / best.unroll);
+}
+
+/// Sweeps with periods above `refuted` and up to `most`: the longest first where several micro-batches make
+/// one unlikely, then by bisection.
+std::optional<Repetend> shortest_swept(const Sweeps& sweeps, int unroll, Nanoseconds refuted,
+                                       Nanoseconds most, SweepEffort& effort) {
+  std::optional<Repetend> best;
+  const Nanoseconds step = sweeps.grid();
+  std::int64_t least = refuted / step + 1;
+  std::int64_t middle = most / step;
+  most = middle;
+  if (unroll == 1) middle = least + (most - least) / 2;
+  while (least <= most && effort.work > 0 && !(effort.stop && effort.stop())) {
+    if (auto swept = sweeps.find(unroll, middle * step, effort)) {
+      best = std::move(swept);
+      most = middle - 1;
+    } else {
+      least = middle + 1;
+    }
+    middle = least + (most - least) / 2;
+  }
+  return best;
+}
+
+/// No period of so many micro-batches up to this exists, as far as `found` knows.
+Nanoseconds refuted_for(const Bounds& bounds, const std::vector<Repetend>& found, int unroll) {
+  Nanoseconds refuted = std::max<Nanoseconds>(1, bounds.period(unroll)) - 1;
+  for (const Repetend& r : found) {
+    if (r.unroll == unroll) refuted = std::max(refuted, r.refuted);
+  }
+  return refuted;
 }
 
 }  // namespace
@@ -86,12 +123,13 @@ Nanoseconds below_rate_of(const Repetend& best, int unroll) {
 Repetend find_repetend(const Instance& in, const Bounds& bounds, int unroll, const RepetendOptions& options) {
   Nanoseconds refuted = std::max<Nanoseconds>(1, bounds.period(unroll)) - 1;  // no period up to here exists
   const Nanoseconds most = options.below > 0 ? options.below - 1 : long_enough(in, unroll);
-  Repetend best = first_listed(in, unroll, refuted + 1, most, options.stop)
-                      .value_or(Repetend{0, unroll, {}, false, false});
+  Repetend best = first_listed(in, unroll, refuted + 1, most, options.stop).value_or(Repetend{});
+  best.unroll = unroll;
   if (best.period != refuted + 1 && searchable(in, unroll)) {
     PeriodSearch(in, unroll, options).run(best, refuted, best.period > 0 ? best.period - 1 : most);
   }
   best.period_proved = best.period == refuted + 1;
+  best.refuted = refuted;
   return best;
 }
 
@@ -106,6 +144,26 @@ std::vector<Repetend> repetends_of_growing_rate(const Instance& in, const Bounds
     if (found.back().period <= std::max<Nanoseconds>(1, bounds.period(unroll))) break;
   }
   return found;
+}
+
+std::vector<Repetend> swept_repetends(const Instance& in, const Bounds& bounds,
+                                      const std::vector<Repetend>& found, const RepetendOptions& options) {
+  std::vector<Repetend> swept;
+  if (found.empty() || found.back().period <= bounds.period(found.back().unroll)) return swept;
+  const Sweeps sweeps(in);
+  SweepEffort effort{.work = options.swept + options.swept / kUsualBlocks * in.blocks(),
+                     .stop = options.stop};
+  for (int unroll = 1; unroll <= kMostSweptUnroll; ++unroll) {
+    const Nanoseconds refuted = refuted_for(bounds, found, unroll);
+    const Nanoseconds most = below_rate_of(swept.empty() ? found.back() : swept.back(), unroll) - 1;
+    if (!sweeps.apply(unroll) || most <= refuted) continue;
+    std::optional<Repetend> next = shortest_swept(sweeps, unroll, refuted, most, effort);
+    if (!next) continue;
+    next->refuted = refuted;
+    next->period_proved = next->period == refuted + 1;
+    swept.push_back(std::move(*next));
+  }
+  return swept;
 }
 
 }  // namespace ostinato

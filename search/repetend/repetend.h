@@ -29,6 +29,7 @@ struct Repetend {
   int unroll = 1;
   std::vector<Nanoseconds> start;  ///< [copy * blocks + block], copy < unroll: starts of the first repetend
   bool period_proved = false;      ///< no repetend of as many micro-batches has a shorter one
+  Nanoseconds refuted = 0;         ///< none of as many has a period up to this
   bool memory_proved = false;      ///< none with this period holds less on the device that holds most
 };
 
@@ -36,9 +37,10 @@ struct Repetend {
 inline constexpr int kMostUnroll = 4;
 
 struct RepetendOptions {
-  std::int64_t nodes = 4000;       ///< branches tried per period, or per limit of memory
-  std::int64_t work = 30'000'000;  ///< entries of constraint matrices looked at, in all
-  Nanoseconds below = 0;           ///< only periods below this are wanted; 0: any
+  std::int64_t nodes = 4000;        ///< branches tried per period, or per limit of memory
+  std::int64_t work = 30'000'000;   ///< entries of constraint matrices looked at, in all
+  std::int64_t swept = 16'000'000;  ///< phases that sweeps (sweep.h) look at, in all
+  Nanoseconds below = 0;            ///< only periods below this are wanted; 0: any
   std::function<bool()> stop = {};
 };
 
@@ -52,6 +54,11 @@ Repetend find_repetend(const Instance& instance, const Bounds& bounds, int unrol
 /// meets its bound. The last one is the best.
 std::vector<Repetend> repetends_of_growing_rate(const Instance& instance, const Bounds& bounds,
                                                 int most_unroll, RepetendOptions options);
+
+/// More at growing rates, all better than the last of `found`, by sweeps over the devices (sweep.h), where
+/// memory is tight: O(options.swept), and twice as much for 1,000 blocks.
+std::vector<Repetend> swept_repetends(const Instance& instance, const Bounds& bounds,
+                                      const std::vector<Repetend>& found, const RepetendOptions& options);
 
 /// A repetend with the same period and unroll that holds less: the device that holds most (static memory
 /// counts) as little as possible, then all devices together. Exact search as above; above kMostItems items
