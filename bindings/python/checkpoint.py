@@ -25,7 +25,7 @@ def parser() -> argparse.ArgumentParser:
         description="show: shows what is in a checkpoint of DeepSpeed's pipeline engine, saved with or without ostinato, and whether it is whole "
         "(exit status 6 if not). convert: writes the checkpoint to a new folder, with its optimizer state laid out for DeepSpeed alone. "
         "Both unpickle DeepSpeed's files, as load_checkpoint() does: use them only on checkpoints that you trust.",
-        epilog="example: ostinato checkpoint convert checkpoints converted --stages 2",
+        epilog="example: ostinato checkpoint convert checkpoints converted",
     )
     p.add_argument("what", choices=("show", "convert"))
     p.add_argument(
@@ -38,7 +38,10 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--tag", help="which checkpoint of FROM (default: the one in the file latest)")
     where = p.add_mutually_exclusive_group()
     where.add_argument(
-        "--stages", type=int, metavar="N", help="convert: for DeepSpeed's own partition into N stages"
+        "--stages",
+        type=int,
+        metavar="N",
+        help="convert: for DeepSpeed's own partition into N stages (default: as saved)",
     )
     where.add_argument(
         "--placement",
@@ -137,9 +140,10 @@ def show(told: dict[str, Any]) -> None:
 def converted(args: argparse.Namespace, contents: Contents) -> dict[str, Any]:
     from ostinato.deepspeed.save import convert
 
-    bounds = (
-        convert.bounds_of(args.placement) if args.placement else convert.bounds_for(contents, args.stages)
-    )
+    if args.to.resolve().is_relative_to(args.folder.resolve()):
+        raise Error(f"{args.to} is in {args.folder}, among its tags: choose a folder beside it")
+    stages = contents.stages if args.stages is None else args.stages
+    bounds = convert.bounds_of(args.placement) if args.placement else convert.bounds_for(contents, stages)
     replicas = contents.replicas if args.replicas is None else args.replicas
     convert.convert(contents, args.to, bounds, replicas)
     return {
@@ -155,8 +159,6 @@ def misused(args: argparse.Namespace) -> str:
     converts = args.what == "convert"
     if converts and args.to is None:
         return "convert needs a folder TO, which does not exist yet"
-    if converts and args.stages is None and args.placement is None:
-        return "convert needs --stages N or --placement FILE"
     if not converts and (args.to or args.placement or args.stages is not None or args.replicas is not None):
         return "show takes one folder; TO, --stages, --placement and --replicas are for convert"
     return ""

@@ -10,6 +10,7 @@ source.carved(stubs, keeps)                      # the model with only some modu
 import contextlib
 import copy
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from .errors import Refused
 from .outline import check_untouched, outline_of
 
 
-class Source:
+class Source(ABC):
     """`kind`: the class, e.g. LlamaForCausalLM; `outline`: where its parts are; `children`: by module, the names
     of its children; `tables`: modules with buffers; `saved`: names of the tensors in a checkpoint, before the
     model's own conversions.
@@ -52,8 +53,8 @@ class Source:
             self.change(made)
         return made
 
-    def _carved(self, stubs: dict[str, Stub], keeps: Callable[[str], bool]):
-        raise NotImplementedError
+    @abstractmethod
+    def _carved(self, stubs: dict[str, Stub], keeps: Callable[[str], bool]): ...
 
     def empty(self):
         """The model without memory for its weights."""
