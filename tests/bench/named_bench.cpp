@@ -3,7 +3,7 @@
 // automatic schedule.
 //
 //   named_bench memory   # 4, 8 and 16 devices; 2, 3 and 4 times as many micro-batches; both backwards
-//   named_bench lanes    # the same on devices with lanes: 4 and 8 devices, exchanges of 0.25 to 1 of what computes
+//   named_bench lanes    # on devices with lanes: 4 and 8 devices, three lengths of exchanges
 //   named_bench span     # zero bubble's inputs: room for p / 2 to 2 p micro-batches; span
 //   named_bench measured # its measured models beside what it published of them; span
 //
