@@ -37,6 +37,7 @@ from .lanes import on_lane
 from .layers import ShardingError, cut_state, sharded, whole_state
 from .linear import ShardedLinear
 from .logits import ShardedLogits
+from .moe import moe_parts
 from .shard import Shard
 
 __all__ = [
@@ -46,6 +47,7 @@ __all__ = [
     "ShardedLogits",
     "ShardingError",
     "cut_state",
+    "moe_parts",
     "on_lane",
     "sharded",
     "vocabulary_cross_entropy",
