@@ -5,6 +5,8 @@ where there are too few. The target `gpu` runs it, and docs/gpu-runs.md keeps wh
     OSTINATO_GPU_TESTS=cpu pytest tests/python/deepspeed/test_training_gpu.py        # tries the tests themselves, over gloo
 """
 
+from dataclasses import replace
+
 import executor_jobs
 import pytest
 import torch
@@ -93,6 +95,22 @@ def test_pipeline(tmp_path, ranks):
 def test_a_stage_on_several_ranks(tmp_path, ranks):
     case = Case(str(make_plan(tmp_path / "plan", SHARDED, LAYERS, MICRO_BATCHES)), device=device())
     check(spawn(gpu_jobs.train_pipeline, ranks, tmp_path, case, True), case)
+
+
+@pytest.mark.parametrize("ranks", [on(1), on(2)])
+def test_a_stage_that_is_offloaded(tmp_path, ranks):
+    """The copies run, and change nothing; what stays in the memory of the GPU is said."""
+    peaks = {}
+    for offloaded in ((), (0,)):
+        layout = replace(PIPELINES[ranks], offloaded=offloaded)
+        folder = tmp_path / str(len(offloaded))
+        case = Case(str(make_plan(folder / "plan", layout, LAYERS, MICRO_BATCHES)), device=device())
+        results = spawn(gpu_jobs.train_pipeline, ranks, folder, case, True)
+        check(results, case)
+        peaks[offloaded] = results[0]["peak"]
+    say(
+        f"offloaded on {ranks} ranks: rank 0 holds {peaks[0,]} B at most, {peaks[()]} B where nothing is offloaded"
+    )
 
 
 def check(results, case) -> None:
