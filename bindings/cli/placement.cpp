@@ -52,8 +52,7 @@ void declare(CommandLine& line, Typed& typed) {
       "The same for a stage on all devices, on each of them (default: 0; for k: as --memory)");
   add("--offload", typed.offload, "TIMES",
       "Time of copying what a stage keeps to the host, and of copying it back, beside computing; 0: it "
-      "stays; "
-      "or a list");
+      "stays; or a list");
   add("--workspace", typed.workspace, "AMOUNTS", "Memory in use only while a block runs; or a list");
   add("--capacity", typed.capacity, "AMOUNTS", "Memory of each device; or a list");
   add("--static", typed.static_memory, "AMOUNTS",

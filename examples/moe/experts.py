@@ -2,7 +2,7 @@
 """A byte-level GPT with a mixture of experts, as a chain of parts: attention and gate | dispatch | experts | combine.
 
 The experts of a layer are spread over the data-parallel replicas of its pipeline rank, which exchange their tokens
-by all-to-alls (GShard, arXiv 2006.16668, section 3). The exchanges have no parameters and are marked with
+by all-to-alls (GShard, arXiv 2006.16668, section 3). The exchanges have no parameters, and their class is marked with
 ostinato.nn.on_lane: a plan runs them beside what the rank computes for another micro-batch.
 """
 
@@ -11,27 +11,11 @@ import torch.distributed as dist
 from deepspeed.pipe import LayerSpec
 from deepspeed.utils import groups
 from model import Embedding, Head, attended  # of examples/gpt
-from ostinato.nn import on_lane
+from ostinato.nn.moe import Exchange
 from torch import nn
 from torch.nn import functional as F
 
 CAPACITY = 1.25  # rows of an expert, of what an even share of the tokens would be
-
-
-class AllToAll(torch.autograd.Function):
-    """(experts, capacity, width): of all tokens of this replica, by expert, to those of all replicas for the experts
-    of this one, and the same way back. The backward of an exchange is an exchange."""
-
-    @staticmethod
-    def forward(context, sent, group):
-        context.group = group
-        received = torch.empty_like(sent)
-        dist.all_to_all_single(received, sent.contiguous(), group=group)
-        return received
-
-    @staticmethod
-    def backward(context, gradient):
-        return AllToAll.apply(gradient, context.group), None
 
 
 def joined(state):
@@ -70,19 +54,6 @@ class Attention(nn.Module):
         slot = torch.where(place < capacity, expert * capacity + place, nowhere)
         rows = tokens.new_zeros(nowhere + 1, tokens.shape[-1]).index_put((slot,), tokens)
         return rows[:-1].view(self.experts, capacity, -1), x, weight, slot
-
-
-@on_lane
-class Exchange(nn.Module):
-    """Rows of this replica for all experts -> rows of all replicas for its experts, and back."""
-
-    def __init__(self, group: str):
-        super().__init__()
-        self.group = group
-
-    def forward(self, state):
-        rows, *rest = state
-        return AllToAll.apply(rows, groups._get_expert_parallel_group(self.group)), *rest
 
 
 class Experts(nn.Module):

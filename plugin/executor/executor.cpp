@@ -222,8 +222,8 @@ const Executor::Compute* Executor::last_on(const Beside& beside,
 
 /// Before the rank computes what holds lanes, too.
 void Executor::end_what_occupies(const Instruction& i) {
+  if (program_.stages[i.stage].holds.empty()) return;
   const std::vector<std::string> lanes = lanes_of(program_, i);
-  if (lanes.size() == 1) return;
   for (auto& [name, beside] : lanes_)
     if (const Compute* last = last_on(beside, lanes)) end_until(last->index, beside);
 }

@@ -114,9 +114,7 @@ class Lowering {
                                : plan_.sizes[micro_batch].bytes[first_input_[block] + input];
   }
 
-  bool on_lane(int block) const {
-    return placement_.devices[placement_.blocks[block].devices.front()].lane_of >= 0;
-  }
+  bool on_lane(int block) const { return runs_on_lane(placement_, placement_.blocks[block]); }
 
   /// Where the memory that is loaded into is taken: the order of the rank's list is all that it needs.
   bool is_place_alone(int block) const {

@@ -103,9 +103,9 @@ void place_blocks(const Placement& placement, StageGraph& graph) {
                             ", which has no forward block or is not listed in [[stages]]");
     }
     ProgramStage& stage = graph.stages[found->second];
-    const bool on_lane = placement.devices[block.devices.front()].lane_of >= 0;
-    int& place = is_offloading(block) ? slot(graph.offloads[found->second], block.kind, on_lane)
-                                      : slot(graph.blocks[found->second], block.kind);
+    int& place = is_offloading(block)
+                     ? slot(graph.offloads[found->second], block.kind, runs_on_lane(placement, block))
+                     : slot(graph.blocks[found->second], block.kind);
     if (place >= 0) {
       refuse(placement, "blocks " + quoted(placement.blocks[place].name) + " and " + quoted(block.name) +
                             " are both the " + to_string(block.kind) + " of stage " + quoted(block.stage));

@@ -111,10 +111,7 @@ class Earliest {
         if (waits_[b]) raise(b, i);
       }
     }
-    for (int i = own; i < n_; ++i) {
-      if (stop && stop()) return {};
-      repeat(own, i);
-    }
+    if (!repeat(own, stop)) return {};
     work += work_;
     return std::move(start_);
   }
@@ -246,16 +243,20 @@ class Earliest {
     return least;
   }
 
-  /// W5.
-  void repeat(int own, int i) {
+  /// W5. False if stopped.
+  bool repeat(int own, const std::function<bool()>& stop) {
     Nanoseconds later = std::numeric_limits<Nanoseconds>::max();
     for (int b = 0; b < in_.blocks(); ++b) {
       if (origin_ == kNoDevice || on(b, origin_)) later = std::min(later, at(b, own - 1));
     }
-    for (int b = 0; b < in_.blocks(); ++b) {
-      const Nanoseconds before = at(b, i - own + 1);
-      at(b, i) = std::max(end(b, i - 1), before == kUnknown ? kUnknown : later + before);
+    for (int i = own; i < n_; ++i) {
+      if (stop && stop()) return false;
+      for (int b = 0; b < in_.blocks(); ++b) {
+        const Nanoseconds before = at(b, i - own + 1);
+        at(b, i) = std::max(end(b, i - 1), before == kUnknown ? kUnknown : later + before);
+      }
     }
+    return true;
   }
 
   const Instance& in_;

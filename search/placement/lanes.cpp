@@ -48,6 +48,10 @@ int device_of(const Placement& placement, int lane) {
   return device < 0 ? lane : device;
 }
 
+bool runs_on_lane(const Placement& placement, const Block& block) {
+  return placement.devices[block.devices.front()].lane_of >= 0;  // lanes stand behind all devices
+}
+
 std::vector<int> with_lanes_beside(const Placement& placement) {
   std::vector<int> order;
   for (int d = 0; d < static_cast<int>(placement.devices.size()); ++d) order.push_back(d);

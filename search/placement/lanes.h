@@ -43,6 +43,9 @@ int count_without_lanes(const Placement& placement);
 /// The device that a device or lane belongs to.
 int device_of(const Placement& placement, int lane);
 
+/// Whether the block runs on a lane, and no device computes it.
+bool runs_on_lane(const Placement& placement, const Block& block);
+
 /// All devices, each followed by its lanes: the order in which people look for them.
 std::vector<int> with_lanes_beside(const Placement& placement);
 

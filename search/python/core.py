@@ -68,8 +68,9 @@ def placement(
     --help` draws them).
 
     Times and memory are those of one stage and one micro-batch; a list has one for each device. `weight`
-    above 0 splits the backward; `offload` above 0 copies what a stage keeps to the host for so long, and back. `bandwidth` is in GB/s, 0: bytes are free. `layers` of the model are shared
-    by the stages, so that DeepSpeed can run a plan of it.
+    above 0 splits the backward; `offload` above 0 copies what a stage keeps to the host for so long, and back.
+    `bandwidth` is in GB/s, 0: bytes are free. `layers` of the model are shared by the stages, so that DeepSpeed
+    can run a plan of it.
 
     >>> placement("v", devices=2, forward=[1000, 3000]).blocks
     ('s0.F', 's1.F', 's1.B', 's0.B')

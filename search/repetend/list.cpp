@@ -18,8 +18,6 @@
 namespace ostinato {
 namespace {
 
-Nanoseconds modulo(Nanoseconds value, Nanoseconds by) { return (value % by + by) % by; }
-
 /// One pass over all items; item = copy * blocks + block.
 class ListScheduler {
  public:

@@ -19,6 +19,9 @@
 
 namespace ostinato {
 
+/// From 0 to by - 1.
+inline Nanoseconds modulo(Nanoseconds value, Nanoseconds by) { return (value % by + by) % by; }
+
 /// Numbers the micro-batches so that every block runs them in order: of the infinite sequence of starts of a
 /// block, sorted, those with the same sum (instance.h has the argument). The first start becomes 0.
 void number_in_order(const Instance& instance, Repetend& repetend);

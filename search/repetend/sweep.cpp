@@ -56,8 +56,6 @@ constexpr std::int64_t kMostPhases = 1 << 30;
 /// Bytes are rounded to units of which the largest block has about so many.
 constexpr Bytes kMostUnits = 1000;
 
-Nanoseconds modulo(Nanoseconds value, Nanoseconds by) { return (value % by + by) % by; }
-
 std::int64_t next_price(std::int64_t price, Bytes held, Bytes room) {
   for (int i = 0; i < kPower; ++i) {
     const __int128 next = static_cast<__int128>(price) * held / std::max<Bytes>(1, room);
