@@ -96,18 +96,18 @@ void check_apart(const std::vector<Written>& outputs, const std::vector<std::str
 }
 
 void save_plan(const fs::path& path, const Plan& plan, const Placement& placement, Io& io) {
-  const std::string text = format_plan(plan, placement);
+  const auto write = [&](const Sink& sink) { format_plan(plan, placement, sink); };
   std::string failure;
   try {
-    return write_file(path, text);
+    return write_file(path, write);
   } catch (const InputError& error) {
     failure = error.what();
   }
   fs::path spare;
   try {
-    spare = write_spare("ostinato-plan-", ".json", text);
+    spare = write_spare("ostinato-plan-", ".json", write);
   } catch (const InputError&) {
-    io.err << text;
+    write([&io](std::string_view text) { io.err << text; });
     throw InputError("", 0, failure + "; the plan was printed to standard error");
   }
   throw InputError("", 0, failure + "; the plan is in " + spare.string());

@@ -66,10 +66,11 @@ bool is_special(const std::filesystem::path& path) {
   return ::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode) && !S_ISDIR(status.st_mode);
 }
 
-void write_special(const std::filesystem::path& path, std::string_view bytes) {
-  Descriptor file(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
-  if (!file.is_open()) fail(path, "cannot be written", errno);
-  if (!write_all(file.get(), bytes)) fail(path, "cannot be written", errno);
+/// Writes to a file that is open, and throws where it cannot.
+Sink into(int fd, const std::filesystem::path& path) {
+  return [fd, path](std::string_view bytes) {
+    if (!write_all(fd, bytes)) fail(path, "cannot be written", errno);
+  };
 }
 
 constexpr const char* kOwnFiles = "/proc/self/fd";
@@ -201,27 +202,39 @@ std::string read_file(const std::filesystem::path& path, std::size_t max_bytes) 
 }
 
 void write_file(const std::filesystem::path& path, std::string_view bytes) {
-  if (is_special(path)) return write_special(path, bytes);
+  write_file(path, [bytes](const Sink& sink) { sink(bytes); });
+}
+
+void write_file(const std::filesystem::path& path, const std::function<void(const Sink&)>& write) {
+  if (is_special(path)) {
+    const Descriptor file(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+    if (!file.is_open()) fail(path, "cannot be written", errno);
+    return write(into(file.get(), path));
+  }
   // Through a symbolic link the file behind it is replaced, not the link.
   std::error_code unresolved;
   std::filesystem::path target = std::filesystem::weakly_canonical(path, unresolved);
   if (unresolved) target = path;
   remove_abandoned(folder_of(target));
   Replacement file(target);
-  if (!file.is_open() || !write_all(file.get(), bytes) || !file.put_in_place())
-    fail(path, "cannot be written", errno);
+  if (!file.is_open()) fail(path, "cannot be written", errno);
+  write(into(file.get(), path));
+  if (!file.put_in_place()) fail(path, "cannot be written", errno);
   sync_folder(target.parent_path());
 }
 
-std::filesystem::path write_spare(const std::string& begin, const std::string& end, std::string_view bytes) {
+std::filesystem::path write_spare(const std::string& begin, const std::string& end,
+                                  const std::function<void(const Sink&)>& write) {
   std::error_code error;
   std::string name = (std::filesystem::temp_directory_path(error) / (begin + "XXXXXX" + end)).string();
   Descriptor file(::mkostemps(name.data(), static_cast<int>(end.size()), O_CLOEXEC));
   if (!file.is_open()) fail(name, "cannot be written", errno);
-  if (!write_all(file.get(), bytes) || ::fsync(file.get()) != 0 || !file.close()) {
-    const int why = errno;
+  try {
+    write(into(file.get(), name));
+    if (::fsync(file.get()) != 0 || !file.close()) fail(name, "cannot be written", errno);
+  } catch (...) {
     ::unlink(name.c_str());
-    fail(name, "cannot be written", why);
+    throw;
   }
   return name;
 }

@@ -2,12 +2,14 @@
 #include "search/graph/bound.h"
 
 #include <algorithm>
+#include <optional>
 #include <tuple>
 #include <vector>
 
 #include "search/graph/fork.h"
 #include "search/graph/reach.h"
 #include "search/graph/windows.h"
+#include "search/graph/work.h"
 
 namespace ostinato::graph {
 namespace {
@@ -18,6 +20,9 @@ constexpr double kMostPathRows = 2e7;
 constexpr double kMostLevelRows = 4e8;
 /// (Edges + vertices) * devices up to which forks are: a few seconds.
 constexpr double kMostForkRows = 2e6;
+
+/// Vertices * (edges + vertices) up to which the work before and behind each is looked at: a few seconds.
+constexpr double kMostWorkRows = 2e7;
 
 /// Of more vertices than so many, those on paths below this share of the bound are not looked at further, and
 /// what forks and joins is only seen on the way from the start.
@@ -33,14 +38,18 @@ class PathBounds {
         backwards_(times_, GraphReach::From::end, levels) {
     forwards_.pass(stop);
     backwards_.pass(stop);
-    if (!levels || !forks) return;
-    find_long_paths();
-    if (times_.graph.size() <= kAllMatter) pass_windows(backwards_, forwards_, stop);
-    pass_windows(forwards_, backwards_, stop);
+    if (levels && forks) {
+      find_long_paths();
+      if (times_.graph.size() <= kAllMatter) pass_windows(backwards_, forwards_, stop);
+      pass_windows(forwards_, backwards_, stop);
+    }
+    const double size = times_.graph.size();
+    if (size * (size + static_cast<double>(times_.graph.successors.values().size())) < kMostWorkRows)
+      work_.emplace(times_, soonest(forwards_), soonest(backwards_), stop);
   }
 
   Ticks bound() {
-    Ticks bound = 0;
+    Ticks bound = work_ ? work_->makespan() : 0;
     for (int g = 0; g < times_.graph.groups.rows(); ++g) {
       Ticks lowest = kGraphNever;
       for (const int d : times_.domains[g]) lowest = std::min(lowest, group_bound(g, d));
@@ -75,11 +84,21 @@ class PathBounds {
     });
   }
 
+  /// On whichever device is best for it.
+  std::vector<Ticks> soonest(const GraphReach& reach) const {
+    std::vector<Ticks> soonest(times_.graph.size(), kGraphNever);
+    for (int v = 0; v < times_.graph.size(); ++v)
+      for (const int d : times_.homes(v)) soonest[v] = std::min(soonest[v], reach(v, d));
+    return soonest;
+  }
+
   Ticks group_bound(int group, int d) {
     Ticks bound = 0;
     releases_.clear();
     for (const int v : times_.graph.groups[group]) {
-      const Ticks release = forwards_(v, d), tail = backwards_(v, d), duration = times_.duration(v, d);
+      Ticks release = forwards_(v, d), tail = backwards_(v, d);
+      if (work_) release = std::max(release, work_->before(v)), tail = std::max(tail, work_->after(v));
+      const Ticks duration = times_.duration(v, d);
       bound = std::max(bound, release + duration + tail);
       releases_.emplace_back(release, duration, tail);
     }
@@ -97,6 +116,7 @@ class PathBounds {
 
   const GraphTimes times_;
   GraphReach forwards_, backwards_;
+  std::optional<GraphWork> work_;
   std::vector<char> matters_;
   std::vector<std::tuple<Ticks, Ticks, Ticks>> releases_;
 };

@@ -94,12 +94,20 @@ void write_sizes(std::string& text, const Plan& plan, const Placement& placement
   text += "\n  ],\n";
 }
 
+/// Bytes that are put together before the sink gets them.
+constexpr std::size_t kPart = std::size_t{1} << 20;
+
+void append(std::string& text, std::int64_t number) {
+  const fmt::format_int digits(number);
+  text.append(digits.data(), digits.size());
+}
+
 }  // namespace
 
-std::string format_plan(const Plan& plan, const Placement& placement) {
-  std::vector<std::string> names;
-  names.reserve(placement.blocks.size());
-  for (const Block& block : placement.blocks) names.push_back(json_string(block.name));
+void format_plan(const Plan& plan, const Placement& placement, const Sink& sink) {
+  std::vector<std::string> beginnings;
+  for (const Block& block : placement.blocks)
+    beginnings.push_back(fmt::format("    {{ \"block\": {}, \"micro_batch\": ", json_string(block.name)));
 
   std::string text;
   write_header(text, plan);
@@ -107,11 +115,24 @@ std::string format_plan(const Plan& plan, const Placement& placement) {
   text += "  \"schedule\": [";
   const char* separator = "\n";
   for (const ScheduledBlock& step : plan.schedule) {
-    fmt::format_to(std::back_inserter(text), "{}    {{ \"block\": {}, \"micro_batch\": {}, \"start\": {} }}",
-                   separator, names[step.block], step.micro_batch, step.start);
+    text += separator;
+    text += beginnings[step.block];
+    append(text, step.micro_batch);
+    text += ", \"start\": ";
+    append(text, step.start);
+    text += " }";
     separator = ",\n";
+    if (text.size() < kPart) continue;
+    sink(text);
+    text.clear();
   }
   text += plan.schedule.empty() ? "]\n}\n" : "\n  ]\n}\n";
+  sink(text);
+}
+
+std::string format_plan(const Plan& plan, const Placement& placement) {
+  std::string text;
+  format_plan(plan, placement, [&text](std::string_view part) { text += part; });
   return text;
 }
 

@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "search/files/file.h"
 #include "search/placement/placement_toml.h"
 #include "search/plan/plan.h"
 
@@ -34,6 +35,7 @@ std::string placement_digest(const std::filesystem::path& plan);
 
 /// The same plan gives the same bytes. `placement` is with the modes that the plan takes.
 std::string format_plan(const Plan& plan, const Placement& placement);
+void format_plan(const Plan& plan, const Placement& placement, const Sink& sink);
 
 inline constexpr std::size_t kMaxPlanBytes = std::size_t{2} << 30;
 

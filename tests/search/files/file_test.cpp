@@ -142,8 +142,8 @@ TEST_F(FileTest, AProcessThatIsKilledLeavesAWholeFileAlone) {
 }
 
 TEST_F(FileTest, ASpareFileIsForItsUserAloneUnderANewName) {
-  const fs::path one = write_spare("ostinato-test-", ".json", "one");
-  const fs::path two = write_spare("ostinato-test-", ".json", "two");
+  const fs::path one = write_spare("ostinato-test-", ".json", [](const Sink& sink) { sink("one"); });
+  const fs::path two = write_spare("ostinato-test-", ".json", [](const Sink& sink) { sink("two"); });
   EXPECT_NE(one, two);
   EXPECT_TRUE(two.filename().string().starts_with("ostinato-test-") && two.extension() == ".json");
   EXPECT_EQ(read_file(one, 3) + read_file(two, 3), "onetwo");

@@ -145,6 +145,25 @@ TEST(GraphBoundTest, OfOneGroupWhatIsBeforeIsHere) {
   EXPECT_EQ(bound, 8 * kTicksPerUnit);
 }
 
+TEST(GraphBoundTest, WorkIsBoundBetweenTheEndsOfForwardsAndOfBackwards) {
+  // A first vertex, four branches, a loss, four branches back and a last vertex. On two devices one of them
+  // waits four times: at the first vertex, before and behind the loss, and at the last.
+  std::vector<GraphVertex> rows = {
+      {.id = 0, .operations = 10}, {.id = 5, .operations = 10}, {.id = 10, .operations = 10}};
+  for (const int b : {1, 2, 3, 4}) {
+    rows.push_back({.id = b, .before = {5}, .after = {0}, .operations = 20});
+    rows.push_back({.id = b + 5, .before = {10}, .after = {5}, .operations = 20});
+  }
+  const OperatorGraph g = build_graph(rows, "g");
+  const GraphDevices two = devices_of({10, 10}, kMaxGraphNumber), unlike = devices_of({10, 20}, 10);
+  EXPECT_EQ(simple_graph_bound(GraphCosts(g, two)), 19 * kTicksPerUnit / 2);
+  EXPECT_EQ(graph_lower_bound(GraphCosts(g, two)), 11 * kTicksPerUnit);
+  EXPECT_EQ(least_makespan(GraphCosts(g, two)), 11 * kTicksPerUnit);
+  // All on the fast device takes 9.5, and with both 0.5 + 8 / 3 + 0.5 + 8 / 3 + 0.5 were possible by work.
+  EXPECT_EQ(graph_lower_bound(GraphCosts(g, unlike)), (41 * kTicksPerUnit + 5) / 6);
+  EXPECT_EQ(least_makespan(GraphCosts(g, unlike)), 15 * kTicksPerUnit / 2);
+}
+
 /// With transfers that pay, or nearly.
 GraphDevices quick_links(std::uint64_t seed, int count) {
   GraphDevices d = random_devices(seed, count);
@@ -248,7 +267,7 @@ TEST(GraphBoundTest, ThatIsStoppedIsWhatWasProvedUntilThen) {
     const Ticks bound = graph_lower_bound(costs, [&] { return ++asked > after; });
     EXPECT_GE(bound, last) << "what was proved before is lost after " << after;
     EXPECT_LE(bound, whole);
-    EXPECT_LE(asked, after + 4) << "every pass ends where it is stopped";
+    EXPECT_LE(asked, after + 6) << "every pass ends where it is stopped";
     last = bound;
   }
 }
