@@ -11,23 +11,19 @@ from ostinato.deepspeed.engine.crossings import crossing
 from ostinato.deepspeed.errors import OstinatoError
 from ostinato.deepspeed.data.items import Made, made_once
 from ostinato.deepspeed.section.plans import Stage
-from support.more_strangers import More, Writing
 from support.plans import make_plan
-from support.strangers import LAYERS, WIDTH
+from support.strangers import LAYERS, WIDTH, Writing
 from support.tiers import everyday
 from support.training import MICRO_BATCHES, MODELS, data_of, train_with_costs
 from test_strangers import BASE, LAYOUTS, same, write_profile_text
 from test_strangers_training import listed, nothing, trained
 
-MODELS |= {"more": More(), "writing": Writing()}
+MODELS["writing"] = Writing()
 
 
 def trains(*given) -> dict:
     """trained() on ranks that have imported this module."""
     return trained(*given)
-
-
-MORE = replace(BASE, model="more", change="plain")
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +62,7 @@ def test_tensors_whose_bytes_are_not_their_numbers_are_named(tensor, what):
     ],
 )
 def test_layers_that_move_as_they_were_built(world2, sections, change):
-    options = replace(MORE, change=change)
+    options = replace(BASE, change=change)
     theirs, ours = (
         world2.run(trains, options),
         world2.run(trains, replace(options, section=sections["split"])),
@@ -96,7 +92,7 @@ def writes(engine):
 @pytest.mark.parametrize("feed", everyday([pops, counts, writes], pops, writes))
 def test_a_batch_fn_is_called_once_an_item(world2, sections, feed):
     """Also where the first item runs twice, to learn what layers draw."""
-    options = replace(MORE, change="dropout")
+    options = replace(BASE, change="dropout")
     theirs, ours = (
         world2.run(trains, options, listed, feed),
         world2.run(trains, replace(options, section=sections["wave"]), listed, feed),
@@ -109,10 +105,11 @@ def trains_with(feed, options) -> dict:
 
 
 @pytest.mark.parametrize(
-    ("model", "feed"), everyday([("more", pops), ("more", counts), ("writing", data_of)], ("more", pops))
+    ("model", "feed"),
+    everyday([("strangers", pops), ("strangers", counts), ("writing", data_of)], ("strangers", pops)),
 )
 def test_what_auto_measures_with_is_not_used_up(world2, model, feed):
-    options = replace(MORE, model=model)
+    options = replace(BASE, model=model)
     job = functools.partial(trains_with, feed)
     theirs, ours = (
         world2.run(job, options),
@@ -143,9 +140,9 @@ def evaluates_to_the_end(engine):
     assert len(losses) == 2
 
 
-@pytest.mark.parametrize("change", everyday(["plain", "dropout"], "dropout"))
+@pytest.mark.parametrize("change", everyday(["", "dropout"], "dropout"))
 def test_an_evaluation_that_finds_no_more_data_ends_on_all_ranks(world2, sections, change):
-    options = replace(MORE, change=change)
+    options = replace(BASE, change=change)
     theirs, ours = (
         world2.run(trains, o, listed, data_of, evaluates_to_the_end)
         for o in (options, replace(options, section=sections["wave"]))
@@ -162,7 +159,7 @@ def without_gradients(engine):
 
 
 def test_a_step_that_is_refused_reads_nothing(world2, sections):
-    options = replace(MORE, change="dropout")
+    options = replace(BASE, change="dropout")
     theirs, ours = (
         world2.run(trains, o, listed, without_gradients)
         for o in (options, replace(options, section=sections["wave"]))
@@ -178,7 +175,7 @@ def calls_the_model(engine):
 
 def test_a_model_whose_layers_are_not_together_is_not_called(world2, sections):
     theirs, ours = (
-        world2.run(trains, MORE, listed, data_of, nothing),
-        world2.run(trains, replace(MORE, section=sections["wave"]), listed, data_of, calls_the_model),
+        world2.run(trains, BASE, listed, data_of, nothing),
+        world2.run(trains, replace(BASE, section=sections["wave"]), listed, data_of, calls_the_model),
     )
     assert same(ours[0], theirs[0]) and not ours[0]["error"]

@@ -130,11 +130,6 @@ class Turning(Plain):
         return super().forward(x).t()
 
 
-class TurningBack(Plain):
-    def forward(self, x):
-        return super().forward(x.t())
-
-
 def loss(outputs, targets):
     return nn.functional.mse_loss(outputs, targets)
 

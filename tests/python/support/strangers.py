@@ -5,6 +5,7 @@ names it (CHANGES)."""
 from collections import namedtuple
 from typing import Any
 
+import numpy
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -26,23 +27,6 @@ class Plain(nn.Module):
 Pair = namedtuple("Pair", "hidden mask")
 
 
-class Listing(Plain):
-    def forward(self, hidden):
-        return [super().forward(hidden), hidden.detach()]
-
-
-class Naming(Plain):
-    def forward(self, hidden):
-        return Pair(super().forward(hidden), hidden.detach())
-
-
-class TakesTwo(Plain):
-    def forward(self, pair):
-        return super().forward(pair[0]) + pair[1] * (
-            0.1 if isinstance(pair, list) or hasattr(pair, "mask") else 0.2
-        )
-
-
 class Marking(Plain):
     def forward(self, hidden):
         made = super().forward(hidden)
@@ -59,134 +43,12 @@ class Loud(torch.Tensor):
     """Of a class with operators of its own."""
 
 
-class Shouting(Plain):
-    def forward(self, hidden):
-        return super().forward(hidden).as_subclass(Loud)
-
-
-def turned(hidden):
-    """The same numbers, laid out in columns."""
-    return hidden.t().contiguous().t()
-
-
-class Turning(Plain):
-    def forward(self, hidden):
-        return turned(super().forward(hidden))
-
-
-def turning():
-    return lambda hidden: turned(hidden * 2)
-
-
-# ---- what forwards change beside buffers, and what backwards read of it
-
-
-class Teaching(Plain):
-    """A teacher that follows its student, as people write it."""
-
-    def __init__(self):
-        super().__init__()
-        self.teacher = nn.Linear(WIDTH, WIDTH).requires_grad_(False)
-
-    def forward(self, hidden):
-        for mine, theirs in zip(self.teacher.parameters(), self.lin.parameters(), strict=True):
-            mine.data.mul_(0.9).add_(theirs.data, alpha=0.1)
-        return super().forward(hidden) + self.teacher(hidden)
-
-
-class Renorming(Plain):
-    """An embedding that its forward scales in place, where autograd sees it."""
-
-    def __init__(self):
-        super().__init__()
-        self.table = nn.Embedding(5, WIDTH, max_norm=1.0)
-
-    def forward(self, hidden):
-        return super().forward(hidden) + self.table((hidden.detach()[:, 0].abs() * 9).long() % 5)
-
-
-class Scaling(Plain):
-    """Its backward reads what the forward before it has left."""
-
-    def __init__(self):
-        super().__init__()
-        self.scale = 1.0
-        self.register_full_backward_hook(
-            lambda module, inputs, _outputs: tuple(g if g is None else g * module.scale for g in inputs)
-        )
-
-    def forward(self, hidden):
-        self.scale = 1.0 + 0.1 * float(hidden.detach().mean())
-        return super().forward(hidden)
-
-
-class ScalingATensor(Plain):
-    """Its backward reads so in a hook on what its forward computes."""
-
-    scale = 1.0
-
-    def forward(self, hidden):
-        self.scale = 1.0 + 0.1 * float(hidden.detach().mean())
-        made = super().forward(hidden)
-        if made.requires_grad:
-            made.register_hook(lambda gradient: gradient * self.scale)
-        return torch.tanh(made)
-
-
-class ScalingAWeight(Plain):
-    """In a hook on a parameter."""
-
-    def __init__(self):
-        super().__init__()
-        self.scale = 1.0
-        self.lin.weight.register_hook(lambda gradient: gradient * self.scale)
-
-    def forward(self, hidden):
-        self.scale = 1.0 + 0.1 * float(hidden.detach().mean())
-        return super().forward(hidden)
-
-
-class Halving(Plain):
-    """Counts its forwards, and has a hook that reads nothing of it."""
-
-    def __init__(self):
-        super().__init__()
-        self.calls = 0
-        self.lin.weight.register_hook(lambda gradient: 0.5 * gradient)
-
-    def forward(self, hidden):
-        self.calls += 1
-        return super().forward(hidden)
-
-
-class Hooking(Plain):
-    """A hook on what its forward computes, as to clip its gradient."""
-
-    def forward(self, hidden):
-        made = super().forward(hidden)
-        if self.training:
-            made.register_hook(lambda gradient: gradient.clamp(-0.01, 0.01))
-        return made
+# ---- what layers do inside
 
 
 class Dropping(Plain):
     def forward(self, hidden):
         return nn.functional.dropout(super().forward(hidden), 0.3, self.training)
-
-
-class Scripted(Plain):
-    def __init__(self, chance=0.0):
-        super().__init__()
-        dropping = [nn.Dropout(chance)] * (chance > 0)  # compiled, one of 0 draws as well, after some runs
-        self.inner = torch.jit.script(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), *dropping))
-
-    def forward(self, hidden):
-        return super().forward(hidden) + self.inner(hidden)
-
-
-class ScriptedDropping(Scripted):
-    def __init__(self):
-        super().__init__(0.3)
 
 
 class Attending(Plain):
@@ -204,122 +66,99 @@ class Rerunning(Dropping):
         return checkpoint(super().forward, hidden, use_reentrant=False)
 
 
-class Norming(Plain):
+class NoTruth:
+    """Who asks whether it is true, or equal to something, gets no answer: as of an array of several numbers."""
+
+    def __bool__(self):
+        raise RuntimeError("neither true nor false")
+
+    def __len__(self):
+        return int(bool(self))
+
+    def __eq__(self, _other):
+        return bool(self)
+
+
+SCALES = torch.tensor([0.5, 0.25])
+
+
+class OfItsClass(Plain):
+    """What its class and its module have has no truth of its own."""
+
+    table = torch.tensor([1.0, 1.5])
+    numbers = numpy.array([1.0, 2.0])
+    odd = NoTruth()
+
     def __init__(self):
         super().__init__()
-        self.norm = nn.BatchNorm1d(WIDTH)
+        self.mine, self.own = numpy.array([3.0, 4.0]), NoTruth()
 
     def forward(self, hidden):
-        return self.norm(super().forward(hidden))
+        held = self.own is not None and self.odd is not None and len(self.mine)
+        return (
+            super().forward(hidden)
+            * (self.table * SCALES).sum()
+            * float(self.numbers[0] + self.mine[0])
+            / held
+        )
 
 
-# ---- what layers keep beside themselves
-
-CALLS = [0]
-CONTEXT: dict[str, torch.Tensor] = {}
-step = 0
-
-
-class Globally(Plain):
-    """Its numbers depend on how often it has run, which globals of the script count."""
-
-    def forward(self, hidden):
-        global step
-        step += 1
-        CALLS[0] += 1
-        return super().forward(hidden) * (1 + 0.01 * step + 0.01 * CALLS[0])
-
-
-class Counter:
+class CompiledInside(Plain):
     def __init__(self):
-        self.calls = 0
-
-    def __call__(self, hidden):
-        self.calls += 1
-        return hidden * (1 + 0.01 * self.calls)
-
-
-def closing():
-    """A layer that is a function."""
-    calls = 0
-
-    def layer(hidden):
-        nonlocal calls
-        calls += 1
-        return hidden * (1 + 0.01 * calls)
-
-    return layer
-
-
-class Putting(Plain):
-    def forward(self, hidden):
-        CONTEXT["hidden"] = hidden.detach()
-        return super().forward(hidden)
-
-
-class Getting(Plain):
-    def forward(self, hidden):
-        return super().forward(hidden) + 0.1 * CONTEXT.get("hidden", 0.0)
-
-
-class Drawing(Plain):
-    def __init__(self, generator):
         super().__init__()
-        self.generator = generator
+        self.lin = torch.compile(self.lin, backend="eager")
+
+
+class CompiledMethod(Plain):
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.compile(lambda hidden: torch.tanh(self.lin(hidden)), backend="eager")
 
     def forward(self, hidden):
-        return super().forward(hidden) + 0.1 * torch.randn(hidden.shape, generator=self.generator)
+        return hidden + self.inner(hidden)
 
 
-def forget() -> None:
-    """What a script begins with."""
-    global step
-    step, CALLS[0] = 0, 0
-    CONTEXT.clear()
+class CompiledInPlace(Plain):
+    def __init__(self):
+        super().__init__()
+        self.lin.compile(backend="eager")
 
 
-# By name: other layers by their index.
+def over_equal_modules():
+    torch.manual_seed(3)  # the same on every rank
+    hidden_linear = nn.Linear(WIDTH, WIDTH)
+    return lambda hidden: hidden_linear(hidden)
+
+
+# By name: layers by their index.
 CHANGES: dict[str, dict[int, Any]] = {
     "": {},
-    "list": {1: Listing, 2: TakesTwo},
-    "named": {1: Naming, 2: TakesTwo},
     "attribute": {1: Marking, 2: Marked},
-    "class": {1: Shouting},
-    "attribute at DeepSpeed's border": {3: Marking, 4: Marked},
-    "strides at DeepSpeed's border": {3: Turning},
-    "strides of a function at DeepSpeed's border": {3: turning},
-    "teacher": {1: Teaching, 5: Teaching},
-    "teacher and dropout": {1: Teaching, 2: Dropping, 5: Teaching},
-    "renormed": {1: Renorming, 2: Dropping, 5: Renorming},
-    "scale": {1: Scaling, 5: Scaling},
-    "halved": {1: Halving, 5: Halving},
-    "tensor's scale": {1: ScalingATensor, 5: ScalingATensor},
-    "weight's scale": {1: ScalingAWeight, 5: ScalingAWeight},
-    "hooks": {1: Hooking, 2: Dropping, 5: Hooking},
     "dropout": {1: Dropping, 5: Dropping},
-    "globals": {1: Globally, 5: Dropping},
-    "objects": {1: Counter, 3: closing, 5: Dropping},
-    "context": {0: Putting, 3: Getting, 4: Putting, 7: Getting},
-    "context of a stage": {0: Putting, 1: Getting, 4: Putting, 5: Getting},
-    "generator": {1: Drawing, 2: Drawing, 5: Drawing, 6: Drawing},
     "attention": {1: Attending, 5: Attending},
     "checkpoint": {1: Rerunning, 5: Rerunning},
-    "script": {1: Scripted, 5: Scripted},
-    "script with dropout": {1: ScriptedDropping, 5: ScriptedDropping},
-    "statistics": {1: Norming, 5: Norming},
+    "of its class": {layer: OfItsClass for layer in range(LAYERS)},
+    "compiled inside": {layer: CompiledInside for layer in range(LAYERS)},
+    "compiled method": {layer: CompiledMethod for layer in range(LAYERS)},
+    "compiled in place": {layer: CompiledInPlace for layer in range(LAYERS)},
+    "over equal modules": {1: over_equal_modules, 5: over_equal_modules},
 }
+
+
+def closes_over_weights(layers: list) -> list:
+    torch.manual_seed(1)  # the same on every rank
+    layers[4] = used = Plain()
+    layers[5] = lambda hidden: hidden @ used.lin.weight
+    return layers
 
 
 def layers_of(options) -> list:
     from deepspeed.pipe import LayerSpec
 
-    forget()
-    shared = torch.Generator().manual_seed(3)
+    if options.change == "closed over in a stage":
+        return closes_over_weights([LayerSpec(Plain) for _ in range(LAYERS)])
     kinds = [CHANGES[options.change].get(layer, Plain) for layer in range(LAYERS)]
-    return [
-        kind() if kind in (Counter, closing, turning) else LayerSpec(kind, *[shared] * (kind is Drawing))
-        for kind in kinds
-    ]
+    return [LayerSpec(kind) if isinstance(kind, type) else kind() for kind in kinds]
 
 
 loss = nn.functional.mse_loss
@@ -329,3 +168,13 @@ def micro_batches(seed: int):
     generator = torch.Generator().manual_seed(seed)
     while True:
         yield torch.randn(BATCH, WIDTH, generator=generator), torch.randn(BATCH, WIDTH, generator=generator)
+
+
+def writes_to_labels(hidden, labels):
+    labels.mul_(0.9).add_(0.01)
+    return nn.functional.mse_loss(hidden, labels)
+
+
+class Writing:
+    layers_of, micro_batches = staticmethod(layers_of), staticmethod(micro_batches)
+    loss = staticmethod(writes_to_labels)
