@@ -89,7 +89,8 @@ def test_drawn_models(world, request):
             ours = world.run(trained, recipe, planned(folder=Path(folder), **placement))
         if any(outcome.failed for outcome in ours):
             world.restart()
-        verdict = judge(stock, ours)
+        counts = any("python" in layer.parts for layer in recipe.layers)  # its forwards, in the layer
+        verdict = judge(stock, ours, keeps_contract=not counts)
         seen[verdict.kind] = seen.get(verdict.kind, 0) + 1
         print(verdict, "" if verdict else drawn, flush=True)
         assert verdict, verdict.why

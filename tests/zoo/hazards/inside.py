@@ -7,6 +7,7 @@ import numpy
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from .base import WIDTH, Block, hazard, sequences, spec, stack
 
@@ -88,6 +89,13 @@ class Normed(Block):
         return x + torch.tanh(self.norm(self.mix(x)))
 
 
+class CheckpointedNorm(Normed):
+    """A checkpoint of its own: each run of its forward moves the statistics."""
+
+    def forward(self, x):
+        return checkpoint(super().forward, x, use_reentrant=False)
+
+
 class FixedNorm(Normed):
     """Its statistics stay in evaluation mode, as in fine-tuning."""
 
@@ -147,6 +155,7 @@ class Reparametrized(Block):
 
 
 hazard("BatchNorm")(lambda: stack(Normed))
+hazard("BatchNorm in a checkpoint")(lambda: stack(CheckpointedNorm))
 hazard("BatchNorm, statistics fixed")(lambda: stack(FixedNorm))
 hazard("buffers")(lambda: stack(Buffers))
 hazard("state of Python's", keeps_contract=False)(lambda: stack(Counting))

@@ -27,7 +27,7 @@ from torch.utils.hooks import RemovableHandle
 
 from ..section import plans
 from ..section.plans import Stage
-from ..stages.buffers import modules_of
+from ..stages.buffers import Buffers, Kept
 from ..tell import announce
 from ..stages.module import StagedLayers
 
@@ -45,9 +45,9 @@ class FirstStep:
         self._hooks: list[RemovableHandle] = []
         self._several: set[int] = set()  # layers after which several tensors with gradients cross
         self._gaps: set[int] = set()  # layers after which something that has gaps in memory crosses
-        # As a backward begins: by layer, how often its buffers were written to.
-        self._versions: dict[int, int] = {}
+        self._before: Kept = {}  # buffers of the stage as a backward begins
         self._written_again: set[int] = set()  # layers that write to buffers when a backward runs them again
+        self._written_by_halves: set[int] = set()  # of these, those that the second half runs once more
         # By layer, (bytes handed on, bytes in the plan) of a micro-batch where they differ.
         self._sizes: dict[int, tuple[int, int]] = {}
         # 0: the placement is not from a profile, and its sizes may be anything.
@@ -101,18 +101,19 @@ class FirstStep:
                 tensor.register_hook(look)
 
     def before_backward(self, stage: Stage) -> None:
-        self._versions = self._versions_of(stage)
+        self._before = self._buffers_of(stage).now()
 
-    def after_backward(self, stage: Stage) -> None:
-        now = self._versions_of(stage)
-        self._written_again |= {layer for layer in now if now[layer] != self._versions[layer]}
+    def after_backward(self, stage: Stage, part: str) -> None:
+        """`part`: "B" (whole), "I" or "W"."""
+        changed = self._buffers_of(stage).changed(self._before)
+        again = {int(name.partition(".")[0]) for name in changed}
+        self._written_again |= again
+        if part == "W":
+            self._written_by_halves |= again
 
-    def _versions_of(self, stage: Stage) -> dict[int, int]:
-        """Of buffers; none where the plan recomputes the stage by itself, and puts them back."""
-        if stage.recomputes and not self._module.own_checkpointing[0]:
-            return {}
+    def _buffers_of(self, stage: Stage) -> Buffers:
         held = self._module.layers_here()
-        return {i: sum(b._version for m in modules_of(held[i]) for b in m.buffers()) for i in stage.layers}
+        return Buffers({layer: held[layer] for layer in stage.layers})
 
     def end(self, keeps_bits: bool, planned_in_steps: bool) -> list[str]:
         """What rank 0 is to say. All ranks must call it. `keeps_bits`: bits are expected to be those of 1F1B
@@ -123,7 +124,7 @@ class FirstStep:
             layer
             for stage in self._stages
             for layer in self._written_again & set(stage.layers)
-            if planned_in_steps or not self._as_in_1f1b(stage, layer)
+            if planned_in_steps or layer in self._written_by_halves or not self._as_in_1f1b(stage, layer)
         }
         *of_ranks, sizes = zip(*everyones((self._several, self._gaps, again, self._sizes)), strict=True)
         several, gaps, written = (sorted(set[int]().union(*layers)) for layers in of_ranks)

@@ -69,7 +69,7 @@ def written_again(layers: list[int]) -> str:
     """What rank 0 says after step 1 of layers that combine activation checkpointing with, say, BatchNorm."""
     return (
         f"the forward of {_layers(layers)} writes to buffers, and again when a backward recomputes it. The plan runs these in "
-        "a different order than 1F1B, so running averages, and evaluations that use them, differ"
+        "a different order than 1F1B, or once more in a split backward, so running averages, and evaluations that use them, differ"
     )
 
 
