@@ -12,7 +12,6 @@
 #include "plugin/lowering/program_text.h"
 #include "search/checker/any_placement.h"
 #include "search/checker/checker.h"
-#include "search/plan/modes.h"
 #include "search/plan/one_batch.h"
 #include "search/plan/plan_json.h"
 #include "search/plan/proved.h"
@@ -23,14 +22,13 @@ namespace py = pybind11;
 
 namespace ostinato {
 
-HeldPlan held_plan(PlacementRef written, Plan plan) {
-  plan.placement_sha256 = written->file.sha256;
-  Placement placement = as_planned(written->file.placement, plan);
-  return {std::move(written), std::move(placement), std::move(plan)};
+HeldPlan held_plan(PlacementRef of, Plan plan) {
+  plan.placement_sha256 = of->file.sha256;
+  return {std::move(of), std::move(plan)};
 }
 
 const HeldPlan& checked(const HeldPlan& held) {
-  refuse_unless_it_runs(held.plan, held.written->file.placement, "the plan", "its placement");
+  refuse_unless_it_runs(held.plan, held.placement(), "the plan", "its placement");
   return held;
 }
 
@@ -46,7 +44,7 @@ Columns columns(const HeldPlan& held) {
   auto& [blocks, stages, kinds, devices, micro_batches, starts, ends] = columns;
   for (const ScheduledBlock& step : checked(held).plan.schedule) {
     const std::size_t b = step.block;
-    const Block& block = held.placement.blocks[b];
+    const Block& block = held.placement().blocks[b];
     const Nanoseconds time =
         held.plan.sizes.empty() ? block.time : held.plan.sizes[step.micro_batch].times[b];
     blocks.push_back(block.name);
@@ -64,9 +62,9 @@ Columns columns(const HeldPlan& held) {
 
 void bind_plan(py::module_& m) {
   py::class_<HeldPlan>(m, "Plan")
-      .def_property_readonly("text", [](const HeldPlan& p) { return format_plan(p.plan, p.placement); })
-      .def_property_readonly(
-          "written", [](const HeldPlan& p) { return std::const_pointer_cast<HeldPlacement>(p.written); })
+      .def_property_readonly("text", [](const HeldPlan& p) { return format_plan(p.plan, p.placement()); })
+      .def_property_readonly("placement",
+                             [](const HeldPlan& p) { return std::const_pointer_cast<HeldPlacement>(p.of); })
       .def_property_readonly("micro_batches", [](const HeldPlan& p) { return p.plan.micro_batches; })
       .def_property_readonly("objective", [](const HeldPlan& p) { return to_string(p.plan.objective); })
       .def_property_readonly("makespan", [](const HeldPlan& p) { return p.plan.makespan; })
@@ -78,15 +76,15 @@ void bind_plan(py::module_& m) {
       .def("columns", &columns)
       .def("html",
            [](const HeldPlan& p) {
-             const OneBatch drawn = as_drawn(checked(p).plan, p.placement);
+             const OneBatch drawn = as_drawn(checked(p).plan, p.placement());
              return show_html(drawn.plan, drawn.placement);
            })
       .def("summary",
            [](const HeldPlan& p) {
-             return core::summary(checked(p).plan, p.placement, -1, p.written->file.model);
+             return core::summary(checked(p).plan, p.placement(), -1, p.of->file.model);
            })
       .def("facts", [](const HeldPlan& p) {
-        return core::summary_json(checked(p).plan, p.placement, -1, p.written->file.model).text();
+        return core::summary_json(checked(p).plan, p.placement(), -1, p.of->file.model).text();
       });
   m.def("plan_file", [](const std::string& path, std::shared_ptr<HeldPlacement> placement) {
     Plan plan = read_plan(path, placement->file.placement, placement->file.sha256);
@@ -94,12 +92,12 @@ void bind_plan(py::module_& m) {
   });
   m.def("verify", [](const HeldPlan& held) {
     const py::gil_scoped_release release;
-    const CheckResult result = check_plan(held.plan, held.written->file.placement);
+    const CheckResult result = check_plan(held.plan, held.placement());
     return std::pair(result.passed, result.failures);
   });
   m.def("verify_others", [](const HeldPlan& held, const HeldProfile& profile, const HeldDevices* devices) {
     const py::gil_scoped_release release;
-    const PlacementFile& file = held.written->file;
+    const PlacementFile& file = held.of->file;
     const Cluster cluster =
         devices == nullptr ? devices_of_claim(held.plan, file.placement) : cluster_of(devices->on);
     const CheckResult result = check_any_placement(held.plan, file, profile.profile, cluster);
@@ -109,18 +107,18 @@ void bind_plan(py::module_& m) {
     const SimulateOptions options = core::simulate_options(options_of({"simulate"}, settings));
     checked(held);
     const py::gil_scoped_release release;
-    const Plan replayed = sizes.empty() ? held.plan : core::with_sizes(held.plan, held.placement, sizes);
-    const OneBatch all = as_one_batch(replayed, held.placement);
+    const Plan replayed = sizes.empty() ? held.plan : core::with_sizes(held.plan, held.placement(), sizes);
+    const OneBatch all = as_one_batch(replayed, held.placement());
     return simulate(all.placement, all.plan.micro_batches, all.plan.schedule, options).makespans;
   });
   m.def("explain", [](const HeldPlan& held) {
     checked(held);
-    return core::explained(held.plan, held.placement);
+    return core::explained(held.plan, held.placement());
   });
   m.def("lower", [](const HeldPlan& held, bool transfers) {
     checked(held);
     const py::gil_scoped_release release;
-    const Program program = lower(held.plan, held.written->file.placement);
+    const Program program = lower(held.plan, held.placement());
     std::vector<std::string> rows;
     for (int rank = 0; rank < static_cast<int>(program.ranks.size()); ++rank)
       rows.push_back(format_rank(program, rank, transfers ? TextForm::transfers : TextForm::compute));

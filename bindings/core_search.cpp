@@ -14,7 +14,6 @@
 #include "bindings/core/usage_error.h"
 #include "bindings/held.h"
 #include "search/files/error.h"
-#include "search/mode_search.h"
 #include "search/named/references.h"
 #include "search/pareto.h"
 #include "search/plan/sizes_toml.h"
@@ -55,16 +54,13 @@ MicroBatch micro_batch(const Placement& placement, std::int64_t size, std::int64
 /// What search and pareto are asked for, checked.
 struct Asked {
   SearchOptions search;
-  bool choose;
   int points;
 
   Asked(const HeldPlacement& placement, const Settings& settings, int micro_batches) {
     const core::Options options = options_of({"search"}, settings);
     search = core::search_options(options, micro_batches);
-    choose = options.flag("choose");
     points = static_cast<int>(options.integer("points"));
     core::check_size(placement.file.placement, micro_batches, "");
-    if (choose) core::check_choices(placement.file.placement, "");
   }
 
   void join(const std::atomic<bool>* stop, Aside::Report report) {
@@ -118,8 +114,7 @@ void bind_search(py::module_& m) {
     Aside aside(progress);
     Plan plan = aside.run([&](const std::atomic<bool>* stop, Aside::Report report) {
       asked.join(stop, std::move(report));
-      const Placement& written = placement->file.placement;
-      return asked.choose ? search_modes(written, asked.search) : search(written, asked.search);
+      return search(placement->file.placement, asked.search);
     });
     return std::pair(held_plan(std::move(placement), std::move(plan)), aside.interrupted());
   });
@@ -150,7 +145,7 @@ void bind_search(py::module_& m) {
     Aside aside(progress);
     ParetoCurve curve = aside.run([&](const std::atomic<bool>* stop, Aside::Report report) {
       asked.join(stop, std::move(report));
-      return pareto_memory(placement->file.placement, asked.search, asked.points, asked.choose);
+      return pareto_memory(placement->file.placement, asked.search, asked.points);
     });
     std::vector<HeldPlan> plans;
     for (Plan& plan : curve.plans) plans.push_back(held_plan(placement, std::move(plan)));

@@ -31,9 +31,10 @@ struct HeldPlacement {
 using PlacementRef = std::shared_ptr<const HeldPlacement>;
 
 struct HeldPlan {
-  PlacementRef written;
-  Placement placement;  ///< as the plan runs it
+  PlacementRef of;
   Plan plan;
+
+  const Placement& placement() const { return of->file.placement; }
 };
 
 struct HeldProfile {
@@ -50,7 +51,7 @@ struct HeldDevices {
 PlacementRef held_placement(std::string text, const std::string& name);
 
 /// The plan says which placement it is of.
-HeldPlan held_plan(PlacementRef written, Plan plan);
+HeldPlan held_plan(PlacementRef of, Plan plan);
 
 /// What tells, draws, replays or runs a plan asks for it here: it may have been read from a file. Throws
 /// InputError.

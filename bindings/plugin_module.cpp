@@ -125,8 +125,6 @@ void bind_program(py::module_& m) {
           "Samples of a micro-batch that was profiled; 0: not known.")
       .def_readonly("counts_hosts", &Program::counts_hosts,
                     "The placement says which devices share processors.")
-      .def_readonly("chooses_modes", &Program::chooses_modes,
-                    "The plan takes modes of its placement's choices.")
       .def_property_readonly("ranks", [](const Program& p) { return p.ranks.size(); })
       .def_property_readonly("links", &links,
                              "(source, target) of each pair of ranks between which something travels.")

@@ -8,11 +8,9 @@
 
 #include "search/bounds/bounds.h"
 #include "search/bounds/feasible.h"
-#include "search/bounds/mode_bounds.h"
 #include "search/bounds/statements.h"
 #include "search/files/error.h"
 #include "search/leaner.h"
-#include "search/mode_search.h"
 #include "search/placement/capacity.h"
 #include "search/plan/memory.h"
 #include "search/plan/orders.h"
@@ -38,25 +36,13 @@ Bytes grain_of(const Placement& placement) {
     add(block.memory);
     add(block.workspace);
   }
-  for (const Choice& choice : placement.choices) {
-    for (const Mode& mode : choice.modes) {
-      for (const BlockChange& change : mode.changes) {
-        add(change.memory.value_or(0));
-        add(change.workspace.value_or(0));
-      }
-    }
-  }
   return std::max<Bytes>(grain, 1);
 }
 
 class Curve {
  public:
-  Curve(const Placement& placement, const SearchOptions& options, int points, bool choose)
-      : placement_(placement),
-        options_(options),
-        points_(points),
-        choose_(choose),
-        grain_(grain_of(placement)) {}
+  Curve(const Placement& placement, const SearchOptions& options, int points)
+      : placement_(placement), options_(options), points_(points), grain_(grain_of(placement)) {}
 
   ParetoCurve run() {
     offer(find(placement_, 100));
@@ -83,7 +69,7 @@ class Curve {
   Plan find(const Placement& placement, int share) const {
     SearchOptions options = left_after(options_, Clock::now() - began_);
     options.effort = std::max(1, options_.effort * share / 100);
-    return choose_ ? search_modes(placement, options) : shortest_plan(placement, options);
+    return shortest_plan(placement, options);
   }
 
   void offer(Plan plan) { curve_.plans.push_back(std::move(plan)); }
@@ -93,18 +79,7 @@ class Curve {
   /// Whether some order of one micro-batch fits; nothing where that is not known.
   std::optional<bool> fits(Bytes capacity) const {
     const Placement smaller = within_capacity(placement_, capacity);
-    if (!choose_) return order_exists(smaller);
-    try {
-      const Assignment guided = bound_over_modes(smaller, options_.objective, options_.micro_batches).guided;
-      if (order_exists(with_modes(smaller, guided)).value_or(false)) return true;
-      return std::nullopt;  // other modes may fit
-    } catch (const InfeasibleError&) {
-      return false;
-    }
-  }
-
-  std::optional<bool> order_exists(const Placement& placement) const {
-    const Instance in(placement);
+    const Instance in(smaller);
     const Bounds bounds(in);
     try {
       if (fitting_order(in, bounds, options_.micro_batches).empty()) return std::nullopt;
@@ -156,10 +131,8 @@ class Curve {
     return std::nullopt;
   }
 
-  Placement of(const Plan& plan) const { return as_planned(placement_, plan); }
-
   Nanoseconds value(const Plan& plan) const {
-    return objective_value(plan.objective, of(plan), plan.schedule);
+    return objective_value(plan.objective, placement_, plan.schedule);
   }
 
   /// Drops every plan that another one beats or equals with less memory.
@@ -181,15 +154,9 @@ class Curve {
   void claim(Plan& plan) {
     shown_ = std::max(shown_, bound_of(plan));
     const Plan& first = curve_.plans.front();  // searched within the placement as it is
-    if (&plan != &first) claim_of_placement(plan, first);
+    if (&plan != &first) claim_as(placement_, first, plan);
     const Bytes memory = most_memory(plan);
-    const Placement smaller = within_capacity(placement_, memory);
-    if (plan.modes) {
-      plan.modes->lower_bound = with_any_modes(placement_, Objective::makespan);
-      plan.capacity = {memory, with_any_modes(smaller, plan.objective)};
-    } else {
-      plan.capacity = proved_within(smaller, memory);
-    }
+    plan.capacity = proved_within(within_capacity(placement_, memory), memory);
     if (is_optimal(plan) || value(plan) == plan.capacity->lower_bound) plan.search.cut_by_limit = false;
   }
 
@@ -208,29 +175,11 @@ class Curve {
     return {memory, stated};
   }
 
-  void claim_of_placement(Plan& plan, const Plan& first) const {
-    const Placement whole = of(plan);
-    if (!choose_) return claim_as(whole, first, plan);
-    Plan proved = first;  // of other modes, so of another placement
-    const Instance in(whole);
-    const Bounds bounds(in);
-    proved.lower_bound = {
-        bounds.makespan(options_.micro_batches), 0,
-        plan.objective == Objective::makespan ? 0 : bounds.of(plan.objective, options_.micro_batches)};
-    proved.by_exhaustion = {};
-    claim_as(whole, proved, plan);
-  }
-
-  Nanoseconds with_any_modes(const Placement& placement, Objective objective) const {
-    return bound_over_modes(placement, objective, options_.micro_batches).value;
-  }
-
   using Clock = std::chrono::steady_clock;
 
   const Placement& placement_;
   const SearchOptions& options_;
   const int points_;
-  const bool choose_;
   const Bytes grain_;
   const Clock::time_point began_ = Clock::now();
   ParetoCurve curve_;
@@ -239,8 +188,8 @@ class Curve {
 
 }  // namespace
 
-ParetoCurve pareto_memory(const Placement& placement, const SearchOptions& options, int points, bool choose) {
-  return Curve(placement, options, points, choose).run();
+ParetoCurve pareto_memory(const Placement& placement, const SearchOptions& options, int points) {
+  return Curve(placement, options, points).run();
 }
 
 }  // namespace ostinato

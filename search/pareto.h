@@ -2,7 +2,7 @@
 #pragma once
 // The curve of makespan over memory (`ostinato search --pareto memory`).
 //
-//   const ParetoCurve curve = pareto_memory(placement, {.micro_batches = 16}, 24, false);
+//   const ParetoCurve curve = pareto_memory(placement, {.micro_batches = 16}, 24);
 //   for (const Plan& plan : curve.plans) ... plan.capacity->memory, plan.capacity->lower_bound
 //
 // Memory is the most that any device holds, static memory included. The first plan is searched within the
@@ -36,8 +36,8 @@ struct ParetoCurve {
 };
 
 /// At most `points` plans (>= 2): where memory comes in finer steps, some are left out, the least never. The
-/// searches after the first share four times the usual work. `choose`: also search the modes of each point.
-/// Throws what search() throws where not even the first plan exists.
-ParetoCurve pareto_memory(const Placement& placement, const SearchOptions& options, int points, bool choose);
+/// searches after the first share four times the usual work. Throws what search() throws where not even the
+/// first plan exists.
+ParetoCurve pareto_memory(const Placement& placement, const SearchOptions& options, int points);
 
 }  // namespace ostinato

@@ -32,7 +32,7 @@ constexpr std::size_t kMostDeviceRows = 16;
 struct Side {
   std::string path, placement_path;
   Plan plan;
-  Placement placement;  ///< with the modes and the sizes that the plan takes
+  Placement placement;  ///< with the sizes that the plan takes
   ModelFacts model = {};
 
   /// Summed over devices.
@@ -55,9 +55,9 @@ struct Side {
 
 Side read_side(const std::string& path, const std::vector<std::string>& placements) {
   const std::string placement = placement_of(path, placements).string();
-  auto [file, plan, as_planned] = read_plan_and_placement(path, placement);
+  auto [file, plan] = read_plan_and_placement(path, placement);
   refuse_unless_it_runs(plan, file.placement, path, placement);
-  auto [blocks, steps] = as_drawn(plan, as_planned);
+  auto [blocks, steps] = as_drawn(plan, file.placement);
   return {path, placement, std::move(steps), std::move(blocks), std::move(file.model)};
 }
 

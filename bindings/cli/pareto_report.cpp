@@ -10,7 +10,6 @@
 #include "bindings/core/plan_summary.h"
 #include "search/files/counted.h"
 #include "search/placement/quantity.h"
-#include "search/plan/modes.h"
 
 namespace ostinato::cli {
 namespace {
@@ -20,7 +19,7 @@ namespace fs = std::filesystem;
 /// What is proved of this point: its objective against the bound within its memory.
 std::string proof(const Plan& plan, const PlacementFile& file) {
   const Nanoseconds bound = plan.capacity->lower_bound;
-  const Nanoseconds value = objective_value(plan, as_planned(file.placement, plan));
+  const Nanoseconds value = objective_value(plan, file.placement);
   return value == bound ? "optimal" : gap(value, bound);
 }
 
@@ -71,7 +70,7 @@ std::vector<std::string> save_curve(const fs::path& folder, ParetoCurve& curve, 
   for (Plan& plan : curve.plans) {
     plan.placement_sha256 = file.sha256;
     const fs::path path = folder / fmt::format("memory-{}.json", plan.capacity->memory);
-    save_plan(path, plan, as_planned(file.placement, plan), io);
+    save_plan(path, plan, file.placement, io);
     paths.push_back(path.string());
   }
   return paths;
@@ -90,13 +89,10 @@ std::string curve_text(const SearchedCurve& searched, const PlacementFile& file,
   for (std::size_t i = 0; i < curve.plans.size(); ++i) {
     const Plan& plan = curve.plans[i];
     const std::string value =
-        makespan
-            ? ""
-            : fmt::format("{:>12}  ", format_time(objective_value(plan, as_planned(file.placement, plan))));
-    text +=
-        fmt::format("{:>12}  {:>12}  {:>12}  {:>8}  {}{}{}\n", format_memory(plan.capacity->memory),
-                    format_time(plan.makespan), format_time(plan.capacity->lower_bound), proof(plan, file),
-                    value, paths[i], plan.modes ? "  " + describe_modes(plan.modes->taken) : "");
+        makespan ? "" : fmt::format("{:>12}  ", format_time(objective_value(plan, file.placement)));
+    text += fmt::format("{:>12}  {:>12}  {:>12}  {:>8}  {}{}\n", format_memory(plan.capacity->memory),
+                        format_time(plan.makespan), format_time(plan.capacity->lower_bound),
+                        proof(plan, file), value, paths[i]);
   }
   text += "The bound holds for every plan within this memory per device.\n";
   return text + least_text(curve) + cut_text(curve) + fmt::format("searched {:.2f} s\n", searched.seconds);
@@ -108,10 +104,9 @@ Json curve_json(const SearchedCurve& searched, const PlacementFile& file,
   for (std::size_t i = 0; i < paths.size(); ++i) {
     const Plan& plan = searched.curve.plans[i];
     Json point = {{"memory", plan.capacity->memory},
-                  {"proved_optimal",
-                   objective_value(plan, as_planned(file.placement, plan)) == plan.capacity->lower_bound},
+                  {"proved_optimal", objective_value(plan, file.placement) == plan.capacity->lower_bound},
                   {"output", paths[i]}};
-    point.update(summary_json(plan, as_planned(file.placement, plan), -1));
+    point.update(summary_json(plan, file.placement, -1));
     points.push_back(std::move(point));
   }
   return {{"points", std::move(points)},

@@ -82,7 +82,7 @@ int plan_command(const std::vector<std::string>& args, Io& io) {
                 "Sizes of the step's micro-batches, where they differ (TOML); takes the placement on which "
                 "their best order is shortest");
   OptionSet options(line, {"plan", "partition", "search"},
-                    {"chunks", "layout", "stages", "recompute", "choose", "points"});
+                    {"chunks", "layout", "stages", "recompute", "points"});
   line.text("--output", outputs.plan, "Plan file to write (JSON)").required().type_name("PLAN");
   line.text("--placement-output", outputs.placement, "Placement file to write (TOML)")
       .required()

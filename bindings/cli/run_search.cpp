@@ -7,7 +7,6 @@
 
 #include "bindings/cli/progress.h"
 #include "bindings/core/requests.h"
-#include "search/mode_search.h"
 #include "search/search.h"
 #include "search/shortest.h"
 #include "search/unequal/unequal.h"
@@ -42,11 +41,10 @@ auto timed(const Placement& placement, SearchOptions& options, const InterruptGu
 
 }  // namespace
 
-Searched run_search(const Placement& placement, SearchOptions options, const InterruptGuard& guard,
-                    const std::string& label, Io& io) {
+Searched run_search(const Placement& placement, SearchOptions options, const InterruptGuard& guard, Io& io) {
   Searched searched;
-  searched.plan = timed(placement, options, guard, label, io, searched.seconds,
-                        [&] { return search(placement, options); });
+  searched.plan =
+      timed(placement, options, guard, "", io, searched.seconds, [&] { return search(placement, options); });
   return searched;
 }
 
@@ -55,14 +53,6 @@ Plan run_shortest(const Placement& placement, SearchOptions options, const Inter
   double seconds = 0;
   return timed(placement, options, guard, label, io, seconds,
                [&] { return shortest_plan(placement, options); });
-}
-
-Searched run_search_modes(const Placement& placement, SearchOptions options, const InterruptGuard& guard,
-                          Io& io) {
-  Searched searched;
-  searched.plan = timed(placement, options, guard, "modes", io, searched.seconds,
-                        [&] { return search_modes(placement, options); });
-  return searched;
 }
 
 Searched run_search_unequal(const Placement& placement, const std::vector<MicroBatch>& sizes,
@@ -77,11 +67,11 @@ Searched run_search_unequal(const Placement& placement, const std::vector<MicroB
   return searched;
 }
 
-SearchedCurve run_pareto(const Placement& placement, SearchOptions options, int points, bool choose,
+SearchedCurve run_pareto(const Placement& placement, SearchOptions options, int points,
                          const InterruptGuard& guard, Io& io) {
   SearchedCurve searched;
   searched.curve = timed(placement, options, guard, "curve", io, searched.seconds,
-                         [&] { return pareto_memory(placement, options, points, choose); });
+                         [&] { return pareto_memory(placement, options, points); });
   return searched;
 }
 

@@ -26,25 +26,21 @@ struct SearchedCurve {
   double seconds = 0;
 };
 
-/// Searches until done, the limit, or a signal that `guard` caught. `label` stands in the progress line.
-/// Throws what search() throws, and InputError for more steps than it can hold.
-Searched run_search(const Placement& placement, SearchOptions options, const InterruptGuard& guard,
-                    const std::string& label, Io& io);
+/// Searches until done, the limit, or a signal that `guard` caught. Throws what search() throws, and
+/// InputError for more steps than it can hold.
+Searched run_search(const Placement& placement, SearchOptions options, const InterruptGuard& guard, Io& io);
 
 /// The same for the shortest plan alone, whatever memory it takes: one of many, of which one is chosen.
+/// `label` stands in the progress line.
 Plan run_shortest(const Placement& placement, SearchOptions options, const InterruptGuard& guard,
                   const std::string& label, Io& io);
-
-/// As run_search(), over the modes of the placement too (Plan::modes).
-Searched run_search_modes(const Placement& placement, SearchOptions options, const InterruptGuard& guard,
-                          Io& io);
 
 /// The same for micro-batches of sizes of their own; effort and time limit of `options` count.
 Searched run_search_unequal(const Placement& placement, const std::vector<MicroBatch>& sizes,
                             const SearchOptions& options, bool keep_order, const InterruptGuard& guard);
 
 /// The same for every point of the curve.
-SearchedCurve run_pareto(const Placement& placement, SearchOptions options, int points, bool choose,
+SearchedCurve run_pareto(const Placement& placement, SearchOptions options, int points,
                          const InterruptGuard& guard, Io& io);
 
 /// A time limit is that of the command, from when this is made: it reads, searches, writes and prints.

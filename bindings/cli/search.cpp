@@ -18,7 +18,6 @@
 #include "bindings/core/plan_summary.h"
 #include "bindings/core/requests.h"
 #include "search/placement/placement_toml.h"
-#include "search/plan/modes.h"
 #include "search/plan/sizes_toml.h"
 
 namespace ostinato::cli {
@@ -31,7 +30,6 @@ struct Wanted {
   int micro_batches = 0;
   bool steady_state = false, explain = false;
   SearchOptions search;
-  bool choose = false;
   int points = 0;
   bool json = false, strict = false;
 };
@@ -72,24 +70,21 @@ void resolve(OptionSet& options, Wanted& wanted) {
   options.resolve();
   wanted.options = options.file();
   wanted.search = search_options(options, std::max(1, wanted.micro_batches));
-  wanted.choose = options.flag("choose");
   if (!wanted.pareto.empty()) check_choice("--pareto", wanted.pareto, {"memory"});
   wanted.points = static_cast<int>(options.integer("points"));
-  if (wanted.search.method != "auto" && (wanted.choose || !wanted.pareto.empty()))
-    throw UsageError("--method cannot be combined with --choose or --pareto");
-  if (wanted.search.robust_ppm > 0 &&
-      (wanted.choose || !wanted.pareto.empty() || wanted.steady_state || wanted.sizes.given()))
-    throw UsageError("--robust cannot be combined with --choose, --pareto, --steady-state or --sizes");
+  if (wanted.search.method != "auto" && !wanted.pareto.empty())
+    throw UsageError("--method cannot be combined with --pareto");
+  if (wanted.search.robust_ppm > 0 && (!wanted.pareto.empty() || wanted.steady_state || wanted.sizes.given()))
+    throw UsageError("--robust cannot be combined with --pareto, --steady-state or --sizes");
   wanted.sizes.check();
   if (wanted.sizes.effort > 0) wanted.search.effort = wanted.sizes.effort;
   if (wanted.sizes.given() &&
-      (wanted.choose || !wanted.pareto.empty() || wanted.steady_state || wanted.explain ||
-       wanted.search.method != "auto" || wanted.search.objective != Objective::makespan))
+      (!wanted.pareto.empty() || wanted.steady_state || wanted.explain || wanted.search.method != "auto" ||
+       wanted.search.objective != Objective::makespan))
     throw UsageError(
-        "--sizes cannot be combined with --choose, --pareto, --steady-state, --explain, --method or "
-        "--objective");
-  if (wanted.explain && (wanted.choose || !wanted.pareto.empty() || wanted.search.method != "auto"))
-    throw UsageError("--explain cannot be combined with --choose, --pareto or --method");
+        "--sizes cannot be combined with --pareto, --steady-state, --explain, --method or --objective");
+  if (wanted.explain && (!wanted.pareto.empty() || wanted.search.method != "auto"))
+    throw UsageError("--explain cannot be combined with --pareto or --method");
 }
 
 Searched search_plan(const Wanted& wanted, const SearchOptions& options, const PlacementFile& file,
@@ -99,8 +94,7 @@ Searched search_plan(const Wanted& wanted, const SearchOptions& options, const P
     wanted.sizes.check_count(wanted.micro_batches, sizes.size());
     return run_search_unequal(file.placement, sizes, options, wanted.sizes.keep_order, guard);
   }
-  return wanted.choose ? run_search_modes(file.placement, options, guard, io)
-                       : run_search(file.placement, options, guard, "", io);
+  return run_search(file.placement, options, guard, io);
 }
 
 int search_once(const Wanted& wanted, PlacementFile& file, const CommandTime& time, Io& io) {
@@ -114,7 +108,7 @@ int search_once(const Wanted& wanted, PlacementFile& file, const CommandTime& ti
   Searched searched = search_plan(wanted, options, file, guard, io);
   Plan& plan = searched.plan;
   plan.placement_sha256 = file.sha256;
-  const Placement placement = as_planned(file.placement, plan);
+  const Placement& placement = file.placement;
   save_plan(wanted.output, plan, placement, io);
   const int status = to_int(status_of_cut(plan.search.cut_by_limit, wanted.strict, guard));
   const auto until = time.to_print(wanted.search);
@@ -139,7 +133,7 @@ int search_curve(const Wanted& wanted, PlacementFile& file, Io& io) {
   check_apart_from_curve(wanted.output, {wanted.placement, wanted.options});
   check_can_write(std::filesystem::path(wanted.output) / "plan.json");
   const InterruptGuard guard;
-  SearchedCurve searched = run_pareto(file.placement, wanted.search, wanted.points, wanted.choose, guard, io);
+  SearchedCurve searched = run_pareto(file.placement, wanted.search, wanted.points, guard, io);
   const std::vector<std::string> paths = save_curve(wanted.output, searched.curve, file, io);
   const int status = to_int(status_of_cut(searched.curve.cut_by_limit, wanted.strict, guard));
   if (wanted.json) {
@@ -174,7 +168,6 @@ int search_command(const std::vector<std::string>& args, Io& io) {
     return report_steady_state(file.placement, wanted.search.time_limit_seconds, wanted.strict, guard,
                                line.json, io);
   }
-  if (wanted.choose) check_choices(file.placement, wanted.placement);
   return wanted.pareto.empty() ? search_once(wanted, file, time, io) : search_curve(wanted, file, io);
 }
 

@@ -172,7 +172,7 @@ int show_command(const std::vector<std::string>& args, Io& io) {
               read_files(files, asked.page));
   const PlanAndPlacement read = files.read_checked();
   if (!read.plan.sizes.empty()) refuse_named(asked.page.against);
-  const auto [placement, plan] = as_drawn(read.plan, read.placement);
+  const auto [placement, plan] = as_drawn(read.plan, read.file.placement);
   ShowOptions& options = asked.timeline;
   set_window(options, asked, plan.makespan);
   if (line.given("--devices"))

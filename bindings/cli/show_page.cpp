@@ -44,10 +44,10 @@ Beside beside(const std::string& what, const PageRequest& asked, const Plan& pla
     throw UsageError(fmt::format("--against {}: neither a plan's file nor a known schedule ({}){}",
                                  printable(what), schedule_names(), did_you_mean(what, named_schedules())));
   const std::string file = placement_of(what, asked.placements).string();
-  auto [written, other, as_planned] = read_plan_and_placement(what, file);
+  auto [written, other] = read_plan_and_placement(what, file);
   refuse_unless_it_runs(other, written.placement, what, file);
   check_same_model(asked.model, written.model, file);
-  OneBatch drawn = as_drawn(other, as_planned);
+  OneBatch drawn = as_drawn(other, written.placement);
   return {what, std::move(drawn.plan), std::move(drawn.placement)};
 }
 

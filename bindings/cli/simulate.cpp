@@ -67,9 +67,9 @@ std::optional<Usual> simulate_usual(const Placement& placement, int micro_batche
 
 /// With the file's place in what is refused.
 Plan with_sizes_of(const std::string& file, const PlanAndPlacement& read) {
-  const std::vector<MicroBatch> sizes = read_sizes(file, read.placement);
+  const std::vector<MicroBatch> sizes = read_sizes(file, read.file.placement);
   try {
-    return with_sizes(read.plan, read.placement, sizes);
+    return with_sizes(read.plan, read.file.placement, sizes);
   } catch (const InputError& error) {
     throw InputError(file, 0, error.what());
   }
@@ -95,13 +95,13 @@ int simulate_command(const std::vector<std::string>& args, Io& io) {
   const SimulateOptions wanted = simulate_options(options);
   const PlanAndPlacement read = files.read_checked();
   const Plan replayed = sizes.empty() ? read.plan : with_sizes_of(sizes, read);
-  const auto [placement, plan] = as_one_batch(replayed, read.placement);
+  const auto [placement, plan] = as_one_batch(replayed, read.file.placement);
   const Simulation result = simulate(placement, plan.micro_batches, plan.schedule, wanted);
   const std::optional<Usual> usual =
-      simulate_usual(read.placement, replayed.micro_batches, replayed.sizes, wanted);
-  const auto whole = step_with_optimizer(replayed, read.placement, read.file.model);
+      simulate_usual(read.file.placement, replayed.micro_batches, replayed.sizes, wanted);
+  const auto whole = step_with_optimizer(replayed, read.file.placement, read.file.model);
   std::vector<std::string> reasons;
-  if (wants_explanation) reasons = explained(replayed, read.placement);
+  if (wants_explanation) reasons = explained(replayed, read.file.placement);
   if (line.json) {
     Json json = {{"status", 0}, {"planned", result.planned}};
     for (const auto& [name, share] : kShares) json[name] = result.at(share);

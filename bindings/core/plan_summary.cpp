@@ -12,7 +12,6 @@
 #include "search/placement/capacity.h"
 #include "search/placement/lanes.h"
 #include "search/placement/quantity.h"
-#include "search/plan/modes.h"
 #include "search/plan/one_batch.h"
 #include "search/plan/proved.h"
 #include "search/plan/waiting.h"
@@ -100,12 +99,6 @@ std::string memory_line(const Plan& plan, const Placement& placement, const std:
   return line("peak memory", list + " per device") + end_of_step_line(plan, placement, peaks);
 }
 
-std::string modes_lines(const Plan& plan) {
-  const Nanoseconds bound = plan.modes->lower_bound;
-  return line("modes", describe_modes(plan.modes->taken)) +
-         line("with any modes", proof(plan.makespan, bound, bound == plan.makespan));
-}
-
 /// How far any other placement could be below.
 std::string any_placement_line(const Plan& plan, Nanoseconds value) {
   const Nanoseconds bound = plan.any_placement->lower_bound;
@@ -123,11 +116,11 @@ std::string robust_line(const Plan& plan) {
                           100 * share_of(plan), format_time(robust.within), format_time(robust.shortest)));
 }
 
-/// A search of modes or placements may be cut where that of what it takes was not.
+/// A search of placements may be cut where that of what it takes was not.
 std::string cut_text(const Plan& plan) {
   if (!plan.search.cut_by_limit) return "";
   if (!is_optimal(plan)) return ", stopped by the limit";
-  return plan.modes ? ", the limit left other modes untried" : ", the limit left other placements untried";
+  return ", the limit left other placements untried";
 }
 
 /// What the step takes where devices share processors; of a step whose micro-batches are alike.
@@ -224,7 +217,6 @@ std::string summary(const Plan& plan, const Placement& placement, double seconds
   if (plan.sizes.empty()) text += period_line(plan) + in_flight_line(plan, placement);
   text += robust_line(plan);
   text += memory_line(plan, placement, facts.step_memory);
-  if (plan.modes) text += modes_lines(plan);
   if (plan.any_placement) text += any_placement_line(plan, value);
   const bool only_ends = plan.search.method.starts_with("repetend") && plan.steady_state.count == 0;
   text += line("method", (only_ends ? "completion of a " : "") + plan.search.method + cut_text(plan));
@@ -261,11 +253,6 @@ Json summary_json(const Plan& plan, const Placement& placement, double seconds, 
   if (plan.objective != Objective::makespan) {
     json["lower_bound"][to_string(plan.objective)] = plan.lower_bound.objective;
     json["optimal"][to_string(plan.objective)] = plan.optimal.objective;
-  }
-  if (plan.modes) {
-    Json taken = Json::object();
-    for (const TakenMode& t : plan.modes->taken) taken[t.choice] = t.mode;
-    json["modes"] = {{"taken", taken}, {"lower_bound", plan.modes->lower_bound}};
   }
   if (plan.capacity) {
     json["capacity"] = {{"memory", plan.capacity->memory}, {"lower_bound", plan.capacity->lower_bound}};

@@ -16,7 +16,6 @@
 
 namespace ostinato::core {
 
-/// `placement` is with the modes that the plan takes, here and below.
 /// Lines for people: objective, bound, 1F1B, period, memory. `seconds` < 0: nothing was searched.
 /// `facts`: what the end of a step takes, where the placement's file says it.
 /// `until`: when the time limit is over, after which no more schedules that have names are computed.

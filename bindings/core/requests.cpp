@@ -318,10 +318,4 @@ void check_size(const Placement& placement, int micro_batches, const std::string
                   counted(kMostSteps / static_cast<std::int64_t>(placement.blocks.size()), "micro-batch")));
 }
 
-void check_choices(const Placement& placement, const std::string& file) {
-  if (!placement.choices.empty()) return;
-  throw InputError(file, 0,
-                   "--choose needs [[choices]] in the placement (docs/formats.md), and there are none");
-}
-
 }  // namespace ostinato::core

@@ -58,7 +58,4 @@ std::vector<SlicedProfile> sliced_options(const Options& options, const Partitio
 /// in the message.
 void check_size(const Placement& placement, int micro_batches, const std::string& file);
 
-/// Throws InputError where a placement has nothing to choose. `file` stands in the message.
-void check_choices(const Placement& placement, const std::string& file);
-
 }  // namespace ostinato::core

@@ -31,7 +31,7 @@ Planned plan_sizes(const std::vector<SlicedProfile>& profiles, const BareSizes& 
                    const UnequalOptions& unequal, const Searcher& searcher);
 
 /// The plan's order on each device with these micro-batches, every block as early as it can; nothing is
-/// claimed of it. `placement` is with the modes that the plan takes. Throws InputError where they are not as
+/// claimed of it. Throws InputError where they are not as
 /// many as the plan's, and where a device lacks memory in this order.
 Plan with_sizes(const Plan& plan, const Placement& placement, const std::vector<MicroBatch>& sizes);
 

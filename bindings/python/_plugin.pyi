@@ -48,7 +48,6 @@ class Program:
     model_layers: list[tuple[str, str]]
     micro_batch_size: int
     counts_hosts: bool
-    chooses_modes: bool
     ranks: int
     links: list[tuple[int, int]]
     keeps_order: bool

@@ -13,7 +13,7 @@ class Placement:
 
 class Plan:
     text: str
-    written: Placement
+    placement: Placement
     micro_batches: int
     objective: str
     makespan: int

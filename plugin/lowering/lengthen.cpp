@@ -5,7 +5,6 @@
 
 #include "search/files/counted.h"
 #include "search/files/error.h"
-#include "search/plan/modes.h"
 #include "search/plan/orders.h"
 #include "search/repetend/repetend.h"
 #include "search/schedule/stretch.h"
@@ -57,8 +56,7 @@ Plan lengthened(const Plan& plan, const Placement& placement, int micro_batches)
   result.optimal = {};
   result.by_exhaustion = {};
   result.capacity.reset();
-  const Placement taken = as_planned(placement, plan);
-  const Instance in(taken);
+  const Instance in(placement);
   if (plan.steady_state.count > 0) {
     stretch_steady(result, in, micro_batches);
   } else {

@@ -16,7 +16,7 @@
 namespace ostinato {
 
 /// At least `micro_batches`; the plan as it is where it has as many. `plan` must be a valid one of
-/// `placement`, which is as written (modes are taken here). Figures but for the makespan are those of the
+/// `placement`. Figures but for the makespan are those of the
 /// shorter plan, and nothing is proved of this one. Throws InputError for more than kMostLengthenedSteps
 /// steps, and where no repetend is found. O(steps of the result), and find_repetend().
 Plan lengthened(const Plan& plan, const Placement& placement, int micro_batches);

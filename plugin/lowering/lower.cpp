@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// 1. The stages, read off the blocks (stage_graph.h); modes that are taken become "recompute" or are
-//    refused.
+// 1. The stages, read off the blocks (stage_graph.h).
 // 2. An event for each step of the plan, chained in the plan's order on each device. Of two steps with one
 //    start, the one that takes no time goes first; between two such, the dependencies decide.
 // 3. An event for each input on each device that does not hold it, between its producer and its consumer.
@@ -14,15 +13,12 @@
 
 #include <algorithm>
 #include <queue>
-#include <set>
-#include <string_view>
 #include <tuple>
 
 #include "plugin/lowering/deadlock.h"
 #include "plugin/lowering/stage_graph.h"
 #include "search/files/error.h"
 #include "search/placement/lanes.h"
-#include "search/plan/modes.h"
 
 namespace ostinato {
 namespace {
@@ -46,33 +42,6 @@ struct Event {
                       ranks.back());
   }
 };
-
-/// The mode that keeps a stage's inputs only; a name that the host knows, because blocks say what it costs
-/// and not what it does.
-constexpr std::string_view kRecompute = "recompute";
-
-/// Names of the stages that recompute. Besides, the executor runs whole and split backwards; what else a mode
-/// asks for (to offload) it cannot do, and a plan that counts on it would not hold.
-std::set<std::string> recomputing(const Placement& placement, const std::vector<TakenMode>& taken) {
-  const Assignment assignment = assignment_of(placement, taken);
-  std::set<std::string> stages;
-  for (std::size_t c = 0; c < assignment.size(); ++c) {
-    const Choice& choice = placement.choices[c];
-    const Mode& mode = choice.modes[assignment[c]];
-    for (const BlockChange& change : mode.changes) {
-      const Block& block = placement.blocks[change.block];
-      if (mode.name == kRecompute) stages.insert(block.stage);
-      if (mode.name == kRecompute || change.absent || change.kind) continue;
-      throw InputError("", 0,
-                       "mode '" + mode.name + "' of choice '" + choice.name +
-                           "' cannot be enforced: it changes block '" + block.name +
-                           "' but not its kind. At run time only whole or split backwards, and a mode called "
-                           "'recompute', can be chosen; for anything else that the model does (offload), "
-                           "write its costs into the blocks, or search without --choose");
-    }
-  }
-  return stages;
-}
 
 class Lowering {
  public:
@@ -309,7 +278,6 @@ class Lowering {
     program.planned_peak = plan_.peak_memory;
     program.planned_peak.resize(program.ranks.size());  // lanes have no memory
     program.counts_hosts = !placement_.hosts.empty();
-    program.chooses_modes = plan_.modes.has_value();
     return program;
   }
 
@@ -326,10 +294,7 @@ class Lowering {
 
 Program lower(const Plan& plan, const Placement& placement) {
   if (!plan.sizes.empty()) check_sizes(placement, plan.sizes);
-  const auto taken = plan.modes ? plan.modes->taken : std::vector<TakenMode>{};
-  const std::set<std::string> recompute = recomputing(placement, taken);
-  Program program = Lowering(plan, as_planned(placement, plan)).run();
-  for (ProgramStage& stage : program.stages) stage.recompute |= recompute.contains(stage.name);
+  Program program = Lowering(plan, placement).run();
   const DeadlockProof proof = prove_deadlock_free(program);
   if (!proof.ok()) throw InputError("", 0, "the lowered plan is refused: " + proof.failure);
   return program;

@@ -23,9 +23,8 @@
 
 namespace ostinato {
 
-/// `plan` must be a valid plan of `placement` (checker.h), which is as written: the modes that the plan takes
-/// are taken here. Throws InputError for a placement that cannot be enforced (stage_graph.h), a mode that
-/// does more than make a split backward whole or the reverse, or a plan that contradicts the placement.
+/// `plan` must be a valid plan of `placement` (checker.h). Throws InputError for a placement that cannot be
+/// enforced (stage_graph.h), or a plan that contradicts the placement.
 /// O(steps log steps).
 Program lower(const Plan& plan, const Placement& placement);
 

@@ -9,7 +9,6 @@
 #include "search/files/file.h"
 #include "search/files/sha256.h"
 #include "search/named/named.h"
-#include "search/plan/modes.h"
 #include "search/plan/one_batch.h"
 #include "search/plan/orders.h"
 #include "search/plan/plan_json.h"
@@ -47,17 +46,15 @@ std::vector<Baseline> baselines_of(const Plan& plan, const Placement& placement)
   return {};
 }
 
-/// `plan`, whose micro-batches may be more than those of its file. `placement`: that of `file` with the modes
-/// that the plan takes.
-Program lowered(const Plan& plan, const PlacementFile& file, const Placement& placement,
-                std::string plan_sha256) {
+/// `plan`, whose micro-batches may be more than those of its file.
+Program lowered(const Plan& plan, const PlacementFile& file, std::string plan_sha256) {
   Program program = lower(plan, file.placement);
   program.plan_sha256 = std::move(plan_sha256);
   program.placement_sha256 = file.sha256;
   program.model = file.model;
-  program.predicted = predicted_makespan(plan, placement);
+  program.predicted = predicted_makespan(plan, file.placement);
   if (const auto& times = file.model.step_time; !times.empty())
-    program.whole_step = whole_step(plan, placement, times);
+    program.whole_step = whole_step(plan, file.placement, times);
   return program;
 }
 
@@ -65,11 +62,11 @@ Program lowered(const Plan& plan, const PlacementFile& file, const Placement& pl
 
 Program lower_files(const std::filesystem::path& plan_path, const std::filesystem::path& placement_path,
                     int micro_batches) {
-  const auto [file, plan, placement] = read_plan_and_placement(plan_path, placement_path);
+  const auto [file, plan] = read_plan_and_placement(plan_path, placement_path);
   refuse_unless_it_runs(plan, file.placement, plan_path.string(), placement_path.string());
   const Plan longer = lengthened(plan, file.placement, micro_batches);
-  Program program = lowered(longer, file, placement, sha256(read_file(plan_path, kMaxPlanBytes)));
-  program.baselines = baselines_of(plan, placement);
+  Program program = lowered(longer, file, sha256(read_file(plan_path, kMaxPlanBytes)));
+  program.baselines = baselines_of(plan, file.placement);
   return program;
 }
 
@@ -79,9 +76,8 @@ StepPlacement::StepPlacement(std::string_view text, const std::string& name)
 Program StepPlacement::lower(const std::string& plan_json) const {
   const Plan plan = parse_plan(plan_json, "the plan of a step", file_.placement, file_.sha256);
   refuse_unless_it_runs(plan, file_.placement, "the plan of a step", name_);
-  const Placement placement = as_planned(file_.placement, plan);
-  Program program = lowered(plan, file_, placement, sha256(plan_json));
-  program.baselines = baselines_of(plan, placement);
+  Program program = lowered(plan, file_, sha256(plan_json));
+  program.baselines = baselines_of(plan, file_.placement);
   return program;
 }
 

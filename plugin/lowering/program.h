@@ -82,8 +82,7 @@ struct Instruction {
 std::string to_string(const Instruction& instruction);
 
 /// A stage of the placement, and what goes into it and out of it. Its devices are the pipeline ranks that run
-/// it, ascending; its layers empty where the placement has no [[stages]]; it recomputes by [[stages]] or by a
-/// mode of the plan.
+/// it, ascending; its layers empty where the placement has no [[stages]].
 struct ProgramStage : Stage {
   std::string lane = {};  ///< of each of its devices (lanes.h), beside what these compute; empty: computes
   std::vector<std::string> holds = {};  ///< more lanes of each, where nothing else runs meanwhile; ascending
@@ -112,9 +111,8 @@ struct Program {
   /// plan without any, 1F1B on the same placement, whatever memory it needs, interleaved for several chunks.
   std::vector<Baseline> baselines;
   std::vector<Bytes> planned_peak;  ///< per device, static memory included
-  ModelFacts model;            ///< that the placement was made for; empty where it was lowered from memory
-  bool counts_hosts = false;   ///< the placement says which devices share processors
-  bool chooses_modes = false;  ///< the plan takes modes of its placement's choices
+  ModelFacts model;           ///< that the placement was made for; empty where it was lowered from memory
+  bool counts_hosts = false;  ///< the placement says which devices share processors
 };
 
 /// The lane that the instruction runs on; empty: its rank computes it.

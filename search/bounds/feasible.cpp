@@ -186,14 +186,7 @@ bool all_matched(const Instance& in, const Bounds& bounds) {
   return true;
 }
 
-}  // namespace
-
-__int128 left_behind(const Instance& in, int d) {
-  __int128 left = 0;
-  for (const int b : in.blocks_on(d)) left += in.memory(b);
-  return left;
-}
-
+/// Why no schedule exists (I1, I2), or "". O(pairs of the matchings * (blocks + edges)).
 std::string what_cannot_fit(const Instance& in, const Bounds& bounds, int micro_batches) {
   for (int d = 0; d < in.devices(); ++d) {
     if (!in.limited(d)) continue;
@@ -210,6 +203,14 @@ std::string what_cannot_fit(const Instance& in, const Bounds& bounds, int micro_
                                 format_memory(static_cast<Bytes>(kept)), format_memory(in.room(d)));
   }
   return "";
+}
+
+}  // namespace
+
+__int128 left_behind(const Instance& in, int d) {
+  __int128 left = 0;
+  for (const int b : in.blocks_on(d)) left += in.memory(b);
+  return left;
 }
 
 bool memory_in_no_time(const Instance& in) {

@@ -2,7 +2,6 @@
 #pragma once
 // Whether any order fits the memory, with the proof where none does.
 
-#include <string>
 #include <vector>
 
 #include "search/bounds/bounds.h"
@@ -23,9 +22,6 @@ bool memory_in_no_time(const Instance& instance);
 /// What one micro-batch takes on d and does not give back; below 0: what it gives back and never took.
 /// O(blocks on d).
 __int128 left_behind(const Instance& instance, int d);
-
-/// Why no schedule exists (I1, I2), or "". O(pairs of the matchings * (blocks + edges)).
-std::string what_cannot_fit(const Instance& instance, const Bounds& bounds, int micro_batches);
 
 inline constexpr std::size_t kFeasibleStates = 1 << 18;
 

@@ -6,13 +6,11 @@
 #include <algorithm>
 #include <limits>
 
-#include "search/checker/modes.h"
 #include "search/checker/prove.h"
 #include "search/checker/schedule.h"
 #include "search/checker/unequal.h"
 #include "search/files/counted.h"
 #include "search/files/error.h"
-#include "search/plan/modes.h"
 #include "search/plan/one_batch.h"
 
 namespace ostinato {
@@ -158,11 +156,37 @@ void check_period_claims(const Timetable& table, const Bounds& bounds, Report& r
   }
 }
 
+/// docs/bounds.md, C1: the bound within less memory than the placement has.
+void check_capacity_claim(const Plan& plan, Placement placement, std::int64_t most_work, Report& report) {
+  const auto [memory, claim, by_exhaustion] = *plan.capacity;
+  for (Device& device : placement.devices) {
+    if (device.lane_of < 0) device.memory = std::min(device.memory, memory);
+  }
+  const Nanoseconds known = plan.objective == Objective::span ? plan.span : plan.makespan;
+  const Bounds bounds(placement);
+  const int n = plan.micro_batches;
+  const Bound proved =
+      plan.objective == Objective::latency
+          ? bound_of(bounds, plan.objective, n, claim)
+          : prove(bounds, {"capacity.lower_bound", plan.objective, n, claim, known}, most_work, report);
+  const std::string what = plan.objective == Objective::makespan
+                               ? "ends before"
+                               : fmt::format("has a {} below", to_string(plan.objective));
+  const std::string within = fmt::format("within {} bytes on each device {}", memory, what);
+  if (proved.value < claim) {
+    report.fail(fmt::format("capacity.lower_bound is {} ns, but only {} ns are proved ({})", claim,
+                            to_text(proved.value), proved.why));
+  } else {
+    report.pass(fmt::format("no schedule {} {} ns ({})", within, to_text(proved.value), proved.why));
+  }
+}
+
 void check_claims(const Timetable& table, bool repeats, std::int64_t most_work, Report& report) {
   const Bounds bounds(table.placement());
   check_makespan_claims(table, bounds, most_work, report);
   check_objective_claims(table, bounds, most_work, report);
   if (repeats) check_period_claims(table, bounds, report);
+  if (table.plan().capacity) check_capacity_claim(table.plan(), table.placement(), most_work, report);
 }
 
 /// Of a plan with sizes: they go with the placement, and what it may not claim it does not.
@@ -177,10 +201,10 @@ bool sizes_hold(const Plan& plan, const Placement& placement, Report& report) {
   if (static_cast<int>(plan.sizes.size()) != plan.micro_batches)
     report.fail(fmt::format("the plan has {}, but {}", counted(plan.micro_batches, "micro-batch"),
                             counted(static_cast<std::int64_t>(plan.sizes.size()), "size")));
-  if (plan.modes || plan.capacity || plan.any_placement || plan.objective != Objective::makespan ||
+  if (plan.capacity || plan.any_placement || plan.objective != Objective::makespan ||
       plan.steady_state.count != 0 || plan.lower_bound.period != 0 || plan.optimal.period)
     report.fail(
-        "a plan with sizes must not have modes, capacity, any_placement, a steady state or an objective "
+        "a plan with sizes must not have capacity, any_placement, a steady state or an objective "
         "other than the makespan");
   for (const ScheduledBlock& step : plan.schedule)
     if (step.block < 0 || step.block >= static_cast<int>(placement.blocks.size()) || step.micro_batch < 0 ||
@@ -208,8 +232,7 @@ void check_unequal_claims(const Timetable& table, const Placement& placement,
 /// What the plan does, and where that can be told, `claims(table, repeats, report)`: whether the repeating
 /// part is what the plan says. Micro-batches of their own sizes are one micro-batch of a larger placement.
 template <typename Claims>
-CheckResult check(const Plan& planned, const Placement& written, Claims claims) {
-  const Placement of_plan = as_planned(written, planned);
+CheckResult check(const Plan& planned, const Placement& of_plan, Claims claims) {
   Report report;
   same_names(planned, of_plan, report);
   if (!sizes_hold(planned, of_plan, report)) return report.take();
@@ -229,22 +252,21 @@ CheckResult check(const Plan& planned, const Placement& written, Claims claims) 
 }  // namespace
 }  // namespace checker
 
-CheckResult check_plan(const Plan& plan, const Placement& written, std::int64_t most_work) {
-  return checker::check(plan, written, [&](const checker::Timetable& table, bool repeats, auto& report) {
+CheckResult check_plan(const Plan& plan, const Placement& placement, std::int64_t most_work) {
+  return checker::check(plan, placement, [&](const checker::Timetable& table, bool repeats, auto& report) {
     if (!plan.sizes.empty())
-      return checker::check_unequal_claims(table, as_planned(written, plan), plan.sizes, most_work, report);
+      return checker::check_unequal_claims(table, placement, plan.sizes, most_work, report);
     checker::check_claims(table, repeats, most_work, report);
-    checker::check_choice_claims(plan, written, most_work, report);
   });
 }
 
-CheckResult check_schedule(const Plan& plan, const Placement& written) {
-  return checker::check(plan, written, [](const auto&...) {});
+CheckResult check_schedule(const Plan& plan, const Placement& placement) {
+  return checker::check(plan, placement, [](const auto&...) {});
 }
 
-void refuse_unless_it_runs(const Plan& plan, const Placement& written, const std::string& plan_file,
+void refuse_unless_it_runs(const Plan& plan, const Placement& placement, const std::string& plan_file,
                            const std::string& placement_file) {
-  const CheckResult check = check_schedule(plan, written);
+  const CheckResult check = check_schedule(plan, placement);
   if (check.ok()) return;
   std::string message = "the plan is not correct for " + placement_file + ":";
   for (const std::string& failure : check.failures) message += "\n  " + failure;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// An independent check of a plan: it shares with the search nothing but the placement and plan types, and the
-// taking of modes (modes.h), which belongs to what a placement means.
+// An independent check of a plan: it shares with the search nothing but the placement and plan types.
 //
 //   CheckResult r = check_plan(plan, placement);
 //   if (!r.ok()) for (const auto& line : r.failures) ...
@@ -29,11 +28,10 @@ struct CheckResult {
 /// seconds.
 inline constexpr std::int64_t kMostExhaustionWork = 200'000'000;
 
-/// `placement` as it is written; where the plan takes modes, its blocks are those of with_modes().
 CheckResult check_plan(const Plan& plan, const Placement& placement,
                        std::int64_t most_work = kMostExhaustionWork);
 
-/// The same without what is claimed of other schedules: bounds, optimality, modes and capacity. What draws,
+/// The same without what is claimed of other schedules: bounds, optimality and capacity. What draws,
 /// replays or runs a plan asks this; only `ostinato verify` asks the whole. O(steps log steps +
 /// dependencies).
 CheckResult check_schedule(const Plan& plan, const Placement& placement);

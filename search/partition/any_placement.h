@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A bound over all placements: whichever devices, chunks, modes and orders, no step of these layers on these
-// devices is shorter (docs/bounds.md, section D).
+// A bound over all placements: whichever devices, chunks and orders, and whichever stages recompute, no step of
+// these layers on these devices is shorter (docs/bounds.md, section D).
 //
 //   const AnyPlacement any = bound_any_placement(profile, options, plan.makespan);
-//   gap = plan.makespan - any.lower_bound;  // what better cuts, maps, modes and orders could still gain
+//   gap = plan.makespan - any.lower_bound;  // what better cuts, maps and orders could still gain
 
 #include "search/partition/joint.h"
 

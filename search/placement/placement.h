@@ -79,28 +79,6 @@ struct Block {
   std::vector<Dependency> after;
 };
 
-/// What a mode changes about one block; what is not named here stays as the block is written.
-struct BlockChange {
-  int block = -1;  ///< index into Placement::blocks
-  std::optional<Kind> kind = {};
-  std::optional<Nanoseconds> time = {};
-  std::optional<Bytes> memory = {};
-  std::optional<Bytes> workspace = {};
-  bool absent = false;  ///< the mode does not run the block, and nothing waits for it
-};
-
-struct Mode {
-  std::string name;
-  std::vector<BlockChange> changes;  ///< empty in the first mode of a choice, and in no other
-};
-
-/// Optional `[[choices]]` of a placement: ways to run some of its blocks, of which a plan takes one for every
-/// micro-batch. The blocks as they are written are the first mode. modes.h takes modes.
-struct Choice {
-  std::string name;
-  std::vector<Mode> modes;  ///< no block is in the modes of two choices
-};
-
 struct Placement {
   std::string name;
   Link link;                                  ///< default between any two devices
@@ -111,7 +89,6 @@ struct Placement {
   /// Optional `[[stages]]`, which the plugin needs and the search not: empty, or every stage of `blocks` in
   /// model order, each on all devices of its blocks.
   std::vector<Stage> stages;
-  std::vector<Choice> choices;  ///< the search looks at them only when it is asked to
 
   const Link& link_between(int from, int to) const;
 

@@ -71,10 +71,6 @@ class Checker {
   void check_lanes() const {
     for (int b = 0; b < blocks(); ++b)
       if (block(b).memory != 0 || block(b).workspace != 0) check_lanes(b);
-    for (const Choice& choice : placement_.choices)
-      for (const Mode& mode : choice.modes)
-        for (const BlockChange& change : mode.changes)
-          if (change.memory.value_or(0) != 0 || change.workspace.value_or(0) != 0) check_lanes(change.block);
   }
 
   void check_lanes(int b) const {
@@ -134,9 +130,6 @@ class Checker {
       if (total > Fields::kLargest)
         fail(lines_.blocks, b, "the times of one micro-batch together exceed 2^63 nanoseconds");
     }
-    for_changes([&](const BlockChange& change) { total += change.time.value_or(0); });
-    if (total > Fields::kLargest)
-      throw InputError(file_, 0, "the times of all modes together exceed 2^63 nanoseconds");
   }
 
   void check_memory() const {
@@ -147,21 +140,6 @@ class Checker {
       total += block(b).workspace;
       if (total > Fields::kLargest)
         fail(lines_.blocks, b, "the memory of all blocks together exceeds 2^63 bytes");
-    }
-    for_changes([&](const BlockChange& change) {
-      const Wide memory = change.memory.value_or(0);
-      total += std::max(memory, -memory) + change.workspace.value_or(0);
-    });
-    if (total > Fields::kLargest)
-      throw InputError(file_, 0, "the memory of all modes together exceeds 2^63 bytes");
-  }
-
-  template <typename Visit>
-  void for_changes(Visit visit) const {
-    for (const Choice& choice : placement_.choices) {
-      for (const Mode& mode : choice.modes) {
-        for (const BlockChange& change : mode.changes) visit(change);
-      }
     }
   }
 
@@ -247,14 +225,6 @@ void check_totals(const Placement& placement, int n, const std::string& file) {
     time += block.time;
     memory += magnitude(block.memory) + block.workspace;
     for (const Dependency& input : block.after) time += placement.transfer(input, static_cast<int>(b));
-  }
-  for (const Choice& choice : placement.choices) {
-    for (const Mode& mode : choice.modes) {
-      for (const BlockChange& change : mode.changes) {
-        time += change.time.value_or(0);
-        memory += magnitude(change.memory.value_or(0)) + change.workspace.value_or(0);
-      }
-    }
   }
   for (const Device& device : placement.devices) once = std::max<Wide>(once, device.static_memory);
   check_total(time, 0, n, kLongest, "2^60 nanoseconds of blocks and transfers", "time_unit", file);

@@ -20,7 +20,7 @@ struct PlacementLines {
 ///  - a block names an input twice, or blocks wait for each other (the cycle is named),
 ///  - the time of one micro-batch run on a single device with all its transfers, or all memory together, is
 ///  beyond
-///    int64, all modes counted: below that, no sum over one micro-batch overflows,
+///    int64: below that, no sum over one micro-batch overflows,
 ///  - a block on a lane takes or gives memory,
 ///  - `stages` is neither empty nor exactly the stages of the blocks, or its layer ranges overlap in part or
 ///  leave a
@@ -29,7 +29,7 @@ struct PlacementLines {
 void check_placement(const Placement& placement, const PlacementLines& lines, const std::string& file);
 
 /// Throws InputError where the times of n micro-batches with all transfers reach 2^60 nanoseconds, or their
-/// memory with what a device holds always 2^62 bytes, in whichever modes: below that, sums of a few of these
+/// memory with what a device holds always 2^62 bytes: below that, sums of a few of these
 /// stay in int64. O(blocks + dependencies with their device pairs).
 void check_totals(const Placement& placement, int micro_batches, const std::string& file);
 

@@ -13,7 +13,6 @@
 #include "search/files/toml_values.h"
 #include "search/files/units.h"
 #include "search/placement/lanes.h"
-#include "search/placement/modes_toml.h"
 #include "search/placement/placement_toml.h"
 
 namespace ostinato {
@@ -44,20 +43,11 @@ class UnitChoice {
   bool any_ = false;
 };
 
-/// Calls visit(change) for what every mode changes.
-template <typename Visit>
-void for_changes(const Placement& placement, Visit visit) {
-  for (const Choice& choice : placement.choices) {
-    for (const Mode& mode : choice.modes) std::for_each(mode.changes.begin(), mode.changes.end(), visit);
-  }
-}
-
 Unit time_unit(const Placement& placement) {
   UnitChoice choice(kTimeUnits, "us");
   choice.add(placement.link.latency);
   for (const auto& [pair, link] : placement.links) choice.add(link.latency);
   for (const Block& block : placement.blocks) choice.add(block.time);
-  for_changes(placement, [&](const BlockChange& change) { choice.add(change.time.value_or(0)); });
   return choice.choose();
 }
 
@@ -71,10 +61,6 @@ Unit memory_unit(const Placement& placement) {
     choice.add(block.memory);
     choice.add(block.workspace);
   }
-  for_changes(placement, [&](const BlockChange& change) {
-    choice.add(change.memory.value_or(0));
-    choice.add(change.workspace.value_or(0));
-  });
   return choice.choose();
 }
 
@@ -111,7 +97,6 @@ class Writer {
       line("\n[[hosts]]\ndevices = [{}]\ncores = {}", fmt::join(host.devices, ", "), host.cores);
     for (const Stage& s : placement_.stages) stage(s);
     for (const Block& b : placement_.blocks) block(b);
-    format_choices(text_, placement_, time_, memory_);
     return std::move(text_);
   }
 

@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <optional>
 #include <unordered_map>
@@ -17,7 +18,6 @@
 #include "search/files/unit_field.h"
 #include "search/files/units.h"
 #include "search/placement/lanes.h"
-#include "search/placement/modes_toml.h"
 #include "search/placement/placement_check.h"
 #include "search/placement/quantity.h"
 
@@ -25,6 +25,8 @@ namespace ostinato {
 namespace {
 
 constexpr std::string_view kFormat = "ostinato-placement/1";
+constexpr std::array kEveryKind = {Kind::forward, Kind::backward, Kind::backward_input, Kind::backward_weight,
+                                   Kind::offload, Kind::load,     Kind::other};
 constexpr Nanoseconds kLongestStep = std::numeric_limits<Nanoseconds>::max() / 4;  // of an optimizer
 
 /// An entry of `after` before its name is looked up.
@@ -42,6 +44,19 @@ const std::vector<Value>& elements(const Value* list, const std::string& file, c
   if (list->kind == ValueKind::array) return list->items;
   throw InputError(file, list->line,
                    "'" + std::string(what) + "' must be a list, not " + to_string(list->kind));
+}
+
+/// `kind` of a block.
+Kind parse_kind(const Fields& fields, const std::string& kind, const std::string& block) {
+  const auto found =
+      std::find_if(kEveryKind.begin(), kEveryKind.end(), [&](Kind k) { return to_string(k) == kind; });
+  if (found != kEveryKind.end()) return *found;
+  std::vector<std::string> names;
+  for (const Kind k : kEveryKind) names.emplace_back(to_string(k));
+  const std::string near = did_you_mean(kind, names);
+  fields.fail(fields.find("kind"),
+              "unknown kind " + in_quotes(kind) + " of block " + in_quotes(block) +
+                  (near.empty() ? fmt::format("; the kinds are {}", fmt::join(names, ", ")) : near));
 }
 
 class PlacementReader {
@@ -90,7 +105,6 @@ class PlacementReader {
   std::unordered_map<std::string, int> index_;  ///< of each block name
   PlacementLines lines_;
   std::vector<NamedInput> inputs_;
-  std::optional<Value> choices_;  ///< read when the blocks are known
   Faults faults_;
 };
 
@@ -98,7 +112,7 @@ void PlacementReader::root(const Value& root) {
   check_format(root, file_, kFormat);
   const Fields fields(root, file_, "a placement",
                       {"format", "name", "time_unit", "memory_unit", "link", "links", "devices", "hosts",
-                       "blocks", "stages", "model", "choices"},
+                       "blocks", "stages", "model"},
                       &faults_);
   placement_.name = fields.text_or("name", "");
   faults_.in([&] { time_factor_ = unit_field(fields, "time_unit", kTimeUnits, "us"); });
@@ -117,7 +131,6 @@ void PlacementReader::root(const Value& root) {
   faults_.in([&] { hosts(fields.find("hosts")); });
   faults_.in([&] { stages(fields.find("stages")); });
   if (const Value* value = fields.find("model")) faults_.in([&] { model(*value); });
-  if (const Value* choices = fields.find("choices")) choices_ = *choices;
 }
 
 Link PlacementReader::link(const Fields& fields) const {
@@ -374,7 +387,6 @@ Placement PlacementReader::finish() {
   link_lanes(placement_);
   resolve_inputs();
   place_stages();
-  if (choices_) placement_.choices = read_choices(*choices_, {file_, time_factor_, memory_factor_, index_});
   check_placement(placement_, lines_, file_);
   return std::move(placement_);
 }

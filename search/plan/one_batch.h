@@ -18,7 +18,7 @@ struct OneBatch {
 /// For drawing: the same blocks, but names and micro-batches stay those of the plan, whose steps they are.
 OneBatch as_drawn(const Plan& plan, const Placement& placement);
 
-/// A copy of both where the plan has no sizes. `placement` is with the modes that the plan takes. O(steps).
+/// A copy of both where the plan has no sizes. O(steps).
 OneBatch as_one_batch(const Plan& plan, const Placement& placement);
 
 }  // namespace ostinato

@@ -37,25 +37,10 @@ struct SteadyState {
   int count = 0;  ///< number of repetends
 };
 
-/// The mode that a plan takes of a choice of its placement (Placement::choices).
-struct TakenMode {
-  std::string choice;
-  std::string mode;
-
-  friend bool operator==(const TakenMode&, const TakenMode&) = default;
-};
-
-/// Optional `modes` of a plan. The plan's blocks, bounds and claims are those of the placement with these
-/// modes.
-struct TakenModes {
-  std::vector<TakenMode> taken;  ///< in the order of the placement; a choice without one takes its first mode
-  Nanoseconds lower_bound = 0;   ///< proven: whichever modes are taken, no schedule ends before this
-};
-
 /// Optional `capacity` of a plan: what is proved of all plans that need no more memory than `memory`.
 struct WithinCapacity {
   Bytes memory = 0;             ///< on each device, static memory included
-  Nanoseconds lower_bound = 0;  ///< of the plan's objective, whichever modes are taken where it has `modes`
+  Nanoseconds lower_bound = 0;  ///< of the plan's objective
   bool by_exhaustion = false;   ///< no statement of docs/bounds.md gives it, but the trial of all schedules
 };
 
@@ -93,7 +78,7 @@ struct Plan {
   std::string placement_sha256;  ///< of the bytes of the placement file, lower-case hexadecimal
   int micro_batches = 0;
   /// Optional: the micro-batches differ, and each has its own times and memory; empty: all are as the
-  /// placement says. Then modes, capacity and any_placement are absent, and nothing repeats.
+  /// placement says. Then capacity and any_placement are absent, and nothing repeats.
   std::vector<MicroBatch> sizes;
   Objective objective = Objective::makespan;
   Nanoseconds makespan = 0;
@@ -127,7 +112,6 @@ struct Plan {
       Nanoseconds shortest = 0;  ///< and of those of the plan that a search takes otherwise
     } robust = {};
   } search;
-  std::optional<TakenModes> modes;            ///< where the search chose among the modes of the placement
   std::optional<WithinCapacity> capacity;     ///< where the memory was held below that of the placement
   std::optional<AnyPlacement> any_placement;  ///< where placement and schedule were chosen together
   std::vector<Baseline> baselines;            ///< where `ostinato plan` knew them

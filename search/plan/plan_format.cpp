@@ -45,15 +45,6 @@ void write_header(std::string& text, const Plan& plan) {
   line("  \"peak_memory\": [{}],", fmt::join(plan.peak_memory, ", "));
   line("  \"search\": {{ \"method\": {}, \"seed\": {}, \"cut_by_limit\": {} }},",
        json_string(plan.search.method), plan.search.seed, plan.search.cut_by_limit);
-  if (plan.modes) {
-    std::vector<std::string> taken;
-    for (const TakenMode& t : plan.modes->taken) {
-      taken.push_back(
-          fmt::format("{{ \"choice\": {}, \"mode\": {} }}", json_string(t.choice), json_string(t.mode)));
-    }
-    line("  \"modes\": {{ \"taken\": [{}], \"lower_bound\": {} }},", fmt::join(taken, ", "),
-         plan.modes->lower_bound);
-  }
   if (plan.capacity) {
     line("  \"capacity\": {{ \"memory\": {}, \"lower_bound\": {}{} }},", plan.capacity->memory,
          plan.capacity->lower_bound, plan.capacity->by_exhaustion ? ", \"proof\": \"exhaustion\"" : "");

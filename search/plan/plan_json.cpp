@@ -12,7 +12,6 @@
 #include "search/files/json_values.h"
 #include "search/placement/placement_check.h"
 #include "search/placement/quantity.h"
-#include "search/plan/modes.h"
 
 namespace ostinato {
 namespace {
@@ -21,9 +20,9 @@ constexpr std::string_view kFormat = "ostinato-plan/1";
 constexpr std::string_view kExhaustion = "exhaustion";
 constexpr std::array kObjectives = {Objective::makespan, Objective::span, Objective::latency};
 const std::initializer_list<std::string_view> kKeys = {
-    "format",       "placement",   "micro_batches", "objective", "makespan",    "span",
-    "steady_state", "lower_bound", "optimal",       "proof",     "peak_memory", "search",
-    "modes",        "capacity",    "any_placement", "baselines", "sizes",       "schedule"};
+    "format",       "placement",     "micro_batches", "objective", "makespan",    "span",
+    "steady_state", "lower_bound",   "optimal",       "proof",     "peak_memory", "search",
+    "capacity",     "any_placement", "baselines",     "sizes",     "schedule"};
 constexpr std::int64_t kMaxCount = std::numeric_limits<int>::max();
 
 class PlanReader {
@@ -49,12 +48,10 @@ class PlanReader {
   void search(const Value& value);
   void capacity(const Fields& fields);
   void any_placement(const Fields& fields);
-  void modes(const Value& value);
   void baselines(const Fields& fields);
   void sizes(const Fields& fields);
   std::vector<std::int64_t> figures(const Fields& fields, std::string_view key, std::int64_t low,
                                     const std::vector<std::int64_t>& absent) const;
-  void take_modes(const Value& list);
   void check_micro_batches() const;
 
   const std::string& file_;
@@ -104,7 +101,6 @@ Plan PlanReader::finish(const Value& root, const std::string& placement_sha256) 
   capacity(fields);
   any_placement(fields);
   baselines(fields);
-  if (const Value* value = fields.find("modes")) modes(*value);
   sizes(fields);
   return std::move(plan_);
 }
@@ -242,18 +238,6 @@ void PlanReader::baselines(const Fields& fields) {
   }
 }
 
-void PlanReader::modes(const Value& value) {
-  const Fields fields(value, file_, "'modes'", {"taken", "lower_bound"});
-  TakenModes& modes = plan_.modes.emplace();
-  modes.lower_bound = fields.integer("lower_bound", 0);
-  const Value& list = fields.need("taken", ValueKind::array);
-  for (const Value& item : list.items) {
-    const Fields taken(item, file_, "a mode taken", {"choice", "mode"});
-    modes.taken.push_back({taken.text("choice"), taken.text("mode")});
-  }
-  take_modes(list);
-}
-
 std::vector<std::int64_t> PlanReader::figures(const Fields& fields, std::string_view key, std::int64_t low,
                                               const std::vector<std::int64_t>& absent) const {
   if (fields.find(key) == nullptr) return absent;
@@ -267,7 +251,7 @@ std::vector<std::int64_t> PlanReader::figures(const Fields& fields, std::string_
 void PlanReader::sizes(const Fields& fields) {
   if (fields.find("sizes") == nullptr) return;
   const Value& list = fields.need("sizes", ValueKind::array);
-  for (const char* other : {"modes", "capacity", "any_placement"})
+  for (const char* other : {"capacity", "any_placement"})
     if (const Value* value = fields.find(other))
       fields.fail(value, fmt::format("a plan with 'sizes' has no '{}'", other));
   const MicroBatch written = as_written(placement_);
@@ -286,26 +270,6 @@ void PlanReader::sizes(const Fields& fields) {
     check_sizes(placement_, plan_.sizes);
   } catch (const InputError& error) {
     throw InputError(file_, list.line, error.what());
-  }
-}
-
-/// The steps were read by the blocks of the placement as it is written; from here on they are those that the
-/// modes leave.
-void PlanReader::take_modes(const Value& list) {
-  std::vector<int> place;
-  try {
-    place = places_with_modes(placement_, assignment_of(placement_, plan_.modes->taken));
-  } catch (const InputError& error) {
-    throw InputError(file_, list.line, error.what());
-  }
-  for (std::size_t i = 0; i < plan_.schedule.size(); ++i) {
-    int& block = plan_.schedule[i].block;
-    if (place[block] < 0) {
-      throw InputError(
-          file_, lines_[i],
-          "block " + in_quotes(placement_.blocks[block].name) + " is absent in the modes of the plan");
-    }
-    block = place[block];
   }
 }
 
@@ -351,7 +315,6 @@ PlanAndPlacement read_plan_and_placement(const std::filesystem::path& plan,
   PlanAndPlacement result;
   result.file = read_placement(placement);
   result.plan = read_plan(plan, result.file.placement, result.file.sha256);
-  result.placement = as_planned(result.file.placement, result.plan);
   return result;
 }
 

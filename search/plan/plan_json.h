@@ -13,8 +13,7 @@
 namespace ostinato {
 
 /// Reads a plan for `placement` (block names become indices). Throws InputError with file:line as
-/// docs/formats.md asks, also when the plan names another placement (by sha256, if both are known). Where the
-/// plan takes modes, `placement` is as it is written, and the blocks of the plan those of modes.h.
+/// docs/formats.md asks, also when the plan names another placement (by sha256, if both are known).
 Plan read_plan(const std::filesystem::path& path, const Placement& placement,
                const std::string& placement_sha256);
 Plan parse_plan(std::string_view text, const std::string& name, const Placement& placement,
@@ -23,7 +22,6 @@ Plan parse_plan(std::string_view text, const std::string& name, const Placement&
 struct PlanAndPlacement {
   PlacementFile file;
   Plan plan;
-  Placement placement;  ///< what the plan runs: that of the file with the modes that the plan takes
 };
 
 /// Reads both, the placement first. Throws InputError as read_placement() and read_plan().
@@ -33,7 +31,7 @@ PlanAndPlacement read_plan_and_placement(const std::filesystem::path& plan,
 /// Of the placement that the plan names; "": it names none. Throws InputError as read_plan().
 std::string placement_digest(const std::filesystem::path& plan);
 
-/// The same plan gives the same bytes. `placement` is with the modes that the plan takes.
+/// The same plan gives the same bytes.
 std::string format_plan(const Plan& plan, const Placement& placement);
 void format_plan(const Plan& plan, const Placement& placement, const Sink& sink);
 

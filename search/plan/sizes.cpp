@@ -95,7 +95,6 @@ Placement unrolled(const Placement& placement, const std::vector<MicroBatch>& si
   Placement all = placement;
   all.blocks.clear();
   all.stages.clear();
-  all.choices.clear();
   const int blocks = static_cast<int>(placement.blocks.size());
   for (std::size_t i = 0; i < sizes.size(); ++i) {
     std::size_t edge = 0;

@@ -128,7 +128,6 @@ def search(
     seed: int = 0,
     method: str = "auto",
     robust: float = 0,
-    choose: bool = False,
     progress: Progress | None = None,
 ) -> Plan:
     """Searches the schedule of a placement: repeating part, warm-up and cool-down together, with proven
@@ -137,7 +136,6 @@ def search(
     `objective`: "makespan", "span" or "latency". `time_limit`: seconds until the best so far is taken; 0:
     none. `threads`: 0 is all; the plan does not depend on it. `method`: a named schedule instead of a search.
     `robust`: of plans that are as short, the one that times which vary by up to this share stretch the least.
-    `choose`: among the placement's modes, too.
     """
     options = {
         "objective": objective,
@@ -146,7 +144,6 @@ def search(
         "seed": seed,
         "method": method,
         "robust": robust,
-        "choose": choose,
     }
     check_counts(micro_batches=micro_batches)
     core, interrupted = _search.search(
@@ -195,7 +192,6 @@ def pareto(
     time_limit: float = 10,
     threads: int = 0,
     seed: int = 0,
-    choose: bool = False,
     progress: Progress | None = None,
 ) -> list[Plan]:
     """The curve of the objective over memory, from the most memory to the least that any schedule was found
@@ -210,7 +206,6 @@ def pareto(
         "time_limit": time_limit,
         "threads": threads,
         "seed": seed,
-        "choose": choose,
         "points": points,
     }
     check_counts(micro_batches=micro_batches)

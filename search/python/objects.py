@@ -178,7 +178,7 @@ class Plan(_Text):
 
     def __init__(self, core: _search.Plan, report: dict[str, Any] | None = None, told: str = ""):
         self._core, self._told = core, told
-        self.placement = Placement(core.written)  # as written; the plan says which modes it takes
+        self.placement = Placement(core.placement)
         self.report = report or {}  # of plan(): what `ostinato plan --json` prints, the candidates among it
 
     @classmethod

@@ -37,7 +37,7 @@ std::string show_text(const Plan& plan, const Placement& placement, const ShowOp
 struct ShownPlan {
   std::string title;  ///< the plan's file, say
   const Plan& plan;
-  const Placement& placement;  ///< with the modes that the plan takes
+  const Placement& placement;
 };
 
 /// A page with no references outside itself, light and dark: figures, and the plans one below another on one

@@ -60,8 +60,7 @@ Nanoseconds replayed_makespan(const Placement& placement, int micro_batches,
 Nanoseconds whole_step(const Placement& placement, int micro_batches,
                        const std::vector<ScheduledBlock>& schedule, const std::vector<Nanoseconds>& times);
 
-/// The same two of a plan, whose micro-batches may differ in size. `placement` is with the modes that it
-/// takes.
+/// The same two of a plan, whose micro-batches may differ in size.
 Nanoseconds predicted_makespan(const Plan& plan, const Placement& placement);
 Nanoseconds whole_step(const Plan& plan, const Placement& placement, const std::vector<Nanoseconds>& times);
 

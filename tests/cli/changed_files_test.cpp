@@ -99,7 +99,7 @@ std::string change_fields(const std::string& text, Random& random) {
 /// only `verify` takes the time to prove.
 bool is_claim(const std::string& failure) {
   for (const char* begin : {"lower_bound", "optimal.", "no statement proves it", "a schedule ends before",
-                            "modes.lower_bound", "capacity.lower_bound", "steady_state.period is"}) {
+                            "capacity.lower_bound", "steady_state.period is"}) {
     if (failure.starts_with(begin)) return true;
   }
   return false;
@@ -183,7 +183,6 @@ INSTANTIATE_TEST_SUITE_P(
         Files{"v", {"--micro-batches", "5"}, "v-shape-4.toml"},
         Files{"span", {"--micro-batches", "3", "--objective", "span"}, "x-shape-4.toml"},
         Files{"shared", {"--micro-batches", "4"}, "m-shape-4.toml"},
-        Files{"modes", {"--micro-batches", "3", "--choose"}, "choices-4.toml"},
         Files{"capacity", {"--micro-batches", "4", "--pareto", "memory", "--points", "3"}, "v-shape-4.toml"}),
     [](const auto& test) { return test.param.what; });
 

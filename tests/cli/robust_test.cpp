@@ -77,7 +77,7 @@ TEST_F(RobustCommand, IsRefusedWhereItWouldMeanNothing) {
   const std::vector<std::pair<std::vector<std::string>, const char*>> cases = {
       {{"--objective", "span"}, "--robust is about the makespan"},
       {{"--method", "1f1b"}, "--method asks for one known schedule"},
-      {{"--pareto", "memory"}, "--robust cannot be combined with --choose, --pareto"},
+      {{"--pareto", "memory"}, "--robust cannot be combined with --pareto"},
   };
   for (const auto& [words, message] : cases) {
     std::vector<std::string> all = {"--robust", "0.1"};

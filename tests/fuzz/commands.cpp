@@ -10,10 +10,8 @@
 #include "search/files/error.h"
 #include "search/graph/simulate.h"
 #include "search/graph/strategies.h"
-#include "search/mode_search.h"
 #include "search/named/named.h"
 #include "search/placement/placement_toml.h"
-#include "search/plan/modes.h"
 #include "search/plan/one_batch.h"
 #include "search/plan/orders.h"
 #include "search/plan/plan_json.h"
@@ -57,13 +55,9 @@ void replay(const Plan& planned, const Placement& placement) {
 /// Of no bounds, which are 0.
 void claims_hold(const Plan& plan, const Placement& placement) {
   must(check_plan(plan, placement).ok(), "the checker refuses what the search claims");
-  const std::string written = format_plan(plan, as_planned(placement, plan));
-  must(format_plan(parse_plan(written, "plan.json", placement, ""), as_planned(placement, plan)) == written,
+  const std::string written = format_plan(plan, placement);
+  must(format_plan(parse_plan(written, "plan.json", placement, ""), placement) == written,
        "a plan is not what was read when it is written and read again");
-}
-
-Plan searched(const Placement& placement, const SearchOptions& options) {
-  return placement.choices.empty() ? search(placement, options) : search_modes(placement, options);
 }
 
 }  // namespace
@@ -72,13 +66,12 @@ void must(bool holds, const char* what) {
   if (!holds) throw std::logic_error(what);
 }
 
-bool run_plan(const Plan& plan, const Placement& as_written) {
-  if (!check_schedule(plan, as_written).ok()) return false;
-  const Placement placement = as_planned(as_written, plan);
+bool run_plan(const Plan& plan, const Placement& placement) {
+  if (!check_schedule(plan, placement).ok()) return false;
   draw(plan, placement);
   replay(plan, placement);
   try {
-    lower(plan, as_written);
+    lower(plan, placement);
   } catch (const InputError&) {  // kinds that cannot be enforced
     return false;
   }
@@ -130,14 +123,13 @@ bool run_search(std::string_view bytes) {
   options.objective = kObjectives[random.below(3)];
   Placement drawn =
       random.chance(30) ? test::strange_pipeline(random) : test::strange(random, 1 + random.below(5));
-  if (random.chance(40)) test::add_choices(random, drawn);
   if (random.chance(10)) test::enlarge(drawn, options.micro_batches);
   if (random.chance(10)) test::lengthen(drawn, options.micro_batches);
   const std::string text = format_placement(drawn);
   const Placement placement = parse_placement(text, "p.toml").placement;
   must(format_placement(placement) == text, "a placement is not what was written");
   try {
-    const Plan plan = searched(placement, options);
+    const Plan plan = search(placement, options);
     claims_hold(plan, placement);
     run_plan(plan, placement);
   } catch (const InfeasibleError&) {

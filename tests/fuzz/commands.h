@@ -18,7 +18,7 @@ namespace ostinato::fuzz {
 void must(bool holds, const char* what);
 
 /// `show`, `simulate --explain` and `lower`. Of the pictures one is made, by the plan's makespan.
-bool run_plan(const Plan& plan, const Placement& as_written);
+bool run_plan(const Plan& plan, const Placement& placement);
 
 /// `simulate --sizes` and `plan --sizes`, of 6 micro-batches at most.
 void run_sizes(const Placement& placement, const std::vector<MicroBatch>& sizes);

@@ -15,13 +15,11 @@
 
 #include "search/checker/checker.h"
 #include "search/files/error.h"
-#include "search/mode_search.h"
 #include "search/named/named.h"
 #include "search/named/references.h"
 #include "search/pareto.h"
 #include "search/placement/placement_toml.h"
 #include "search/placement/shapes.h"
-#include "search/plan/modes.h"
 #include "search/plan/plan_json.h"
 #include "search/search.h"
 #include "search/unequal/unequal.h"
@@ -67,7 +65,7 @@ class Model {
     } catch (const InputError& error) {
       refused(call, error.what());
     } catch (const InfeasibleError& error) {
-      must(call.verb == "search" || call.verb == "modes" || call.verb == "pareto" || call.verb == "unequal",
+      must(call.verb == "search" || call.verb == "pareto" || call.verb == "unequal",
            "infeasible, which is said of schedules");
       refused(call, error.what());
     } catch (const UndecidedError& error) {
@@ -80,7 +78,7 @@ class Model {
  private:
   struct Planned {
     Plan plan;
-    Placement placement;  ///< as it is written
+    Placement placement;
   };
 
   bool known(const Call& call) const {
@@ -106,7 +104,6 @@ class Model {
       return;
     }
     if (call.verb == "search") return search_of(call);
-    if (call.verb == "modes") return modes_of(call);
     if (call.verb == "pareto") return pareto_of(call);
     if (call.verb == "unequal") return unequal_of(call);
     if (call.verb == "written") return written(plans_.at(call.objects[0]));
@@ -138,7 +135,6 @@ class Model {
     Placement p = call.number("pipeline", 0) != 0
                       ? test::strange_pipeline(dice)
                       : test::strange(dice, static_cast<int>(call.number("blocks", 3)));
-    if (call.number("choices", 0) != 0) test::add_choices(dice, p);
     placements_[call.makes] = p;
   }
 
@@ -154,7 +150,7 @@ class Model {
   /// Its text, or why there is none.
   static std::string quick_plan(const Placement& p) {
     try {
-      return text_of({search_modes(p, {.micro_batches = 2, .time_limit_seconds = 0, .effort = 5}), p});
+      return text_of({search(p, {.micro_batches = 2, .time_limit_seconds = 0, .effort = 5}), p});
     } catch (const std::runtime_error& error) {
       return error.what();
     }
@@ -189,18 +185,16 @@ class Model {
   }
 
   static std::string text_of(const Planned& it) {
-    return format_plan(it.plan, as_planned(it.placement, it.plan));
+    return format_plan(it.plan, it.placement);
   }
 
   void keep(const Call& call, const Plan& plan, const Placement& p) {
     const CheckResult check = check_plan(plan, p);
     must(check.ok(), "the checker: " + (check.ok() ? "" : check.failures[0]));
     must(plan.lower_bound.makespan <= plan.makespan, "a bound is above the makespan");
-    must(plan.lower_bound.objective <= objective_value(plan, as_planned(p, plan)),
+    must(plan.lower_bound.objective <= objective_value(plan, p),
          "a bound is above the objective");
-    must(!plan.modes || plan.modes->lower_bound <= plan.makespan,
-         "the bound of all modes is above the makespan");
-    must(!plan.capacity || plan.capacity->lower_bound <= objective_value(plan, as_planned(p, plan)),
+    must(!plan.capacity || plan.capacity->lower_bound <= objective_value(plan, p),
          "the bound within this memory is above the objective");
     plans_[call.makes] = {plan, p};
   }
@@ -228,21 +222,13 @@ class Model {
     }
   }
 
-  void modes_of(const Call& call) {
-    const Placement& p = placements_.at(call.objects[0]);
-    const SearchOptions options = options_of(call);
-    const Plan plan = found(options, p, [&](const SearchOptions& o) { return search_modes(p, o); });
-    against_named(p, options, objective_value(plan, as_planned(p, plan)));
-    keep(call, plan, p);
-  }
-
   void pareto_of(const Call& call) {
     const Placement& p = placements_.at(call.objects[0]);
     const ParetoCurve curve =
-        pareto_memory(p, options_of(call), static_cast<int>(call.number("points", 3)), false);
+        pareto_memory(p, options_of(call), static_cast<int>(call.number("points", 3)));
     Nanoseconds before = -1;
     for (const Plan& plan : curve.plans) {
-      const Nanoseconds value = objective_value(plan, as_planned(p, plan));
+      const Nanoseconds value = objective_value(plan, p);
       must(value > before, "a plan with less memory is not longer");
       before = value;
       keep(call, plan, p);
@@ -299,7 +285,6 @@ class Model {
             plan.optimal.objective,
             plan.by_exhaustion.makespan,
             plan.by_exhaustion.span,
-            plan.modes ? plan.modes->lower_bound : -1,
             plan.capacity ? plan.capacity->lower_bound : -1,
             plan.capacity ? plan.capacity->memory : -1};
   }
@@ -374,8 +359,7 @@ Lines drawn(std::uint64_t seed) {
             random.chance(60) ? kUnlimited : any(0, 9), random.chance(50) ? 0 : any(1, 4), any(0, 2),
             random.chance(85) ? 1 : 0);
       case 1:
-        return fmt::format("strange seed={} blocks={} choices={} pipeline={}", any(0, 1 << 20), any(1, 5),
-                           any(0, 1), any(0, 1));
+        return fmt::format("strange seed={} blocks={} pipeline={}", any(0, 1 << 20), any(1, 5), any(0, 1));
       default:
         return fmt::format("random seed={}", any(0, 1 << 20));
     }
@@ -383,12 +367,10 @@ Lines drawn(std::uint64_t seed) {
   const auto search_call = [&](const std::string& from) -> std::string {
     const std::string usual = fmt::format("{} micro_batches={} objective={} effort={} seed={}", from,
                                           any(0, 4), one_of(objectives), any(1, 40), any(0, 3));
-    switch (any(0, 5)) {
+    switch (any(0, 4)) {
       case 0:
-        return "modes " + usual;
-      case 1:
         return fmt::format("pareto {} points={}", usual, any(2, 4));
-      case 2: {
+      case 1: {
         std::string sizes = std::to_string(any(0, 30));
         for (std::int64_t more = any(0, 4); more > 0; --more) sizes += fmt::format(",{}", any(0, 30));
         return fmt::format("unequal {} sizes={} of={} keep_order={}", from, sizes, any(1, 20), any(0, 1));
@@ -440,7 +422,7 @@ TEST(ApiModel, AnySequenceOfCalls) {
     ASSERT_EQ(wrong, "") << "seed " << seed;
   }
   for (const char* verb :
-       {"shape", "strange", "random", "search", "modes", "pareto", "unequal", "written", "reread"})
+       {"shape", "strange", "random", "search", "pareto", "unequal", "written", "reread"})
     EXPECT_GT(counts[verb], 0) << verb;
   for (const auto& [verb, times] : counts) std::cout << times << " " << verb << "; ";
   std::cout << count << " sequences\n";

@@ -6,16 +6,12 @@
 #include <gtest/gtest.h>
 
 #include "search/files/error.h"
-#include "search/mode_search.h"
-#include "search/placement/placement_toml.h"
 #include "search/placement/shapes.h"
-#include "search/plan/modes.h"
 #include "search/plan/orders.h"
 #include "search/plan/plan_json.h"
 #include "tests/search/checked.h"
 #include "tests/search/random_plan.h"
 #include "tests/search/small.h"
-#include "tests/support/source_dir.h"
 
 namespace ostinato {
 namespace {
@@ -26,10 +22,8 @@ SearchOptions options_for(int micro_batches) {
   return {.micro_batches = micro_batches, .time_limit_seconds = 0};
 }
 
-/// The objective of a plan for `p`, with its modes where it takes some.
 Nanoseconds value_of(const Plan& plan, const Placement& p) {
-  const Placement chosen = as_planned(p, plan);
-  return objective_value(plan.objective, chosen, plan.schedule);
+  return objective_value(plan.objective, p, plan.schedule);
 }
 
 /// What every curve must be. A later point may lack an earlier one's bound only where trying all schedules
@@ -55,7 +49,7 @@ void expect_curve(const ParetoCurve& curve, const Placement& p) {
 TEST(Pareto, OfAPipelineHasAPointForEveryMicroBatchInFlight) {
   const Placement p =
       shape("v", {.devices = 4, .forward = 1000, .backward = 1000, .weight = 1000, .memory = 2});
-  const ParetoCurve curve = pareto_memory(p, options_for(8), 24, false);
+  const ParetoCurve curve = pareto_memory(p, options_for(8), 24);
   expect_curve(curve, p);
   // F = I = W = 1, 4 devices, 8 micro-batches: room for 4, 3 and 2 in flight takes 27, 31 and 41; one at a
   // time takes the whole round trip of 9 less what the last weight half leaves to the next micro-batch.
@@ -77,7 +71,7 @@ TEST(Pareto, OfAPipelineHasAPointForEveryMicroBatchInFlight) {
 TEST(Pareto, ClaimsOfLessMemoryAreChecked) {
   const Placement p =
       shape("v", {.devices = 4, .forward = 1000, .backward = 1000, .weight = 1000, .memory = 2});
-  Plan plan = pareto_memory(p, options_for(8), 24, false).plans[1];
+  Plan plan = pareto_memory(p, options_for(8), 24).plans[1];
   const auto fails = [&](const Plan& changed) { return !check_plan(changed, p).ok(); };
   EXPECT_FALSE(fails(plan));
   Plan changed = plan;
@@ -97,45 +91,36 @@ TEST(Pareto, OfOtherObjectivesHolds) {
       shape("v", {.devices = 3, .forward = 1000, .backward = 1300, .weight = 900, .memory = 2});
   for (const Objective objective : {Objective::span, Objective::latency}) {
     const SearchOptions options{.micro_batches = 5, .objective = objective, .time_limit_seconds = 0};
-    expect_curve(pareto_memory(p, options, 8, false), p);
+    expect_curve(pareto_memory(p, options, 8), p);
   }
 }
 
 TEST(Pareto, OfEveryShapeHolds) {
   for (const char* name : {"v", "x", "m", "nn", "k", "wave"}) {
     const Placement p = shape(name, {.devices = 4, .forward = 1000, .backward = 3000});
-    expect_curve(pareto_memory(p, {.micro_batches = 6, .time_limit_seconds = 0, .effort = 10}, 6, false), p);
+    expect_curve(pareto_memory(p, {.micro_batches = 6, .time_limit_seconds = 0, .effort = 10}, 6), p);
   }
 }
 
 TEST(Pareto, StaysWithinThePointsAskedFor) {
   Placement p = shape("v", {.devices = 4, .forward = 1000, .backward = 2000, .memory = 1'000'003});
   for (std::size_t d = 0; d < p.devices.size(); ++d) p.devices[d].static_memory = static_cast<Bytes>(d) * 77;
-  const ParetoCurve curve = pareto_memory(p, options_for(6), 3, false);
+  const ParetoCurve curve = pareto_memory(p, options_for(6), 3);
   expect_curve(curve, p);
   EXPECT_LE(curve.plans.size(), 3u);
   EXPECT_EQ(curve.least, 1'000'003 + 3 * 77) << "the least is always there";
-  EXPECT_EQ(pareto_memory(p, options_for(1), 3, false).plans.size(), 1u) << "one micro-batch needs no more";
+  EXPECT_EQ(pareto_memory(p, options_for(1), 3).plans.size(), 1u) << "one micro-batch needs no more";
 }
 
 TEST(Pareto, StartsWithinThePlacementsMemory) {
   const Placement p =
       shape("v", {.devices = 3, .forward = 1000, .backward = 2000, .memory = 5, .capacity = 11});
-  const ParetoCurve curve = pareto_memory(p, options_for(6), 24, false);
+  const ParetoCurve curve = pareto_memory(p, options_for(6), 24);
   expect_curve(curve, p);
   EXPECT_EQ(curve.plans.front().capacity->memory, 10);
   Placement nothing = p;
   nothing.devices[0].memory = 4;
-  EXPECT_THROW(pareto_memory(nothing, options_for(6), 24, false), InfeasibleError);
-}
-
-TEST(Pareto, RecomputesWhereMemoryIsShort) {
-  const Placement p =
-      read_placement((ostinato::test::source_dir() / "configs/choices-4.toml").string()).placement;
-  const SearchOptions options{.micro_batches = 4, .time_limit_seconds = 0, .effort = 10};
-  const ParetoCurve curve = pareto_memory(p, options, 5, true);
-  expect_curve(curve, p);
-  EXPECT_FALSE(curve.plans.back().modes->taken.empty() && curve.plans.front().modes->taken.empty());
+  EXPECT_THROW(pareto_memory(nothing, options_for(6), 24), InfeasibleError);
 }
 
 TEST(Pareto, GivesTheSameBytesAtAnyNumberOfThreads) {
@@ -143,7 +128,7 @@ TEST(Pareto, GivesTheSameBytesAtAnyNumberOfThreads) {
   const auto bytes = [&](int threads) {
     const SearchOptions options{.micro_batches = 5, .time_limit_seconds = 0, .threads = threads, .effort = 5};
     std::string text;
-    for (const Plan& plan : pareto_memory(p, options, 4, false).plans) text += format_plan(plan, p);
+    for (const Plan& plan : pareto_memory(p, options, 4).plans) text += format_plan(plan, p);
     return text;
   };
   EXPECT_EQ(bytes(1), bytes(2));
@@ -158,7 +143,7 @@ TEST(Pareto, OfRandomPlacementsHolds) {
     if (random.chance(50)) test::limit_memory(p, test::random_plan(p, 4, random), random.between(0, 60));
     const SearchOptions options{.micro_batches = 4, .time_limit_seconds = 0, .effort = 5};
     try {
-      const ParetoCurve curve = pareto_memory(p, options, 5, false);
+      const ParetoCurve curve = pareto_memory(p, options, 5);
       for (const Plan& plan : curve.plans) expect_holds(plan, p);
       several += curve.plans.size() > 1;
     } catch (const UndecidedError&) {  // random_plan() has found an order, the search has not

@@ -83,37 +83,10 @@ inline Placement strange_pipeline(Dice& random) {
   return p;
 }
 
-/// One or two choices, each over one or two blocks that no other one changes.
-inline void add_choices(Dice& random, Placement& p) {
-  const int blocks = static_cast<int>(p.blocks.size());
-  for (int first = 0; first < blocks && p.choices.size() < 2; first += 2) {
-    Choice choice{fmt::format("c{}", first), {{"as written", {}}}};
-    for (int m = 1 + random.below(2); m > 0; --m) {
-      Mode mode{fmt::format("m{}", m), {}};
-      for (int b = first; b < std::min(blocks, first + 2); ++b) {
-        const Block& block = p.blocks[b];
-        BlockChange change{.block = b};
-        if (block.time > 0 && random.chance(60)) change.time = block.time * (1 + random.below(5)) / 2;
-        if (random.chance(70)) change.memory = block.memory / (1 + random.below(3));
-        if (change.time || change.memory) mode.changes.push_back(change);
-      }
-      if (!mode.changes.empty()) choice.modes.push_back(mode);
-    }
-    if (choice.modes.size() > 1) p.choices.push_back(choice);
-  }
-}
-
 /// All memory as many times as large as `micro_batches` allow (check_totals).
 inline void enlarge(Placement& p, int micro_batches) {
   std::vector<Bytes*> amounts;
   for (Block& block : p.blocks) amounts.insert(amounts.end(), {&block.memory, &block.workspace});
-  for (Choice& choice : p.choices) {
-    for (Mode& mode : choice.modes) {
-      for (BlockChange& change : mode.changes) {
-        if (change.memory) amounts.push_back(&*change.memory);
-      }
-    }
-  }
   Bytes total = 1;  // far below 2^62, as strange() draws it
   for (const Bytes* amount : amounts) total += std::abs(*amount) * micro_batches;
   for (Device& device : p.devices) {
@@ -135,13 +108,6 @@ inline void lengthen(Placement& p, int micro_batches) {
     times.push_back(&p.blocks[b].time);
     for (const Dependency& input : p.blocks[b].after)
       total += p.transfer(input, static_cast<int>(b)) * micro_batches;
-  }
-  for (Choice& choice : p.choices) {
-    for (Mode& mode : choice.modes) {
-      for (BlockChange& change : mode.changes) {
-        if (change.time) times.push_back(&*change.time);
-      }
-    }
   }
   for (const Nanoseconds* time : times) total += *time * micro_batches;
   const Nanoseconds factor = (Nanoseconds{1} << 60) / total;

@@ -11,11 +11,9 @@
 #include <optional>
 
 #include "search/files/error.h"
-#include "search/mode_search.h"
 #include "search/pareto.h"
 #include "search/placement/capacity.h"
 #include "search/placement/placement_toml.h"
-#include "search/plan/modes.h"
 #include "search/plan/orders.h"
 #include "search/plan/plan_json.h"
 #include "search/repetend/repeating_part.h"
@@ -75,10 +73,10 @@ struct Counts {
 };
 
 Plan through_a_file(const Plan& plan, const Placement& p) {
-  return parse_plan(format_plan(plan, as_planned(p, plan)), "plan.json", p, "");
+  return parse_plan(format_plan(plan, p), "plan.json", p, "");
 }
 
-/// Of the objective alone, for the placement with the modes that were taken.
+/// Of the objective alone.
 void expect_claims(const Plan& plan, const Placement& p, const Answer& answer) {
   ASSERT_TRUE(answer.least) << "a plan where nothing fits";
   const bool makespan = plan.objective == Objective::makespan;
@@ -139,26 +137,8 @@ TEST(Strange, WhatIsSaidOfTheLatencyIsTrue) { draw(2, 300, Objective::latency); 
 
 TEST(Strange, WhatIsSaidOfTheSpanIsTrue) { draw(3, 200, Objective::span); }
 
-/// The least over all sets of modes.
-Answer enumerate_modes(const Placement& p, int n, Objective objective) {
-  Answer best;
-  Assignment assignment(p.choices.size(), 0);
-  for (std::size_t c = 0; c < assignment.size() || assignment.empty();) {
-    const Answer one = enumerate(with_modes(p, assignment), n, objective);
-    best.known = best.known && one.known;
-    if (one.least && (!best.least || *one.least < *best.least)) best.least = one.least;
-    for (c = 0; c < assignment.size(); ++c) {
-      if (++assignment[c] < static_cast<int>(p.choices[c].modes.size())) break;
-      assignment[c] = 0;
-    }
-    if (c == assignment.size()) break;
-  }
-  return best;
-}
-
-Placement with_choices(Dice& random, int blocks, int n) {
+Placement of_either_kind(Dice& random, int blocks, int n) {
   Placement p = n == 2 && random.chance(70) ? test::strange_pipeline(random) : strange(random, blocks);
-  test::add_choices(random, p);
   if (random.chance(10)) test::enlarge(p, n);
   if (random.chance(10)) test::lengthen(p, n);
   return p;
@@ -169,57 +149,14 @@ Objective any_objective(Dice& random) {
   return all[random.below(3)];
 }
 
-TEST(Strange, WhatIsSaidOfChoicesIsTrue) {
-  Dice random(4);
-  int plans = 0, not_as_written = 0, infeasible = 0;
-  for (int i = 0; i < rounds(150) && !testing::Test::HasFailure(); ++i) {
-    const int n = 1 + random.below(2);
-    const Placement p = with_choices(random, 2 + random.below(kMostBlocks[n] - 1), n);
-    if (p.choices.empty()) continue;
-    const Objective objective = any_objective(random);
-    SCOPED_TRACE(
-        fmt::format("round {}, {}, {} micro-batches of\n{}", i, to_string(objective), n, as_file(p)));
-    const Answer answer = enumerate_modes(p, n, objective);
-    try {
-      const Plan plan = search_modes(
-          p, {.micro_batches = n, .objective = objective, .time_limit_seconds = 0, .effort = 10});
-      test::expect_holds(through_a_file(plan, p), p);
-      ++plans;
-      not_as_written += !plan.modes->taken.empty();
-      const Placement chosen = with_modes(p, plan.modes->taken);
-      const Answer with_these = enumerate(chosen, n, objective);
-      if (with_these.known) expect_claims(plan, chosen, with_these);
-      if (!answer.known) continue;
-      ASSERT_TRUE(answer.least) << "a plan where nothing fits";
-      EXPECT_GE(objective_value(objective, chosen, plan.schedule), *answer.least);
-      const Answer makespan = enumerate_modes(p, n, Objective::makespan);
-      EXPECT_TRUE(!makespan.known || plan.modes->lower_bound <= *makespan.least);
-    } catch (const InfeasibleError& error) {
-      ++infeasible;
-      EXPECT_FALSE(answer.known && answer.least) << error.what();
-    } catch (const UndecidedError&) {
-    }
-  }
-  EXPECT_GT(plans, rounds(150) / 4);
-  EXPECT_GT(not_as_written, rounds(150) / 40);
-  print("{} plans, {} not as written, {} infeasible\n", plans, not_as_written, infeasible);
-}
-
-/// The least objective within so much memory on each device, whichever modes are taken where any may be.
-Answer enumerate_within(const Placement& p, Bytes capacity, int n, Objective objective, bool choose) {
-  const Placement smaller = within_capacity(p, capacity);
-  return choose ? enumerate_modes(smaller, n, objective) : enumerate(smaller, n, objective);
-}
-
-void expect_point(const Plan& point, const Placement& p, bool choose) {
+void expect_point(const Plan& point, const Placement& p) {
   test::expect_holds(through_a_file(point, p), p);
-  const Placement chosen = choose ? with_modes(p, point.modes->taken) : p;
   const int n = point.micro_batches;
   ASSERT_TRUE(point.capacity);
   EXPECT_EQ(point.capacity->memory, *std::max_element(point.peak_memory.begin(), point.peak_memory.end()));
-  const Answer whole = enumerate(chosen, n, point.objective);
-  if (whole.known) expect_claims(point, chosen, whole);
-  const Answer within = enumerate_within(p, point.capacity->memory, n, point.objective, choose);
+  const Answer whole = enumerate(p, n, point.objective);
+  if (whole.known) expect_claims(point, p, whole);
+  const Answer within = enumerate(within_capacity(p, point.capacity->memory), n, point.objective);
   if (!within.known) return;
   ASSERT_TRUE(within.least) << "a plan where nothing fits";
   EXPECT_LE(point.capacity->lower_bound, *within.least);
@@ -230,25 +167,24 @@ TEST(Strange, WhatIsSaidOfTheCurveIsTrue) {
   int points = 0, curves = 0, proved = 0, infeasible = 0;
   for (int i = 0; i < rounds(60) && !testing::Test::HasFailure(); ++i) {
     const int n = 1 + random.below(3);
-    const Placement p = with_choices(random, 1 + random.below(kMostBlocks[n]), n);
-    const bool choose = random.chance(50) && !p.choices.empty();
+    const Placement p = of_either_kind(random, 1 + random.below(kMostBlocks[n]), n);
     const Objective objective = any_objective(random);
-    SCOPED_TRACE(fmt::format("round {}, {}{}, {} micro-batches of\n{}", i, to_string(objective),
-                             choose ? ", any modes" : "", n, as_file(p)));
+    SCOPED_TRACE(
+        fmt::format("round {}, {}, {} micro-batches of\n{}", i, to_string(objective), n, as_file(p)));
     try {
       const SearchOptions options{
           .micro_batches = n, .objective = objective, .time_limit_seconds = 0, .effort = 10};
-      const ParetoCurve curve = pareto_memory(p, options, 4, choose);
+      const ParetoCurve curve = pareto_memory(p, options, 4);
       ++curves;
-      for (const Plan& point : curve.plans) expect_point(point, p, choose);
+      for (const Plan& point : curve.plans) expect_point(point, p);
       points += static_cast<int>(curve.plans.size());
       proved += curve.least_proved;
       if (!curve.least_proved) continue;
-      const Answer less = enumerate_within(p, curve.least - 1, n, objective, choose);
+      const Answer less = enumerate(within_capacity(p, curve.least - 1), n, objective);
       EXPECT_FALSE(less.known && less.least) << "a schedule within less than " << curve.least;
     } catch (const InfeasibleError& error) {
       ++infeasible;
-      const Answer answer = enumerate_within(p, kUnlimited, n, objective, choose);
+      const Answer answer = enumerate(p, n, objective);
       EXPECT_FALSE(answer.known && answer.least) << error.what();
     } catch (const UndecidedError&) {
     }

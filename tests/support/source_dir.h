@@ -9,7 +9,7 @@ namespace ostinato::test {
 /// The root of the source tree that was built. In one object file, so that others compile alike wherever the
 /// tree is.
 ///
-///     read_placement(source_dir() / "configs/choices-4.toml");
+///     read_placement(source_dir() / "configs/v-shape-4.toml");
 std::filesystem::path source_dir();
 
 }  // namespace ostinato::test

@@ -95,7 +95,7 @@ class Calls(RuleBasedStateMachine):
     def partition(self, profile, on, memory, **options):
         return self.made(ostinato.partition, profile, devices=on, device_memory=memory, **options)
 
-    @rule(target=plans, placement=placements, micro_batches=COUNTS, method=st.sampled_from(METHODS), choose=st.booleans(),
+    @rule(target=plans, placement=placements, micro_batches=COUNTS, method=st.sampled_from(METHODS),
           objective=st.sampled_from(["makespan", "span", "latency", "beauty"]), threads=st.integers(-1, 2))  # fmt: skip
     def search(self, placement, **options):
         return self.made(ostinato.search, placement, time_limit=0.1, **options)

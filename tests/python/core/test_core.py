@@ -79,7 +79,7 @@ def test_keywords_are_the_options_of_the_command(name):
     assert {key: objects.typed(key, value) for key, value in given.items() if key not in own} == {
         key: table[key] for key in given if key not in own
     }
-    chosen_by_plan = {"chunks", "layout", "stages", "recompute", "choose", "points"}
+    chosen_by_plan = {"chunks", "layout", "stages", "recompute", "points"}
     left_out = {"search": {"points"}, "pareto": {"method", "robust"}, "plan": chosen_by_plan}.get(name, set())
     assert table.keys() - given.keys() == left_out
 
@@ -179,10 +179,6 @@ def test_a_plan_of_another_placement_is_refused(tmp_path):
         (lambda v: ostinato.search(v, micro_batches=2, method="1f1c"), ["method", "did you mean 1f1b?"]),
         (lambda v: ostinato.search(v, micro_batches=0), ["micro"]),
         (lambda v: ostinato.search(v, micro_batches=-3), ["micro"]),
-        (
-            lambda v: ostinato.search(v, micro_batches=2, choose=True),
-            ["choose needs [[choices]]", "[[choices]]"],
-        ),
         (lambda v: ostinato.pareto(v, micro_batches=2, points=1), ["points needs", "from 2"]),
         (lambda v: ostinato.Devices(0), ["devices needs a whole number from 1 to 65536"]),
         (lambda v: ostinato.Devices(2, memory="40"), ["device_memory needs a number with a unit"]),
@@ -258,14 +254,6 @@ def test_a_curve_over_memory():
     assert [max(plan.peak_memory) for plan in curve] == sorted(
         (max(plan.peak_memory) for plan in curve), reverse=True
     )
-
-
-def test_modes_are_chosen_and_kept(tmp_path):
-    choices = ostinato.Placement.from_file(CONFIGS / "choices-4.toml")
-    found = ostinato.search(choices, micro_batches=4, choose=True, time_limit=2)
-    assert found.facts["modes"]["taken"] and ostinato.verify(found)
-    found.save(tmp_path / "plan.json")
-    assert ostinato.Plan.from_file(tmp_path / "plan.json", choices).schedule == found.schedule
 
 
 def test_a_plan_is_replayed_explained_lowered_and_drawn(monkeypatch):

@@ -112,7 +112,7 @@ def test_a_plan_of_sizes_is_lowered():
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--choose"], "combined with --choose"), (["--objective", "span"], "--objective"), (["--micro-batches", 4], "has 3 micro-batches"),
+        (["--pareto", "memory"], "combined with --pareto"), (["--objective", "span"], "--objective"), (["--micro-batches", 4], "has 3 micro-batches"),
         (["--method", "1f1b"], "--method"),
     ],
 )  # fmt: skip

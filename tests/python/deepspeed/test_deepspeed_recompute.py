@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stages that are recomputed behind DeepSpeed's engine: by a mode "recompute" that the search chose, or
-sharded ones, with collectives."""
+"""Stages that are recomputed behind DeepSpeed's engine: on one rank, or sharded ones, with collectives."""
 
 import itertools
-import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -17,38 +16,22 @@ from support.training import MICRO_BATCHES, Options, data_of, make_engine, train
 CUTS, RANKS = (2, 4, 6), (0, 1, 0, 1)
 
 
-def choices(split: bool) -> str:
-    """Every stage may drop half of what its forward keeps, and compute it again."""
-    back, text = ("I" if split else "B"), ""
-    for s in range(len(RANKS)):
-        changes = [f'{{ block = "s{s}.F", memory = 1 }}']
-        changes += [f'{{ block = "s{s}.{back}", kind = "backward", memory = -1, time = 600 }}']
-        changes += [f'{{ block = "s{s}.W", absent = true }}'] if split else []
-        text += f'[[choices]]\nname = "s{s}"\nmodes = [{{ name = "keep" }}, {{ name = "recompute", blocks = [{", ".join(changes)}] }}]\n'
-    return text
+RECOMPUTED = {0, 1, 3}  # of the four stages
 
 
-def plan_of(folder, split: bool) -> tuple[str, list[int]]:
-    """Its file, and the stages that it recomputes: memory is too short to keep everything."""
-    from ostinato import _search
-
-    folder.mkdir(exist_ok=True)
+def plan_of(folder, split: bool) -> str:
     layout = Layout("recompute", CUTS, RANKS, split=split)
-    text = placement_text(layout, LAYERS).replace('name = "device0"', 'name = "device0"\nmemory = 3')
-    placement, plan = folder / "placement.toml", folder / "plan.json"
-    placement.write_text(text + choices(split))
-    options = ["--micro-batches", str(MICRO_BATCHES), "--choose", "--time-limit", "2", "--output", str(plan)]
-    assert _search.main(["search", str(placement), *options]) == 0
-    taken = json.loads(plan.read_text())["modes"]["taken"]
-    return str(plan), [int(t["choice"][1:]) for t in taken if t["mode"] == "recompute"]
+    text = placement_text(layout, LAYERS)
+    for s in RECOMPUTED:
+        text = re.sub(rf'(name = "s{s}"\nlayers = .*\n)', r"\1recompute = true\n", text)
+    return str(make_plan(folder, layout, LAYERS, MICRO_BATCHES, text=text))
 
 
 @pytest.mark.parametrize("split", everyday([False, True], True), ids=["whole", "split"])
 def test_same_numbers(world2, stock, tmp_path, split):
     """Recomputing changes no bit, the first stage's integers and the last stage's loss included."""
     options = Options(stages=2, optimizer="SGD", seed_layers=True)
-    plan, stages = plan_of(tmp_path, split)
-    assert stages
+    plan = plan_of(tmp_path, split)
     expected, got = stock(world2, options)[0], world2.run(train, replace(options, section={"plan": plan}))[0]
     assert (got["losses"], got["evaluation"], got["last"]) == (
         expected["losses"],
@@ -77,7 +60,7 @@ def forwards_of_blocks(options: Options) -> tuple[int, int]:
 
 
 def test_stages_run_twice(world2, tmp_path):
-    plan, stages = plan_of(tmp_path, split=False)
+    plan = plan_of(tmp_path, split=False)
     blocks = {
         layer
         for layer, spec in enumerate(models.layers(False, False))
@@ -85,13 +68,13 @@ def test_stages_run_twice(world2, tmp_path):
     }
     bounds = [0, *CUTS, LAYERS]
     times = [
-        sum(b in range(bounds[s], bounds[s + 1]) for b in blocks) * (1 + (s in stages)) for s in range(4)
+        sum(b in range(bounds[s], bounds[s + 1]) for b in blocks) * (1 + (s in RECOMPUTED)) for s in range(4)
     ]
     got = world2.run(forwards_of_blocks, Options(stages=2, section={"plan": plan}))
     for rank, (trained, evaluated) in enumerate(got):
         own = [s for s in range(4) if RANKS[s] == rank]
         forwards = sum(
-            times[s] // (1 + (s in stages)) for s in own
+            times[s] // (1 + (s in RECOMPUTED)) for s in own
         )  # of one micro-batch; one more has shown what layers draw
         assert trained == MICRO_BATCHES * sum(times[s] for s in own) + forwards
         assert evaluated == (MICRO_BATCHES + 1) * forwards

@@ -45,7 +45,7 @@ def block(name, stage, kind, devices, time, memory, workspace, after):
 
 @st.composite
 def placements(draw):
-    """A chain of stages with a skip edge now and then; halves of backwards; a choice for some of them."""
+    """A chain of stages with a skip edge now and then; halves of backwards."""
     chunks = draw(stages())
     text = 'format = "ostinato-placement/1"\nname = "drawn"\ntime_unit = "us"\nmemory_unit = "B"\n' + draw(
         links()
@@ -54,7 +54,7 @@ def placements(draw):
         text += f'[[devices]]\nname = "gpu{d}"\nstatic = {draw(st.integers(0, 3))}\n'
         if draw(st.booleans()):
             text += f"memory = {draw(st.integers(3, 24))}\n"
-    forwards, choices = "", ""
+    forwards = ""
     backwards = []
     for s, (devices, forward, backward, weight, kept, workspace) in enumerate(chunks):
         before = [f"{s - 1}.F"] if s > 0 else []
@@ -68,14 +68,8 @@ def placements(draw):
         text_of = block(f"{s}.B", s, kind, devices, backward, 0 if split else -taken, workspace, after)
         if split:
             text_of += block(f"{s}.W", s, "backward_weight", devices, weight, -taken, 0, [f"{s}.B"])
-            if draw(st.booleans()):
-                choices += (
-                    f'[[choices]]\nname = "{s}"\nmodes = [{{ name = "split" }}, {{ name = "whole", blocks = [\n'
-                    f'  {{ block = "{s}.B", kind = "backward", time = {backward + weight}, memory = {-taken} }},\n'
-                    f'  {{ block = "{s}.W", absent = true }} ] }}]\n'
-                )
         backwards.insert(0, text_of)
-    return text + forwards + "".join(backwards) + choices
+    return text + forwards + "".join(backwards)
 
 
 def ostinato(*args):
@@ -108,12 +102,11 @@ def test_what_is_found_holds(text, micro_batches, objective):
 
 @SETTINGS
 @given(placements(), st.integers(1, 4))
-def test_choices_and_the_curve_hold(text, micro_batches):
+def test_the_curve_holds(text, micro_batches):
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "p.toml").write_text(text)
-        choose = ["--choose"] if "[[choices]]" in text else []
-        args = ["--micro-batches", micro_batches, *choose, "--pareto", "memory", "--points", 4]
+        args = ["--micro-batches", micro_batches, "--pareto", "memory", "--points", 4]
         status = search(folder, *args, "--output", folder / "curve")
         assert status in (DONE, INFEASIBLE), text
         makespans = []

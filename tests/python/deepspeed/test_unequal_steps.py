@@ -8,14 +8,11 @@ import json
 from contextlib import redirect_stdout
 from dataclasses import replace
 
-import ostinato
 import pytest
 import torch
 import torch.distributed as dist
-from ostinato.deepspeed.errors import OstinatoError, Unsupported
-from ostinato.deepspeed.section.plans import stages_of
+from ostinato.deepspeed.errors import OstinatoError
 from ostinato.deepspeed.data.sizes import Seen, agreed, seen_by, size_function, tokens
-from ostinato.deepspeed.data.step_plans import refuse
 from support.models import LAYERS
 from support.plans import Layout, make_plan, placement_text
 from support.shapes import placement_text as shape_text
@@ -23,7 +20,7 @@ from support.shapes import two_directions
 from support.tiers import everyday
 from support.training import MICRO_BATCHES, Options, close, make_engine, weights
 
-from ostinato import _plugin, report
+from ostinato import report
 from ostinato.trace import read_traces
 
 LAYOUTS = [
@@ -299,20 +296,6 @@ def test_placements_whose_steps_cannot_have_their_own_plans(world2, tmp_path):
             refused_start, replace(UNEQUAL, section={"placement": str(path), "sizes": "tokens"})
         ):
             assert message.startswith("Unsupported") and words in message, message
-
-
-def test_a_plan_that_chooses_modes_is_refused(plans, tmp_path):
-    written = plans["halves"].with_name("placement.toml")
-    program = _plugin.lower(str(plans["halves"]), str(written))
-    refuse(program, stages_of(program))
-    faster = '[[choices]]\nname = "c"\nmodes = [{ name = "keep" }, { name = "recompute", blocks = [{ block = "s0.B", time = 1 }] }]\n'
-    placement = ostinato.Placement.from_text(f"{written.read_text()}\n{faster}")
-    files = [tmp_path / name for name in ("plan.json", "placement.toml")]
-    ostinato.search(placement, micro_batches=program.micro_batches, choose=True).save(files[0])
-    placement.save(files[1])
-    chosen = _plugin.lower(*map(str, files))
-    with pytest.raises(Unsupported, match="chooses modes"):
-        refuse(chosen, stages_of(chosen))
 
 
 def test_sizes_of_items():

@@ -46,10 +46,6 @@ class Planned:
 def refuse(program, stages: list[plans.Stage]) -> None:
     """Raises Unsupported for the first feature of `program` that does not work where each step gets its own
     plan."""
-    if program.chooses_modes:
-        raise Unsupported(
-            '"sizes" does not work with a plan that chooses modes (--choose): write the modes into the placement\'s blocks'
-        )
     if not plans.trains(program):
         raise Unsupported('"sizes" is for training, but this plan has forwards only: remove "sizes"')
     if plans.copies_of(stages) > 1:
