@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A bound over all placements: whichever devices, chunks and orders, and whichever stages recompute, no step of
-// these layers on these devices is shorter (docs/bounds.md, section D).
+// A bound over all placements: whichever devices, chunks and orders, and whichever stages recompute, no step
+// of these layers on these devices is shorter (docs/bounds.md, section D).
 //
 //   const AnyPlacement any = bound_any_placement(profile, options, plan.makespan);
 //   gap = plan.makespan - any.lower_bound;  // what better cuts, maps and orders could still gain
