@@ -39,8 +39,7 @@ std::string config(const std::string& name) {
 
 std::vector<std::string> placements() {
   std::vector<std::string> texts;
-  for (const char* name :
-       {"v-shape-4.toml", "m-shape-4.toml", "wave-2x4.toml", "placement.toml"})
+  for (const char* name : {"v-shape-4.toml", "m-shape-4.toml", "wave-2x4.toml", "placement.toml"})
     texts.push_back(config(name));
   return texts;
 }

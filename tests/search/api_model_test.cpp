@@ -184,16 +184,13 @@ class Model {
     return four.micro_batches > 0 ? four : find(options);  // refused: throws
   }
 
-  static std::string text_of(const Planned& it) {
-    return format_plan(it.plan, it.placement);
-  }
+  static std::string text_of(const Planned& it) { return format_plan(it.plan, it.placement); }
 
   void keep(const Call& call, const Plan& plan, const Placement& p) {
     const CheckResult check = check_plan(plan, p);
     must(check.ok(), "the checker: " + (check.ok() ? "" : check.failures[0]));
     must(plan.lower_bound.makespan <= plan.makespan, "a bound is above the makespan");
-    must(plan.lower_bound.objective <= objective_value(plan, p),
-         "a bound is above the objective");
+    must(plan.lower_bound.objective <= objective_value(plan, p), "a bound is above the objective");
     must(!plan.capacity || plan.capacity->lower_bound <= objective_value(plan, p),
          "the bound within this memory is above the objective");
     plans_[call.makes] = {plan, p};
@@ -224,8 +221,7 @@ class Model {
 
   void pareto_of(const Call& call) {
     const Placement& p = placements_.at(call.objects[0]);
-    const ParetoCurve curve =
-        pareto_memory(p, options_of(call), static_cast<int>(call.number("points", 3)));
+    const ParetoCurve curve = pareto_memory(p, options_of(call), static_cast<int>(call.number("points", 3)));
     Nanoseconds before = -1;
     for (const Plan& plan : curve.plans) {
       const Nanoseconds value = objective_value(plan, p);
@@ -421,8 +417,7 @@ TEST(ApiModel, AnySequenceOfCalls) {
     const std::string wrong = test::tried(drawn(static_cast<std::uint64_t>(seed)), counted, record());
     ASSERT_EQ(wrong, "") << "seed " << seed;
   }
-  for (const char* verb :
-       {"shape", "strange", "random", "search", "pareto", "unequal", "written", "reread"})
+  for (const char* verb : {"shape", "strange", "random", "search", "pareto", "unequal", "written", "reread"})
     EXPECT_GT(counts[verb], 0) << verb;
   for (const auto& [verb, times] : counts) std::cout << times << " " << verb << "; ";
   std::cout << count << " sequences\n";
