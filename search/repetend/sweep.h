@@ -35,6 +35,8 @@ struct SweepEffort {
   std::function<bool()> stop = {};
 };
 
+struct SweepTrees;
+
 class Sweeps {
  public:
   /// The instance must outlive this. O(blocks * edges + paths between taking and giving back).
@@ -50,10 +52,8 @@ class Sweeps {
   Nanoseconds grid() const;
 
  private:
-  struct Trees;
-  class Sweep;
   const Instance& in_;
-  std::unique_ptr<const Trees> trees_;  ///< absent: does not apply
+  std::unique_ptr<const SweepTrees> trees_;  ///< absent: does not apply
 };
 
 }  // namespace ostinato
