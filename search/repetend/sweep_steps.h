@@ -88,13 +88,13 @@ struct SweepStep {
     std::uint64_t blocked = 0;  ///< phases at which they would meet, where this one has phase 0 (on a grid)
   };
   int item = 0;
-  SweepPhase time;
+  SweepPhase time = 0;
   std::vector<Neighbour> neighbours;
   std::vector<Shared> shared;  ///< live items with a device in common
   std::vector<int> kept;       ///< live items that stay so; -1: the new one
   std::vector<int> live;       ///< items, before this step
   std::vector<int> done;       ///< devices that are complete
-  std::size_t ahead;           ///< a look ahead ends before this step
+  std::size_t ahead = 0;       ///< a look ahead ends before this step
   int copy = -1;               ///< of the first block
 };
 
