@@ -4,16 +4,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
-#include <set>
 
 #include "search/checker/least_end.h"
 
 namespace ostinato::checker {
 namespace {
-
-/// Different times on each side that U4 tries.
-constexpr std::size_t kMostTimes = 64;
 
 void raise(Bound& best, Wide value, const std::string& why) {
   if (value > best.value) best = {value, why};
@@ -29,7 +24,6 @@ struct UnequalBounds::Pairs {
   };
   std::vector<Pair> pairs;
   bool complete = true;  ///< every byte given back was taken
-  bool balanced = true;  ///< and every byte taken is given back
 };
 
 UnequalBounds::UnequalBounds(const Placement& placement, const std::vector<MicroBatch>& sizes) {
@@ -54,7 +48,6 @@ Bound UnequalBounds::makespan() const {
     const Pairs pairs = pairs_on(static_cast<int>(d));
     if (!pairs.complete) continue;
     if (room > 0) raise(best, memory(static_cast<int>(d), room, pairs), "U3, the memory of " + on);
-    if (pairs.balanced) raise(best, idle(steps, room, pairs), "U4, what " + on + " idles at both ends");
   }
   return best;
 }
@@ -86,10 +79,7 @@ UnequalBounds::Pairs UnequalBounds::pairs_on(int device) const {
     const Matching one = match(graphs_[i], device);
     all.complete = all.complete && one.complete;
     for (const Held& held : one.held) {
-      if (held.giver < 0)
-        all.balanced = false;
-      else
-        all.pairs.push_back({static_cast<int>(i), held});
+      if (held.giver >= 0) all.pairs.push_back({static_cast<int>(i), held});
     }
   }
   return all;
@@ -110,67 +100,6 @@ Wide UnequalBounds::memory(int device, Wide room, const Pairs& pairs) const {
     tail = std::min(tail, before(s, true));
   }
   return area == 0 ? 0 : head + (area + room - 1) / room + tail;
-}
-
-/// Work that can have started before `until` (mirrored: that can end later than so long before the end).
-Wide UnequalBounds::most_work(const std::vector<Step>& steps, Wide room, const Pairs& pairs, Wide until,
-                              bool mirrored) const {
-  std::map<std::pair<int, int>, Wide> held;  // bytes that a step has taken and nothing can have given back
-  for (const auto& [i, pair] : pairs.pairs) {
-    const Step first = {i, mirrored ? pair.giver : pair.taker},
-               last = {i, mirrored ? pair.taker : pair.giver};
-    if (before(last, mirrored) + time(last) >= until) held[{i, first.block}] += pair.bytes;
-  }
-  struct Item {
-    Wide work;
-    Wide bytes;
-  };
-  std::vector<Item> items;
-  Wide work = 0;
-  for (const Step& s : steps) {
-    if (before(s, mirrored) >= until) continue;
-    const auto found = held.find({s.micro_batch, s.block});
-    if (found == held.end())
-      work += time(s);
-    else
-      items.push_back({time(s), found->second});
-  }
-  std::sort(items.begin(), items.end(),
-            [](const Item& a, const Item& b) { return a.work * b.bytes > b.work * a.bytes; });
-  for (const Item& item : items) {
-    const Wide part = std::min(room, item.bytes);
-    work += (item.work * part + item.bytes - 1) / item.bytes;
-    room -= part;
-  }
-  return work;
-}
-
-Wide UnequalBounds::idle(const std::vector<Step>& steps, Wide room, const Pairs& pairs) const {
-  Wide load = 0;
-  for (const Step& s : steps) load += time(s);
-  struct End {
-    Wide time;
-    Wide work;
-  };
-  std::vector<End> ends[2];
-  for (const bool mirrored : {false, true}) {
-    std::set<Wide> times = {0};
-    for (const auto& [i, pair] : pairs.pairs) {
-      const Step last = {i, mirrored ? pair.taker : pair.giver};
-      times.insert(before(last, mirrored));
-      times.insert(before(last, mirrored) + time(last));
-    }
-    for (const Wide at : times) {
-      if (ends[mirrored].size() == kMostTimes) break;
-      ends[mirrored].push_back({at, most_work(steps, room, pairs, at, mirrored)});
-    }
-  }
-  Wide best = 0;
-  for (const End& front : ends[0])
-    for (const End& back : ends[1])
-      if (front.work + back.work < load)
-        best = std::max(best, load - front.work - back.work + front.time + back.time);
-  return best;
 }
 
 }  // namespace ostinato::checker

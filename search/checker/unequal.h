@@ -16,8 +16,7 @@ class UnequalBounds {
   /// `sizes` are checked (check_sizes). The placement must outlive this.
   UnequalBounds(const Placement& placement, const std::vector<MicroBatch>& sizes);
 
-  /// U1 to U4: no schedule ends earlier. O(steps * (log steps + blocks of a device)) and, on a device with
-  /// limited memory, 64 * steps * log steps.
+  /// U1 to U3: no schedule ends earlier. O(steps * (log steps + blocks of a device)).
   Bound makespan() const;
 
  private:
@@ -35,10 +34,7 @@ class UnequalBounds {
   Wide work(const std::vector<Step>& steps) const;  // U2
   struct Pairs;
   Pairs pairs_on(int device) const;
-  Wide memory(int device, Wide room, const Pairs& pairs) const;                    // U3
-  Wide idle(const std::vector<Step>& steps, Wide room, const Pairs& pairs) const;  // U4
-  Wide most_work(const std::vector<Step>& steps, Wide room, const Pairs& pairs, Wide until,
-                 bool mirrored) const;
+  Wide memory(int device, Wide room, const Pairs& pairs) const;  // U3
 
   std::vector<Placement> placements_;  ///< of each micro-batch alone
   std::vector<Graph> graphs_;

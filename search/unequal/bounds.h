@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Proven lower bounds of a step of unequal micro-batches: U1 to U4 of docs/bounds.md. The checker has its own
+// Proven lower bounds of a step of unequal micro-batches: U1 to U3 of docs/bounds.md. The checker has its own
 // writing of each (search/checker/unequal.h), and tests compare the two.
 
 #include <string>

@@ -49,11 +49,8 @@ void match_one(const Jobs& jobs, const std::vector<int>& takers, const std::vect
     open -= pair.bytes;
     if (pair.bytes > 0) matched.held.push_back(pair);
   }
-  const auto any = [](const std::vector<Bytes>& list) {
-    return std::any_of(list.begin(), list.end(), [](Bytes bytes) { return bytes > 0; });
-  };
-  if (any(given)) matched.all_given_taken = false;
-  if (any(taken)) matched.all_taken_given = false;
+  if (std::any_of(given.begin(), given.end(), [](Bytes bytes) { return bytes > 0; }))
+    matched.all_given_taken = false;
 }
 
 }  // namespace

@@ -19,7 +19,6 @@ struct Held {
 struct Matched {
   std::vector<Held> held;
   bool all_given_taken = true;  ///< every byte given back was taken by a step that a path leads from
-  bool all_taken_given = true;  ///< and every byte taken is given back
 };
 
 /// The greedy matching of M4 on device d, for each micro-batch with its own figures. O(micro-batches *

@@ -155,7 +155,7 @@ TEST(UnequalBounds, BothWritingsProveTheSame) {
 }
 
 /// Two stages, room for one micro-batch on the first: it idles while the second works.
-TEST(UnequalBounds, IdleAtBothEndsBindsWhereMemoryIsTight) {
+TEST(UnequalBounds, MemoryOverTimeBindsWhereItIsTight) {
   test::UnequalCase one{test::pipeline_of(2, 2, false, 1), {}};
   one.placement.devices[0].memory = 1;
   const std::vector<Nanoseconds> times = {4, 6, 6, 8};  // F0, F1, I1, I0
