@@ -37,7 +37,7 @@ struct UsualSchedule {
 };
 
 /// Throws InputError where the sizes do not go with the placement (check_sizes), InfeasibleError where
-/// docs/bounds.md (U5) proves that no schedule exists, and UndecidedError where none was found all the same.
+/// docs/bounds.md (U4) proves that no schedule exists, and UndecidedError where none was found all the same.
 /// O(work) and O(steps * micro-batches).
 Plan search_unequal(const Placement& placement, const std::vector<MicroBatch>& sizes,
                     const UnequalOptions& options);
