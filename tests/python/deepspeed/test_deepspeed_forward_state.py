@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from ostinato.deepspeed.stages.buffers import Buffers
 from support import changed_model
 from support.changed_model import LAYERS
 from support.plans import Layout, make_plan, placement_text
@@ -184,3 +185,27 @@ def test_statistics_that_checkpointing_counts_twice(world2, stock, tmp_path, met
     )
     assert ours["losses"] == theirs["losses"] and (ours["evaluation"] != theirs["evaluation"]) is told
     assert any("evaluations that use them, differ" in line for line in ours["said"]) is told
+
+
+def test_buffers_are_compared_by_value():
+    layer = torch.nn.Module()
+    kinds = {
+        "turned": torch.arange(6.0).reshape(2, 3).t(),
+        "expanded": torch.ones(1).expand(4),
+        "undefined": torch.full((2,), torch.nan),
+        "empty": torch.zeros(0),
+        "count": torch.tensor(0),
+        "mask": torch.eye(3, dtype=torch.bool),
+        "sparse": torch.eye(3).to_sparse(),
+    }
+    for name, kind in kinds.items():
+        layer.register_buffer(name, kind)
+    buffers = Buffers({3: layer})
+    before = buffers.now()
+    assert buffers.changed(before) == []
+    layer.turned[0, 1] += 1
+    layer.count += 1
+    layer.sparse = 2 * layer.sparse
+    assert buffers.changed(before) == ["3.turned", "3.count", "3.sparse"]
+    buffers.restore(before)
+    assert buffers.changed(before) == []

@@ -50,7 +50,7 @@ class Buffers:
 
     def restore(self, kept: Kept) -> None:
         for (of, name), (tensor, copy) in kept.items():
-            if tensor is not None and copy is not None:
+            if tensor is not None and copy is not None and not _expanded(tensor):
                 with torch.no_grad():
                     tensor.copy_(copy)
             self._modules[of]._buffers[name] = tensor
@@ -81,8 +81,17 @@ class Buffers:
 def _same(a: torch.Tensor | None, b: torch.Tensor | None) -> bool:
     if a is None or b is None:
         return a is b
-    return (
-        a.shape == b.shape
-        and a.dtype == b.dtype
-        and torch.equal(a.view(-1).view(torch.uint8), b.contiguous().view(-1).view(torch.uint8))
+    return a.shape == b.shape and a.dtype == b.dtype and torch.equal(_bytes(a), _bytes(b))
+
+
+def _expanded(tensor: torch.Tensor) -> bool:
+    """Torch lets nobody write to it."""
+    return tensor.layout == torch.strided and any(
+        step == 0 and size > 1 for step, size in zip(tensor.stride(), tensor.shape, strict=True)
     )
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """Of its numbers: not-a-number is equal to itself here, and -0 is not 0. In the order of its dimensions."""
+    dense = tensor.to_dense() if tensor.layout != torch.strided else tensor
+    return dense.contiguous().view(-1).view(torch.uint8)
