@@ -31,8 +31,8 @@ Planned plan_sizes(const std::vector<SlicedProfile>& profiles, const BareSizes& 
                    const UnequalOptions& unequal, const Searcher& searcher);
 
 /// The plan's order on each device with these micro-batches, every block as early as it can; nothing is
-/// claimed of it. Throws InputError where they are not as
-/// many as the plan's, and where a device lacks memory in this order.
+/// claimed of it. Throws InputError where they are not as many as the plan's, and where a device lacks memory
+/// in this order.
 Plan with_sizes(const Plan& plan, const Placement& placement, const std::vector<MicroBatch>& sizes);
 
 /// Of any schedule of the placement, as with_sizes() and whatever its memory: the new starts.

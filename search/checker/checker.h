@@ -31,9 +31,8 @@ inline constexpr std::int64_t kMostExhaustionWork = 200'000'000;
 CheckResult check_plan(const Plan& plan, const Placement& placement,
                        std::int64_t most_work = kMostExhaustionWork);
 
-/// The same without what is claimed of other schedules: bounds, optimality and capacity. What draws,
-/// replays or runs a plan asks this; only `ostinato verify` asks the whole. O(steps log steps +
-/// dependencies).
+/// The same without what is claimed of other schedules: bounds, optimality and capacity. What draws, replays
+/// or runs a plan asks this; only `ostinato verify` asks the whole. O(steps log steps + dependencies).
 CheckResult check_schedule(const Plan& plan, const Placement& placement);
 
 /// Throws InputError with the failures of check_schedule(); the files are named in it.

@@ -19,18 +19,16 @@ struct PlacementLines {
 ///  - there are no blocks,
 ///  - a block names an input twice, or blocks wait for each other (the cycle is named),
 ///  - the time of one micro-batch run on a single device with all its transfers, or all memory together, is
-///  beyond
-///    int64: below that, no sum over one micro-batch overflows,
+///    beyond int64: below that, no sum over one micro-batch overflows,
 ///  - a block on a lane takes or gives memory,
 ///  - `stages` is neither empty nor exactly the stages of the blocks, or its layer ranges overlap in part or
-///  leave a
-///    gap (two stages may run the same layers: two directions of a bidirectional pipeline).
+///    leave a gap (two stages may run the same layers: two directions of a bidirectional pipeline).
 /// Asserts that every index is in range. O(n log n), n = blocks + dependencies with their device pairs.
 void check_placement(const Placement& placement, const PlacementLines& lines, const std::string& file);
 
 /// Throws InputError where the times of n micro-batches with all transfers reach 2^60 nanoseconds, or their
-/// memory with what a device holds always 2^62 bytes: below that, sums of a few of these
-/// stay in int64. O(blocks + dependencies with their device pairs).
+/// memory with what a device holds always 2^62 bytes: below that, sums of a few of these stay in int64.
+/// O(blocks + dependencies with their device pairs).
 void check_totals(const Placement& placement, int micro_batches, const std::string& file);
 
 }  // namespace ostinato

@@ -37,8 +37,8 @@ MicroBatch scaled(const Placement& placement, std::int64_t size, std::int64_t of
 /// is out of range, or where all together overflow (docs/formats.md).
 void check_sizes(const Placement& placement, const std::vector<MicroBatch>& sizes);
 
-/// Block b of micro-batch i is block i * blocks + b, named "b.name#i"; stages are left out. The
-/// sizes must be checked.
+/// Block b of micro-batch i is block i * blocks + b, named "b.name#i"; stages are left out.
+/// The sizes must be checked.
 Placement unrolled(const Placement& placement, const std::vector<MicroBatch>& sizes);
 
 }  // namespace ostinato

@@ -5,7 +5,6 @@
 #include "search/repetend/sweep.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -58,12 +57,7 @@ bool Sweeps::apply(int unroll) const {
   return trees_ && static_cast<std::int64_t>(in_.blocks()) * unroll <= kMostSwept;
 }
 
-Nanoseconds Sweeps::grid() const {
-  Nanoseconds grid = in_.time(0);
-  for (int b = 0; b < in_.blocks(); ++b) grid = std::gcd(grid, in_.time(b));
-  for (const SweepTrees::Link& link : trees_->links) grid = std::gcd(grid, link.weight);
-  return grid;
-}
+Nanoseconds Sweeps::grid() const { return trees_->grid; }
 
 std::optional<Repetend> Sweeps::find(int unroll, Nanoseconds period, SweepEffort& effort) const {
   SweepBeam beam(in_, *trees_, unroll, period, effort);

@@ -16,14 +16,6 @@ constexpr Bytes kMostUnits = 1000;
 /// A period has no more phases.
 constexpr std::int64_t kMostPhases = 1 << 30;
 
-/// What divides the period and all times.
-Nanoseconds unit_of(const Instance& in, const SweepTrees& trees, Nanoseconds period) {
-  Nanoseconds unit = period;
-  for (int b = 0; b < in.blocks(); ++b) unit = std::gcd(unit, in.time(b));
-  for (const SweepTrees::Link& link : trees.links) unit = std::gcd(unit, link.weight);
-  return unit;
-}
-
 /// Wide blocks first, then device after device in the order in which a micro-batch first comes to them.
 std::vector<int> order_of_items(const Instance& in, int unroll) {
   std::vector<int> devices;
@@ -162,10 +154,12 @@ SweepTrees::SweepTrees(const Instance& in, const Compression& compression) : at(
   for (const Compression::Bridge& b : compression.bridges) {
     for (const int end : {b.from, b.to}) at[end].push_back(static_cast<int>(links.size()));
     links.push_back({b.from, b.to, b.weight});
+    grid = std::gcd(grid, b.weight);
   }
   held_by.resize(links.size());
   Bytes divisor = 0, most = 0;
   for (int b = 0; b < in.blocks(); ++b) {
+    grid = std::gcd(grid, in.time(b));
     divisor = std::gcd(divisor, in.memory(b));
     most = std::max(most, std::abs(in.memory(b)));
   }
@@ -198,7 +192,7 @@ SweepTrees::SweepTrees(const Instance& in, const Compression& compression) : at(
 }
 
 SweepSteps::SweepSteps(const Instance& in, const SweepTrees& trees, int unroll, Nanoseconds period)
-    : unit(unit_of(in, trees, period)), ring(period / unit) {
+    : unit(std::gcd(period, trees.grid)), ring(period / unit) {
   if (ring.period <= kMostPhases) steps = Planner(in, trees, ring, unit, unroll).run();
 }
 

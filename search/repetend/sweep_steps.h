@@ -36,6 +36,7 @@ struct SweepTrees {
   std::vector<std::vector<int>> at;        ///< [block]: links that it is an end of
   std::vector<std::vector<Span>> held_by;  ///< [link]
   Bytes unit = 1;                          ///< bytes are counted in these
+  Nanoseconds grid = 0;                    ///< what divides all times and transfers
 
   Bytes scaled(Bytes bytes) const { return bytes / unit; }
 };

@@ -45,7 +45,8 @@ class FirstStep:
         self._hooks: list[RemovableHandle] = []
         self._several: set[int] = set()  # layers after which several tensors with gradients cross
         self._gaps: set[int] = set()  # layers after which something that has gaps in memory crosses
-        self._before: Kept = {}  # buffers of the stage as a backward begins
+        self._buffers = Buffers({})  # of the stage, and what they were as its backward began
+        self._before: Kept = {}
         self._written_again: set[int] = set()  # layers that write to buffers when a backward runs them again
         self._written_by_halves: set[int] = set()  # of these, those that the second half runs once more
         # By layer, (bytes handed on, bytes in the plan) of a micro-batch where they differ.
@@ -101,19 +102,16 @@ class FirstStep:
                 tensor.register_hook(look)
 
     def before_backward(self, stage: Stage) -> None:
-        self._before = self._buffers_of(stage).now()
+        held = self._module.layers_here()
+        self._buffers = Buffers({layer: held[layer] for layer in stage.layers})
+        self._before = self._buffers.now()
 
-    def after_backward(self, stage: Stage, part: str) -> None:
+    def after_backward(self, part: str) -> None:
         """`part`: "B" (whole), "I" or "W"."""
-        changed = self._buffers_of(stage).changed(self._before)
-        again = {int(name.partition(".")[0]) for name in changed}
+        again = {int(name.partition(".")[0]) for name in self._buffers.changed(self._before)}
         self._written_again |= again
         if part == "W":
             self._written_by_halves |= again
-
-    def _buffers_of(self, stage: Stage) -> Buffers:
-        held = self._module.layers_here()
-        return Buffers({layer: held[layer] for layer in stage.layers})
 
     def end(self, keeps_bits: bool, planned_in_steps: bool) -> list[str]:
         """What rank 0 is to say. All ranks must call it. `keeps_bits`: bits are expected to be those of 1F1B

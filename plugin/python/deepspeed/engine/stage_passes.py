@@ -226,7 +226,7 @@ class StagePasses(Engine):
         if run.tied_sums is not None:
             run.tied_sums.exchange(run.step.active)
         if run.first_step is not None:
-            run.first_step.after_backward(run.step.active, part)
+            run.first_step.after_backward(part)
         run.step.active = None
 
     def _backward_prologue(self):

@@ -24,10 +24,10 @@ from ostinato.groups import everyones
 
 from ..save.tensor_names import module_name_of, module_of
 from ..section.plans import Stage
+from ..stages.buffers import as_bytes
 from ..upstream import Model
 from .loss_state import NAME as LOSS
 from .tied import owners_of
-from .transfer import as_bytes
 
 LIMIT = 1 << 30  # bytes of a rank's trainable weights: of adapters, or of a small model
 PIECE = 1 << 24  # bytes that are copied from a device at once

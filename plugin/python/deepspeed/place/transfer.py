@@ -9,6 +9,7 @@ from ostinato.nn import Shard
 from ostinato.nn.layers import split_of, tensors_of
 
 from ..errors import OstinatoError
+from ..stages.buffers import as_bytes
 
 
 @dataclass(frozen=True)
@@ -71,8 +72,3 @@ def receive_tensors(module: torch.nn.Module, rank: int, group) -> None:
             dist.recv(as_bytes(numbers), rank, group=group)
             if not held.is_contiguous():
                 tensor.data = torch.empty_like(held).copy_(numbers)
-
-
-def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor as bytes, which every backend can send for any dtype. A view where it is contiguous."""
-    return tensor.detach().contiguous().view(-1).view(torch.uint8)

@@ -81,7 +81,7 @@ class Buffers:
 def _same(a: torch.Tensor | None, b: torch.Tensor | None) -> bool:
     if a is None or b is None:
         return a is b
-    return a.shape == b.shape and a.dtype == b.dtype and torch.equal(_bytes(a), _bytes(b))
+    return a.shape == b.shape and a.dtype == b.dtype and torch.equal(_numbers(a), _numbers(b))
 
 
 def _expanded(tensor: torch.Tensor) -> bool:
@@ -91,7 +91,11 @@ def _expanded(tensor: torch.Tensor) -> bool:
     )
 
 
-def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """Of its numbers: not-a-number is equal to itself here, and -0 is not 0. In the order of its dimensions."""
-    dense = tensor.to_dense() if tensor.layout != torch.strided else tensor
-    return dense.contiguous().view(-1).view(torch.uint8)
+def _numbers(tensor: torch.Tensor) -> torch.Tensor:
+    """Not-a-number is equal to itself here, and -0 is not 0."""
+    return as_bytes(tensor if tensor.layout == torch.strided else tensor.to_dense())
+
+
+def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor as bytes, which every backend can send for any dtype. A view where it is contiguous."""
+    return tensor.detach().contiguous().view(-1).view(torch.uint8)

@@ -13,6 +13,7 @@ from ostinato.profile.model.shardable import why_not
 
 from ..errors import OstinatoError, Unsupported
 from ..section.plans import Stage
+from .buffers import as_bytes
 
 
 def check_layers(specs: list, stages: list[Stage]) -> None:
@@ -119,7 +120,7 @@ class Courier:
         header = torch.tensor(
             words + [0] * (self.HEADER - len(words)), dtype=torch.int64, device=self._device
         )
-        parts = [t.detach().to(self._device).contiguous().view(-1).view(torch.uint8) for t in tensors]
+        parts = [as_bytes(t.to(self._device)) for t in tensors]
         header[0] = 8 * self.HEADER + sum(len(part) for part in parts)
         return torch.cat([header.view(torch.uint8), *parts])
 
