@@ -50,4 +50,7 @@ void make_plan(const TemporaryFolder& folder, int micro_batches);
 /// backward.
 std::string profile_text(const std::vector<long>& forward);
 
+/// Times of ten layers.
+inline const std::vector<long> kUneven = {1000, 1000, 1000, 5000, 1000, 1000, 1000, 1000, 2000, 2000};
+
 }  // namespace ostinato::cli::test
