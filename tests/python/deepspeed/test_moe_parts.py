@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A layer of deepspeed.moe in parts: what the layer computes, and its gradients, bit for bit; exchanges on a lane."""
 
+from unittest import mock
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -24,7 +26,8 @@ def made(ranks: int, **options):
     for parameter in moe.deepspeed_moe.experts.parameters():
         nn.init.normal_(parameter, std=0.5)
     if moe.expert_group_name not in groups._get_expert_parallel_group_dict():
-        groups._create_expert_and_data_parallel(ranks)
+        with mock.patch.object(groups, "mpu", None):  # an engine of an earlier test may have left its own
+            groups._create_expert_and_data_parallel(ranks)
     moe.deepspeed_moe._set_ep_group(groups._get_expert_parallel_group(moe.expert_group_name))
     return moe
 
