@@ -3,7 +3,7 @@
 
     told = Gain(program.beside, program.predicted, program.whole_step)
     told.headline            # "expected to be 1.33 times as fast as your run now"
-    told.figures             # "measured 37.5 -> expected 28.1 ms a step (layers alone: ...)"; "": all is in the headline
+    told.figures             # "measured 37.5 -> expected 28.1 ms a step; layers alone: ..."; "": all is in the headline
     told.step, told.factor   # what a whole step is expected to take, and the factor by which that is scaled
 
 A profile says what layers take, and a step also waits for messages and runs the engine. Where a whole step of your
@@ -69,12 +69,13 @@ class Gain:
         if not self._beside or not self._predicted:
             return ""
         layers = f"{_ms(self._beside[0][1])} -> {_ms(self._predicted)} ms"
-        notes = [f"{other}: {_ms(takes)} ms" for other, takes, _ in self._beside[1:]]
+        others = "; ".join(f"{other}: {_ms(takes)} ms" for other, takes, _ in self._beside[1:])
+        beside = f" ({others})" * bool(others)
         if not self.measured:
-            return f"predicted {layers} a step{_in_brackets(notes)}{self._optimizer}"
+            return f"predicted {layers} a step{beside}{self._optimizer}"
         _, steps, doubt = self._range()
-        notes.insert(0, f"layers alone: {layers}, scaled by {self.factor:.2f}")
-        return f"measured {_ms(self.measured)} -> expected {steps} ms a step{doubt}{_in_brackets(notes)}"
+        measured = f"measured {_ms(self.measured)} -> expected {steps} ms a step{doubt}"
+        return f"{measured}; layers alone: {layers}{beside}, scaled by {self.factor:.2f}"
 
     @property
     def _shares(self) -> str:
@@ -102,10 +103,6 @@ class Gain:
     @property
     def _optimizer(self) -> str:
         return f"; {_ms(self._whole)} ms with the optimizer" if self._whole > self._predicted else ""
-
-
-def _in_brackets(notes: list[str]) -> str:
-    return f" ({'; '.join(notes)})" if notes else ""
 
 
 def _ms(nanoseconds: float) -> str:

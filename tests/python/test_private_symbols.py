@@ -19,7 +19,7 @@ LISTED = {
     for name in names
 }
 NAMES = {name for _, name in LISTED}
-DOCUMENTED = {"_exit", "_fields"}  # os._exit(), and namedtuple's
+DOCUMENTED = {"_exit", "_fields", "_replace"}  # os._exit(), and namedtuple's
 BUILT = {"_plugin", "_profiler", "_search"}  # of ours, in C++
 SUPER = "super()."
 UPSTREAM = (

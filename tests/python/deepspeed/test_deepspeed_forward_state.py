@@ -15,7 +15,16 @@ from support.changed_model import LAYERS
 from support.plans import Layout, make_plan, placement_text
 from support.profiles import write_profile
 from support.tiers import everyday
-from support.training import MICRO_BATCHES, Options, data_of, make_engine, train, train_with_costs, weights
+from support.training import (
+    MICRO_BATCHES,
+    Options,
+    data_of,
+    in_both_starts,
+    make_engine,
+    train,
+    train_with_costs,
+    weights,
+)
 from test_deepspeed_changed import WAVE
 
 BASE = Options(model="changed", optimizer="SGD", steps=3)
@@ -185,6 +194,18 @@ def test_statistics_that_checkpointing_counts_twice(world2, stock, tmp_path, met
     )
     assert ours["losses"] == theirs["losses"] and (ours["evaluation"] != theirs["evaluation"]) is told
     assert any("evaluations that use them, differ" in line for line in ours["said"]) is told
+
+
+def test_check_excepts_statistics_that_checkpointing_counts_twice(world2, tmp_path):
+    options = replace(BASE, checkpoint_interval=1, config={"pipeline": {"use_reentrant": False}})
+    layout = Layout("chain", (LAYERS // 2,), (0, 1))
+    plan = str(make_plan(tmp_path, layout, LAYERS, MICRO_BATCHES, method="gpipe"))
+    checked = replace(options, section={"plan": plan, "check": 1})
+    said = world2.run(in_both_starts, trained_and_told, checked)[0]["said"]
+    assert any("evaluations that use them, differ" in line for line in said)
+    measured = [line for line in said if "measured: step 1" in line]
+    assert len(measured) == 1 and "bit for bit (" in measured[0]
+    assert measured[0].endswith(", to which a recomputed forward writes)")
 
 
 def test_buffers_are_compared_by_value():

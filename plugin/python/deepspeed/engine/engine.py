@@ -27,7 +27,7 @@ from ..section import plans
 from ..tell import announce
 from ..data.batches import Batches
 from .clipping import clip_as_partitioned, counted_as_partitioned
-from ..equal.compared import compare_with
+from ..equal.compared import ComparedSteps
 from ..stages.borders import lay_out_gradients
 from ..stages.copies import add_losses, watched_buffers
 from ..errors import OstinatoError
@@ -86,8 +86,7 @@ class PlanEngine(PlanData, BatchSize):
         if run.paths.memory is not None:
             run.memory = StepMemory(run.paths.memory, self.global_rank, self)
         if first is not None:
-            run.first_step_notes = []
-            compare_with(self, first, run.section.require, run.first_step_notes, run.leave_check)
+            run.compared = ComparedSteps(self, first, run.section.require, run.leave_check)
 
     def _plan_steps(self) -> None:
         """From here on each step gets its own plan."""
@@ -276,14 +275,14 @@ class PlanEngine(PlanData, BatchSize):
         for said in run.same_data.end():
             print(f"ostinato: rank {self.global_rank}: {said}", flush=True)
         assert run.first_step is not None
-        notes = run.first_step.end(
-            run.keeps_bits and not run.was_equal, planned_in_steps=run.step_plans is not None
-        )
+        shown = run.first_step.end(planned_in_steps=run.step_plans is not None)
         run.first_step = None
-        if run.first_step_notes is not None:
-            run.first_step_notes += notes
+        if not run.keeps_bits or run.was_equal:
+            shown = shown._replace(rounding=())
+        if run.compared is not None:
+            run.compared.shown = shown
             return
-        for line in notes:
+        for line in shown.lines():
             announce.say(line)
 
     def _tell_what_ran_whole(self) -> None:
@@ -378,7 +377,7 @@ class PlanEngine(PlanData, BatchSize):
             )
             moved = announce.places(run.stages, run.stock_parts)
             if self._steps_here <= 1 and moved and not isinstance(error, OstinatoError):
-                error.add_note(announce.first_step_failed(moved, ran_alone=run.first_step_notes is not None))
+                error.add_note(announce.first_step_failed(moved, ran_alone=run.compared is not None))
             raise
         run.running = None
 

@@ -5,7 +5,8 @@ and whether its activations are as large as those that were profiled.
     first = FirstStep(program, stages, stock_parts, module, samples=4)
     first.begin()                                   # before train_batch(): hooks on layers of this rank
     first.handed_on(stage, outputs)                 # around the passes of a stage (StagePasses)
-    for line in first.end(keeps_bits=True, planned_in_steps=False):  # all ranks: what rank 0 is to say
+    shown = first.end(planned_in_steps=False)       # all ranks
+    for line in shown.lines():                      # what rank 0 is to say
         say(line)
 
 A border between stages rounds in two ways. Behind a layer that hands on several tensors with gradients,
@@ -25,6 +26,7 @@ import torch
 from ostinato.groups import everyones
 from torch.utils.hooks import RemovableHandle
 
+from ..equal.compared import Shown
 from ..section import plans
 from ..section.plans import Stage
 from ..stages.buffers import Buffers, Kept
@@ -113,9 +115,8 @@ class FirstStep:
         if part == "W":
             self._written_by_halves |= again
 
-    def end(self, keeps_bits: bool, planned_in_steps: bool) -> list[str]:
-        """What rank 0 is to say. All ranks must call it. `keeps_bits`: bits are expected to be those of 1F1B
-        but for this."""
+    def end(self, planned_in_steps: bool) -> Shown:
+        """All ranks must call it."""
         for handle in self._hooks:
             handle.remove()
         again = {
@@ -126,13 +127,14 @@ class FirstStep:
         }
         *of_ranks, sizes = zip(*everyones((self._several, self._gaps, again, self._sizes)), strict=True)
         several, gaps, written = (sorted(set[int]().union(*layers)) for layers in of_ranks)
-        shown = [(announce.several, several), (announce.gaps, gaps)] if keeps_bits else []
-        notes = [tell(layers) for tell, layers in (*shown, (announce.written_again, written)) if layers]
-        if (differing := {k: v for of_rank in sizes for k, v in of_rank.items()}) and not (
-            planned_in_steps or self._module.dynamic_shape
-        ):
-            notes.append(announce.other_sizes(differing))
-        return notes
+        differing = {layer: pair for of_rank in sizes for layer, pair in of_rank.items()}
+        fixed = not (planned_in_steps or self._module.dynamic_shape)
+        rounding = ((announce.several, several), (announce.gaps, gaps))
+        return Shown(
+            announce.other_sizes(differing) if differing and fixed else "",
+            [tell(layers) for tell, layers in rounding if layers],
+            written,
+        )
 
     def _as_in_1f1b(self, stage: Stage, layer: int) -> bool:
         owner = bisect_right(self._parts, layer) - 1

@@ -29,6 +29,7 @@ from ..tell.speedup import Speedup
 from ..tell.outside import Outside
 from ..section.plans import Stage
 from ..section.search import PLAN
+from ..equal.compared import ComparedSteps
 from ..equal.random_numbers import RandomNumbers
 from ..data.same_data import SameData
 from ..stages.sharding import Courier
@@ -90,8 +91,7 @@ class Run:
 
     # ---- what follows it, and tells of it
     first_step: FirstStep | None = None  # until it is over
-    # What step 1 has shown, to be said where the comparison finds a difference; None: no comparison.
-    first_step_notes: list[str] | None = None
+    compared: ComparedSteps | None = None  # "check"
     # Given by the script to this rank, which reads no data; until step 1.
     unread_iterator: Any = None
     trace: Trace | None = None

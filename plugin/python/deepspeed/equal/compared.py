@@ -3,11 +3,11 @@
 ("check")."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from ..tell.announce import say
+from ..tell.announce import say, written_again
 from ..errors import OstinatoError
-from .comparison import compare
+from .comparison import Comparison, compare
 from .recorder import Recorder
 from .records import Records
 from ..upstream import Engine
@@ -18,48 +18,63 @@ WHY = (
 )
 
 
-def compare_with(
-    engine: Engine, first: str, require: bool, unsaid: list[str], leave: Callable[[str, bool], None]
-) -> None:
-    """`first`: Records of the first start, as text. Where the compared steps differ beyond rounding the run
-    stops after the last of them, unless `require` is off. `unsaid`: reasons that step 1 has shown; rank 0
-    says them where steps differ. `leave`: for later starts; gets the result, and whether bits are equal. All ranks
-    must call it.
-    """
-    theirs = Records.from_text(first)
-    recorder, train = Recorder(engine, len(theirs.steps)), engine.train_batch
-    left = len(theirs.steps)
+class Shown(NamedTuple):
+    """What step 1 shows of a model. `sizes`: that activations are larger or smaller than planned, in words;
+    `rounding`: why bits may differ; `written_again`: layers that write to buffers in a recomputed forward, in an
+    order that is not 1F1B's."""
 
-    def train_batch(*args: Any, **kwargs: Any) -> Any:
-        nonlocal left
-        loss = train(*args, **kwargs)
-        left -= 1
-        if left == 0:
-            keys = [getattr(spec, "key", None) for spec in engine.module._layer_specs]
-            _tell(theirs, recorder.all(), require, unsaid, keys, leave)
+    sizes: str = ""
+    rounding: Sequence[str] = ()
+    written_again: Sequence[int] = ()
+
+    def lines(self) -> list[str]:
+        again = [written_again(self.written_again)] if self.written_again else []
+        return [*filter(None, [self.sizes]), *self.rounding, *again]
+
+
+class ComparedSteps:
+    """Under a plan, the steps that the first start ran under 1F1B.
+
+        compared = ComparedSteps(engine, first, require=True, leave=leave)
+        compared.shown = Shown(...)     # once step 1 is over
+
+    `first`: Records of the first start, as text. Where the steps differ beyond rounding the run stops after the
+    last of them, unless `require` is off. `leave`: for later starts; gets the result, and whether bits are
+    equal. All ranks must make one.
+    """
+
+    def __init__(self, engine: Engine, first: str, require: bool, leave: Callable[[str, bool], None]):
+        self.shown = Shown()  # rank 0 says it with the result, if it explains that
+        self._engine, self._require, self._leave = engine, require, leave
+        self._theirs = Records.from_text(first)
+        self._left = len(self._theirs.steps)
+        self._recorder, self._train = Recorder(engine, self._left), engine.train_batch
+        vars(engine)["train_batch"] = self._train_batch
+
+    def _train_batch(self, *args: Any, **kwargs: Any) -> Any:
+        loss = self._train(*args, **kwargs)
+        self._left -= 1
+        if self._left == 0:
+            self._tell()
         return loss
 
-    vars(engine)["train_batch"] = train_batch
+    def _tell(self) -> None:
+        keys = [getattr(spec, "key", None) for spec in self._engine.module._layer_specs]
+        told = compare(self._theirs, self._recorder.all(), keys, self.shown.written_again)
+        if told.steps:
+            self._leave(told.sentence(), told.equal)
+        tell(told, self.shown, self._require, self._theirs.drew)
 
 
-def _tell(
-    theirs: Records,
-    ours: Records,
-    require: bool,
-    unsaid: list[str],
-    keys: Sequence[str | None],
-    leave: Callable[[str, bool], None],
-) -> None:
-    told = compare(theirs, ours, keys)
-    if told.steps:
-        leave(told.sentence(), told.equal)
-    for why in unsaid if not told.equal else []:
-        say(why)
+def tell(told: Comparison, shown: Shown, require: bool, drew: str) -> None:
+    """`drew`: the optimizer that draws random numbers, or "". Raises OstinatoError where steps differ beyond
+    rounding, unless `require` is off."""
+    rounding = () if told.equal else shown.rounding
+    for line in shown._replace(rounding=rounding, written_again=told.written_again).lines():
+        say(line)
     if require and not told.within_rounding:
-        drew = f"{theirs.drew}.step(), which draws random numbers for its rank's parameters, " * bool(
-            theirs.drew
-        )
+        draws = f"{drew}.step(), which draws random numbers for its rank's parameters, " * bool(drew)
         raise OstinatoError(
-            f'{told.sentence()} (possible causes: {drew}{WHY}); "require": false in the "ostinato" section lets the run go on anyway'
+            f'{told.sentence()} (possible causes: {draws}{WHY}); "require": false in the "ostinato" section lets the run go on anyway'
         )
     say(f"measured: {told.sentence()}")

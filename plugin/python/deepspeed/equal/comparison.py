@@ -23,7 +23,7 @@ is named, which need not be the cause.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -47,6 +47,9 @@ class Comparison:
     unseen: str
     itself: Sequence[Difference] = ()  # between two runs of 1F1B, the largest first
     empty: Sequence[int] = ()
+    written_again: Sequence[
+        int
+    ] = ()  # layers with buffers that differ, as a recomputed forward writes to them
 
     @property
     def equal(self) -> bool:
@@ -64,6 +67,9 @@ class Comparison:
             several = len(self.empty) > 1
             which = f"layer{'s'[:several]} {', '.join(map(str, self.empty))}"
             notes.append(f"{which} {'have' if several else 'has'} no parameter or buffer")
+        if self.written_again:
+            which = f"layer{'s'[: len(self.written_again) > 1]} {', '.join(map(str, self.written_again))}"
+            notes.append(f"except buffers of {which}, to which a recomputed forward writes")
         itself = f"; {STOCK} does not repeat itself here: {_listed(self.itself)}" if self.itself else ""
         return " (".join([self._told() + itself, *["; ".join(notes) + ")"] * bool(notes)])
 
@@ -101,8 +107,11 @@ def _listed(differences: Sequence[Difference]) -> str:
     return ", ".join(map(str, told)) + (f", and {more} more layer{'s'[: more > 1]}" if more > 0 else "")
 
 
-def compare(first: Records, second: Records, keys: Sequence[str | None] = ()) -> Comparison:
-    """`first`: DeepSpeed's own. `keys`: of the model's layers, by which some are tied: these share tensors. O(tensors)."""
+def compare(
+    first: Records, second: Records, keys: Sequence[str | None] = (), written_again: Collection[int] = ()
+) -> Comparison:
+    """`first`: DeepSpeed's own. `keys`: of the model's layers, by which some are tied: these share tensors.
+    `written_again`: layers with buffers that may differ, as a recomputed forward writes to them. O(tensors)."""
     left_out, unseen = {*first.left_out, *second.left_out}, first.unseen or second.unseen
     layers = first.layers | second.layers
     compared = (name for name in sorted(layers, key=layers.__getitem__) if name.split("@")[0] not in left_out)
@@ -123,13 +132,15 @@ def compare(first: Records, second: Records, keys: Sequence[str | None] = ()) ->
         for name in names
         if not same(a[kind].get(name), b[kind].get(name))
     ]
+    again = sorted({d.layer for d in found if d.kind == "buffers"} & set(written_again))
+    found = [d for d in found if d.kind != "buffers" or d.layer not in again]
     held = {layers[name] for name in names[1:]}
     held |= {at for at, key in enumerate(keys) if key is not None and keys.index(key) in held}
     empty = [] if left_out else [at for at in range(len(keys)) if at not in held]
     itself = sorted(
         first.itself, key=lambda d: (d.rounding and d.by > bound(eps), -d.by)
     )  # gradients that are only rounding come last
-    return Comparison(len(steps), len(held), kinds, found, len(left_out), unseen, itself, empty)
+    return Comparison(len(steps), len(held), kinds, found, len(left_out), unseen, itself, empty, again)
 
 
 def _of_later_module(name: str) -> bool:

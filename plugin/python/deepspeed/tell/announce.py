@@ -24,7 +24,7 @@ def say(what: str, newlines: bool = False) -> None:
 STEP_1_SHOWS = f"step 1 shows that {SAME} {ROUNDED} are to be expected, and not bit for bit, because"
 
 
-def _layers(layers: list[int]) -> str:
+def _layers(layers: Sequence[int]) -> str:
     """ "layer 3"; "layers 1, 3 and 8"."""
     *others, last = map(str, layers)
     return f"layers {', '.join(others)} and {last}" if others else f"layer {last}"
@@ -65,7 +65,7 @@ def gaps(layers: list[int]) -> str:
     )
 
 
-def written_again(layers: list[int]) -> str:
+def written_again(layers: Sequence[int]) -> str:
     """What rank 0 says after step 1 of layers that combine activation checkpointing with, say, BatchNorm."""
     return (
         f"the forward of {_layers(layers)} writes to buffers, and again when a backward recomputes it. The plan runs these in "
