@@ -156,7 +156,10 @@ class PythonExecutor {
 
   std::vector<int> unsplit_stages() const { return executor_.unsplit_stages(); }
   std::int64_t peak_bytes() const { return executor_.peak_bytes(); }
-  std::string position() const { return executor_.position(); }
+  std::tuple<std::string, std::string, std::int64_t> position() const {
+    const Position at = executor_.position();
+    return {at.where, at.waits_for, at.ms};
+  }
 
  private:
   static std::unique_ptr<Channel> make_channel(c10::intrusive_ptr<c10d::ProcessGroup> group,
@@ -185,7 +188,7 @@ class PythonExecutor {
   }
 
   [[noreturn]] void raise_with_position(py::error_already_set& error) {
-    error.value().attr("add_note")("ostinato: " + executor_.position());
+    error.value().attr("add_note")("ostinato: " + to_string(executor_.position()));
     throw error;
   }
 
@@ -262,7 +265,9 @@ void bind_executor(py::module_& m) {
       .def_property_readonly(
           "unsplit_stages", &PythonExecutor::unsplit_stages,
           "Stages whose split backward ran whole: re-entrant checkpointing, or may_split=False.")
-      .def("position", &PythonExecutor::position, "Where the rank is, in words; from any thread.");
+      .def("position", &PythonExecutor::position,
+           "(where, waits_for, ms): where the rank is, in words, what it waits for (\"\": nothing), and for how "
+           "long; from any thread.");
 }
 
 }  // namespace ostinato

@@ -125,10 +125,10 @@ void Executor::run() {
   try {
     step();
   } catch (const TimeoutError& error) {
-    failed_ = position();
+    failed_ = to_string(position());
     throw TimeoutError(error.what() + ("; " + failed_));
   } catch (...) {
-    failed_ = position();
+    failed_ = to_string(position());
     throw;
   }
 }
@@ -461,19 +461,27 @@ std::string Executor::with_whom(const Instruction& i) const {
   return text + " run together";
 }
 
-std::string Executor::position() const {
+std::string to_string(const Position& at) {
+  if (at.waits_for.empty()) return at.where;
+  return at.where + ", waiting " + std::to_string(at.ms) + " ms for " + at.waits_for;
+}
+
+Position Executor::position() const {
   const auto& list = program_.ranks[rank_];
   std::string text = "rank " + std::to_string(rank_) + " is in step " + std::to_string(steps_ + 1);
   const int at = at_;
-  if (at < 0) return text + ", between steps";
+  if (at < 0) return {text + ", between steps"};
   text += " at instruction " + std::to_string(at) + " of " + std::to_string(list.size()) + " (" +
           to_string(list[at]) + ")" + with_whom(list[at]);
   const int waits_for = waits_for_;
-  if (waits_for < 0) return text;
+  if (waits_for < 0) return {text};
   const auto since = Clock::now().time_since_epoch().count() - waits_since_;
-  text += ", waiting " + std::to_string(since / 1'000'000) + " ms for " + to_string(list[waits_for]);
-  if (is_compute(list[waits_for].action)) return text + " on lane " + lane_of(program_, list[waits_for]);
-  return text + " (" + traffic_.partner(waits_for) + ")";
+  const std::string what = to_string(list[waits_for]);
+  const bool lane = is_compute(list[waits_for].action);
+  return {text,
+          lane ? what + " on lane " + lane_of(program_, list[waits_for])
+               : what + " (" + traffic_.partner(waits_for) + ")",
+          since / 1'000'000};
 }
 
 }  // namespace ostinato

@@ -23,6 +23,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <deque>
 #include <map>
 #include <memory>
@@ -48,6 +49,14 @@ struct ExecutorOptions {
   std::chrono::nanoseconds setup_timeout =
       std::chrono::seconds(300);  ///< for the peers' executors to be made
 };
+
+/// Where a rank is, in words: "rank 0 is in step 7 at instruction 3 of 8 (2F0)".
+struct Position {
+  std::string where;
+  std::string waits_for = {};  ///< "3RECV_F4 (2SEND_F4 of rank 1)"; "": nothing
+  std::int64_t ms = 0;         ///< for how long
+};
+std::string to_string(const Position& at);
 
 class Executor {
  public:
@@ -87,8 +96,8 @@ class Executor {
   /// Stages whose split backward had to run whole, ascending (split_backward.h says when that is).
   std::vector<int> unsplit_stages() const;
 
-  /// Where the rank is, in words. Safe to call from another thread while run() is at work.
-  std::string position() const;
+  /// Where the rank is. Safe to call from another thread while run() is at work.
+  Position position() const;
 
   const Program& program() const { return program_; }
   int rank() const { return rank_; }

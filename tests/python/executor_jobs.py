@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from ostinato.groups import link_groups
+from ostinato.ranks.position import Position
 from support.linked import a_group_for_each_direction
 from torch import nn
 
@@ -172,7 +173,7 @@ def timeout_job(rank: int, world: int, folder: str, files):
 
     def watch():
         while not over.wait(0.01):
-            seen.append(run.executor.position())
+            seen.append(str(Position(*run.executor.position())))
 
     watcher = threading.Thread(target=watch)
     watcher.start()

@@ -9,22 +9,13 @@ The thread of a watch calls it once per period. It leaves out ranks that themsel
 ranks in the same part of the same step.
 """
 
-import re
-
 from ostinato.errors import counted
 
+from .position import Position
 from .presence import Presence, ranks_in_words
 
 LOOKS = 5  # periods to wait for answers
 NAMED = 4  # ranks to name, at most
-_BUSY = re.compile(
-    r"rank \d+ is (?P<step>in step \d+), busy \d+ ms with (?P<what>.*?)(?: over | \(|$)"
-)  # as Outside says it
-_WAITS = re.compile(r", waiting \d+ ms for ")  # as executors do
-
-
-def in_a_collective(position: str) -> bool:
-    return _BUSY.match(position) is not None
 
 
 class Elsewhere:
@@ -34,7 +25,7 @@ class Elsewhere:
         self._presence = presence
         self._number, self._looks = 0, 0  # of the open question; 0: there is none
 
-    def found(self, store, position: str) -> list[str] | None:
+    def found(self, store, position: Position) -> list[str] | None:
         """Raises RuntimeError where the store is gone."""
         if not self._number:
             self._number, self._looks = self._presence.ask(store), 0
@@ -44,16 +35,13 @@ class Elsewhere:
             return None
         self._number = 0
         silent = [rank for rank, answer in answers.items() if answer is None]
-        others = [answer for answer in answers.values() if answer is not None and not _with(position, answer)]
+        others = [str(answer) for answer in answers.values() if answer and not _with(position, answer)]
         words = others[:NAMED] + [f"{counted(len(others) - NAMED, 'more rank')} elsewhere"] * (
             len(others) > NAMED
         )
         return words + [f"{ranks_in_words(silent)} do{'es' * (len(silent) == 1)} not answer"] * bool(silent)
 
 
-def _with(mine: str, other: str) -> bool:
+def _with(mine: Position, other: Position) -> bool:
     """Whether a rank is in the same place, or itself waits for another rank."""
-    here, there = _BUSY.match(mine), _BUSY.match(other)
-    return _WAITS.search(other) is not None or (
-        here is not None and there is not None and here.groups() == there.groups()
-    )
+    return bool(other.waits_for) or (bool(mine.call) and mine.call == other.call)

@@ -19,15 +19,18 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 from .deadline import Deadline
+from .position import Position
 
 LEAST_S = 30.0  # least patience: a rank may wait that long for a CPU, or for Python's lock
 NO_STORE = "the store does not answer: its process (rank 0, or the launcher's agent) is stopped or gone"
 
 
 class Presence:
-    """`name`: the same on all `ranks` ranks, and used by no other. `position`: what this rank answers, in words."""
+    """`name`: the same on all `ranks` ranks, and used by no other. `position`: what this rank answers."""
 
-    def __init__(self, name: str, rank: int, ranks: int, position: Callable[[], str] = lambda: ""):
+    def __init__(
+        self, name: str, rank: int, ranks: int, position: Callable[[], Position] = lambda: Position("")
+    ):
         self._position = position
         self._key, self._rank = f"ostinato/presence/{name}", rank
         self.others = [other for other in range(ranks) if other != rank]
@@ -38,7 +41,7 @@ class Presence:
         is gone."""
         while store.check([f"{self._key}/{self._answered + 1}"]):
             self._answered += 1
-            store.set(f"{self._key}/{self._answered}/{self._rank}", self._position())
+            store.set(f"{self._key}/{self._answered}/{self._rank}", self._position().to_text())
 
     def ask(self, store) -> int:
         """Asks all ranks once; returns the number of the question."""
@@ -46,10 +49,13 @@ class Presence:
         store.set(f"{self._key}/{number}", "")
         return number
 
-    def answers(self, store, number: int) -> dict[int, str | None]:
+    def answers(self, store, number: int) -> dict[int, Position | None]:
         """The answers of the other ranks so far."""
         keys = {rank: f"{self._key}/{number}/{rank}" for rank in self.others}
-        return {rank: store.get(key).decode() if store.check([key]) else None for rank, key in keys.items()}
+        return {
+            rank: Position.from_text(store.get(key).decode()) if store.check([key]) else None
+            for rank, key in keys.items()
+        }
 
     def silent(self, store, number: int, ranks: list[int]) -> list[int]:
         """The ranks that have not answered question `number`."""

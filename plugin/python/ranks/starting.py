@@ -18,6 +18,7 @@ from torch.distributed.distributed_c10d import _get_default_store
 
 from .launcher import end_with
 from .names import agreed
+from .position import Position
 from .presence import Presence
 from .watch import Watch
 
@@ -29,7 +30,7 @@ def starting(what: str, ranks: Sequence[int], timeout_s: float) -> Iterator[None
     name, rank, period_s = agreed("start", ranks), ranks.index(dist.get_rank()), min(1.0, timeout_s / 4)
     where = f"rank {rank} is {what}"
     presence = Presence(name, rank, len(ranks))
-    watch = Watch(_get_default_store(), name, rank, len(ranks), lambda: where, period_s, presence)
+    watch = Watch(_get_default_store(), name, rank, len(ranks), lambda: Position(where), period_s, presence)
     try:
         with watch.vigil(timeout_s, lambda missed: end_with(f"{where}: {missed}", watch.give_up)).during(
             what

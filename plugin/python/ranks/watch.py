@@ -37,9 +37,10 @@ from ostinato.groups import is_of_a_peer
 from . import gloo_threads, threads
 from .connection import connected
 from .deadline import Deadline
-from .elsewhere import Elsewhere, in_a_collective
+from .elsewhere import Elsewhere
 from .lateness import Lateness
 from .launcher import Launcher, agent_has_the_store
+from .position import Position
 from .presence import NO_STORE, Presence, Vigil, ranks_in_words, silent
 
 PATIENCE_S = 20.0  # for threads, when the process ends
@@ -79,7 +80,7 @@ class Watch:
     """
 
     def __init__(
-        self, store, name: str, rank: int, ranks: int, position: Callable[[], str], period_s: float,
+        self, store, name: str, rank: int, ranks: int, position: Callable[[], Position], period_s: float,
         presence: Presence | None = None, late_s: float = math.inf, together: str = "", lost: Callable[[str], None] = lambda why: None,
     ):  # fmt: skip
         self._store = store  # keeps the server alive, if this process has it
@@ -100,7 +101,7 @@ class Watch:
         self._position, self._period_s = position, period_s
         self._presence, self._launcher, self._lateness = presence, Launcher(), Lateness(position, late_s)
         self._elsewhere = None if presence is None else Elsewhere(presence)
-        self._late = ""  # a wait to report, once other ranks have said where they are
+        self._late: Position | None = None  # a wait to report, once other ranks have said where they are
         self._over, self._leaves = threading.Event(), False
         self._why, self._names_silent, self._asked = (
             "",
@@ -148,9 +149,8 @@ class Watch:
         error's notes, or its position). Where a collective has failed, it also says which ranks are silent,
         because torch does not name any.
         """
-        where = [note.removeprefix("ostinato: ") for note in getattr(error, "__notes__", ())] or [
-            self._position()
-        ]
+        notes = [note.removeprefix("ostinato: ") for note in getattr(error, "__notes__", ())]
+        where = notes or [str(self._position())]
         said = f"{self._who} {how} with {type(error).__name__}: {in_a_line(str(error))}"
         self._tell(
             "; ".join([said, *where]), names_silent=isinstance(error, RuntimeError) and is_of_a_peer(error)
@@ -258,11 +258,13 @@ class Watch:
 
     def _say_late(self, others: list[str]) -> None:
         """Says who is late; nothing where all ranks are in the same collective, or write the same checkpoint."""
-        if others or not in_a_collective(self._late):
-            say("; ".join([self._late, *others]) + ": late, but the run goes on")
+        assert self._late is not None
+        if others or not self._late.call:
+            waits = f"{self._late}{self._lateness.as_long()}"
+            say("; ".join([waits, *others]) + ": late, but the run goes on")
         else:
             self._lateness.unsaid()
-        self._late = ""
+        self._late = None
 
     def _end_without_launcher(self) -> None:
         if self._launcher.gone():

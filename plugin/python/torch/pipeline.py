@@ -13,6 +13,7 @@ from ostinato.errors import Error, counted
 from ostinato.nn import ShardedLogits
 from ostinato.groups import link_groups, make_group
 from ostinato.ranks.names import agreed
+from ostinato.ranks.position import Position
 from ostinato.ranks.reports import Missing, exchanged
 from ostinato.ranks.starting import starting
 from ostinato.ranks.watch import Watch
@@ -195,7 +196,10 @@ class Pipeline(nn.Module):
 
     def position(self) -> str:
         """Where this rank is, in words; callable from any thread."""
-        return self._running.position()
+        return str(self._position())
+
+    def _position(self) -> Position:
+        return Position(*self._running.position())
 
     def _make_executor(self, program, forward_of: Callable[[int], Callable]):
         everyone = list(range(program.ranks))
@@ -248,9 +252,9 @@ class Pipeline(nn.Module):
             return None
         this = weakref.ref(self)  # so that the watch, which has a thread, ends with the pipeline
 
-        def position() -> str:
+        def position() -> Position:
             mine = this()
-            return "has no pipeline any more" if mine is None else mine.position()
+            return Position("has no pipeline any more") if mine is None else mine._position()
 
         def lost(why: str) -> None:
             mine = this()

@@ -269,7 +269,7 @@ TEST(Lanes, FailuresOfAStageEndTheStep) {
   Executor executor(program, 0, channel, {.timeout = 60s});
   for (auto& [s, layer] : layers) executor.set_stage(s, layer);
   EXPECT_THROW(executor.run(), std::runtime_error);
-  EXPECT_THAT(executor.position(), HasSubstr("for 1F1 on lane network"));
+  EXPECT_THAT(executor.position().waits_for, HasSubstr("1F1 on lane network"));
 }
 
 TEST(Lanes, OnAnAcceleratorAreStreamsThatWaitForWhatTheyTake) {

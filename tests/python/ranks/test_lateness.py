@@ -3,6 +3,7 @@
 
 import pytest
 from ostinato.ranks.lateness import Lateness
+from ostinato.ranks.position import Position
 
 
 class Rank:
@@ -12,16 +13,15 @@ class Rank:
         self.now_s, self.begun_s, self.step, self.lines = 0.0, None, 1, []
         self.lateness = Lateness(self.position, after_s, lambda: self.now_s)
 
-    def position(self) -> str:
+    def position(self) -> Position:
         where = f"rank 0 is in step {self.step} at instruction 3 of 8 (2F0)"
         if self.begun_s is None:
-            return where
-        return (
-            f"{where}, waiting {1000 * (self.now_s - self.begun_s):.0f} ms for 2RECV_F0 (1SEND_F0 of rank 1)"
-        )
+            return Position(where)
+        return Position(where, "2RECV_F0 (1SEND_F0 of rank 1)", round(1000 * (self.now_s - self.begun_s)))
 
     def looks(self) -> str:
-        line = self.lateness.news()
+        news = self.lateness.news()
+        line = f"{news}{self.lateness.as_long()}" if news else ""
         self.lines += [line] if line else []
         return line
 

@@ -11,6 +11,7 @@ import pytest
 from ostinato.errors import Error
 from ostinato.ranks import presence, threads, watch
 from ostinato.ranks.deadline import Deadline
+from ostinato.ranks.position import Position
 from ostinato.ranks.presence import Presence, Vigil
 from ostinato.ranks.watch import Watch
 from support.worlds import free_port
@@ -61,7 +62,7 @@ def store():
 
 
 def watched(store: Store, rank: int) -> Watch:
-    return Watch(store, "test", rank, 2, lambda: "here", period_s=0.01)
+    return Watch(store, "test", rank, 2, lambda: Position("here"), period_s=0.01)
 
 
 def test_a_process_waits_for_its_threads(store):
@@ -115,12 +116,12 @@ def test_the_process_with_the_store_leaves_last(store, capsys, holder):
 
 def test_of_several_engines_each_process_leaves_once(store):
     """Rank 1 has two, and rank 2 has not heard of it: the store stays for it."""
-    holder = Watch(store, "engine 0", 0, 3, lambda: "here", period_s=60)
+    holder = Watch(store, "engine 0", 0, 3, lambda: Position("here"), period_s=60)
     holder.close()
     leaving = threading.Thread(target=holder.leave, daemon=True)
     leaving.start()
     for engine in range(2):
-        Watch(store, f"engine {engine}", 1, 3, lambda: "here", period_s=0.01)._thread.join(60)
+        Watch(store, f"engine {engine}", 1, 3, lambda: Position("here"), period_s=0.01)._thread.join(60)
     assert f"{watch._LEFT}/1" in store.values and leaving.is_alive()
     store.set(f"{watch._LEFT}/2", "")
     leaving.join(50)
@@ -142,7 +143,7 @@ def test_a_watch_that_cannot_write_goes_on(store, monkeypatch, error):
     monkeypatch.setattr(sys, "stderr", Full())
     presence = Presence("test", 1, 2)
     mine = Watch(
-        store, "test", 1, 2, lambda: "rank 1 is here, waiting 9000 ms for rank 0", 0.01, presence, late_s=2.0
+        store, "test", 1, 2, lambda: Position("rank 1 is here", "rank 0", 9000), 0.01, presence, late_s=2.0
     )
     store.values["ostinato/presence/test/1"] = ""
     end = time.monotonic() + 60
@@ -155,11 +156,11 @@ def test_a_watch_that_cannot_write_goes_on(store, monkeypatch, error):
 def test_who_says_nothing_is_named(store, capsys):
     """Rank 1 is asked, and does not answer; nor is there a rank 2."""
     held = threading.Event()
-    mine = Watch(store, "test", 0, 3, lambda: "here", period_s=0.01)
+    mine = Watch(store, "test", 0, 3, lambda: Position("here"), period_s=0.01)
 
-    def position() -> str:
+    def position() -> Position:
         held.wait()
-        return "rank 1 is here"
+        return Position("rank 1 is here")
 
     other = Watch(store, "test", 1, 3, position, period_s=0.01)
     mine.give_up("rank 0 waited too long")
@@ -175,7 +176,7 @@ def test_who_says_nothing_is_named(store, capsys):
 
 
 def of_three(store: Store, rank: int) -> Watch:
-    return Watch(store, "test", rank, 3, lambda: f"rank {rank} is here", 0.01)
+    return Watch(store, "test", rank, 3, lambda: Position(f"rank {rank} is here"), 0.01)
 
 
 def test_the_first_that_fails_is_the_cause(store, capsys):
@@ -197,7 +198,7 @@ def test_the_first_that_fails_is_the_cause(store, capsys):
 def test_who_waits_hears_why_another_fails(store, capsys):
     error = ValueError("out of luck")
     error.add_note("ostinato: rank 2 is in step 1 at instruction 3")
-    waits = Watch(store, "test", 0, 3, lambda: "rank 0 is here", 0.01)
+    waits = Watch(store, "test", 0, 3, lambda: Position("rank 0 is here"), 0.01)
     of_three(store, 2).tell_of(error)
     said = wait_for_lines(capsys, 2)
     assert said == [
@@ -255,7 +256,7 @@ def test_a_rank_without_memory_for_a_thread_tells_the_others(store, monkeypatch)
     "error", [ValueError("out of luck"), Error("what all ranks raise")], ids=["a rank's own", "everyone's"]
 )
 def test_a_process_that_ends_with_an_error_tells_the_others(store, monkeypatch, error):
-    mine = Watch(store, "test", 0, 1, lambda: "here", 0.01)
+    mine = Watch(store, "test", 0, 1, lambda: Position("here"), 0.01)
     monkeypatch.setattr(sys, "last_value", error, raising=False)
     watch._end()
     told = store.values.get("ostinato/watch/test/failed")
@@ -274,14 +275,14 @@ def test_a_process_that_ends_with_an_error_tells_the_others(store, monkeypatch, 
 )
 def test_who_ends_with_a_collective_that_failed_names_the_silent(store, monkeypatch, capsys, error, names):
     """The script's own barrier, or an exchange before a step."""
-    Watch(store, "test", 0, 2, lambda: "here", 0.01)
+    Watch(store, "test", 0, 2, lambda: Position("here"), 0.01)
     monkeypatch.setattr(sys, "last_value", error, raising=False)
     watch._end()
     assert ("rank 1 said nothing" in capsys.readouterr().err) == names
 
 
 def test_a_watch_says_it(store, capsys):
-    mine = Watch(store, "test", 0, 2, lambda: "rank 0 is here, waiting 2000 ms for rank 1", 0.01, late_s=2.0)
+    mine = Watch(store, "test", 0, 2, lambda: Position("rank 0 is here", "rank 1", 2000), 0.01, late_s=2.0)
     store.asked.wait(60)  # which comes after
     mine.close()
     assert (
@@ -331,7 +332,9 @@ def test_who_answers_is_waited_for(store, monkeypatch):
     """However long it takes; rank 1 answers, and then it does not."""
     monkeypatch.setattr(presence, "LEAST_S", 1.0)
     missed = Missed()
-    watches = [Watch(store, "test", r, 2, lambda: "here", 0.01, Presence("test", r, 2)) for r in range(2)]
+    watches = [
+        Watch(store, "test", r, 2, lambda: Position("here"), 0.01, Presence("test", r, 2)) for r in range(2)
+    ]
     with watches[0].vigil(1.0, missed).during("waiting"):
         assert not missed.came.wait(2.5)
         watches[1].close()
@@ -397,7 +400,7 @@ def test_a_vigil_begins_anew_with_each_call(store, monkeypatch):
 def test_a_store_that_does_not_answer_is_told_of(store, monkeypatch):
     monkeypatch.setattr(presence, "LEAST_S", 0.1)
     missed = Missed()
-    mine = Watch(store, "test", 0, 2, lambda: "here", 0.01, Presence("test", 0, 2))
+    mine = Watch(store, "test", 0, 2, lambda: Position("here"), 0.01, Presence("test", 0, 2))
     store.free.clear()
     with mine.vigil(0.1, missed).during("waiting"):
         assert missed.came.wait(60) and "the store does not answer" in missed.who
@@ -427,6 +430,7 @@ ENDS_WHILE_THE_STORE_IS_SLOW = """
 import os, signal, subprocess, sys, time
 from datetime import timedelta
 import torch.distributed as dist
+from ostinato.ranks.position import Position
 from ostinato.ranks.watch import Watch
 
 server = os.fork()
@@ -434,7 +438,7 @@ if server == 0:
     held = dist.TCPStore("127.0.0.1", int(sys.argv[1]), is_master=True, wait_for_workers=False)
     time.sleep(120)
     os._exit(0)
-watch = Watch(dist.TCPStore("127.0.0.1", int(sys.argv[1]), timeout=timedelta(seconds=60)), "x", 0, 2, lambda: "here", 0.05)
+watch = Watch(dist.TCPStore("127.0.0.1", int(sys.argv[1]), timeout=timedelta(seconds=60)), "x", 0, 2, lambda: Position("here"), 0.05)
 os.kill(server, signal.SIGSTOP)
 os.waitid(os.P_PID, server, os.WSTOPPED)
 subprocess.Popen(["sh", "-c", f"sleep 1; kill -CONT {server}; sleep 5; kill -9 {server}"], stdout=subprocess.DEVNULL)
@@ -460,10 +464,11 @@ import os, sys, time
 import torch.distributed as dist
 from ostinato.ranks import watch
 from ostinato.ranks.connection import connected
+from ostinato.ranks.position import Position
 
 dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{sys.argv[1]}", rank=0, world_size=1)
 store = dist.distributed_c10d._get_default_store()
-mine = watch.Watch(store, "x", 0, 2, lambda: "here", 0.05)
+mine = watch.Watch(store, "x", 0, 2, lambda: Position("here"), 0.05)
 other = connected(store)
 child = os.fork()
 if child == 0:
@@ -487,12 +492,13 @@ import sys
 import torch.distributed as dist
 from ostinato.ranks import watch
 from ostinato.ranks.connection import connected
+from ostinato.ranks.position import Position
 
 rank = int(sys.argv[2])
 dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{sys.argv[1]}", rank=rank, world_size=2)
 store = dist.distributed_c10d._get_default_store()
 connected(store)
-mine = watch.Watch(store, "x", rank, 2, lambda: "here", 0.5)
+mine = watch.Watch(store, "x", rank, 2, lambda: Position("here"), 0.5)
 dist.barrier()
 dist.destroy_process_group()
 if rank == 1:

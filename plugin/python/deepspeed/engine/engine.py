@@ -19,6 +19,7 @@ from deepspeed.runtime.pipe import schedule
 from ostinato.profile.machine import freed_memory
 from ostinato.groups import link_groups
 from ostinato.offload import Offloaded
+from ostinato.ranks.position import Position
 from ostinato.ranks.presence import Presence
 from ostinato.ranks.watch import Watch, late_after
 from torch.distributed.distributed_c10d import _get_default_store
@@ -381,20 +382,18 @@ class PlanEngine(PlanData, BatchSize):
             raise
         run.running = None
 
-    def _position(self) -> str:
+    def _position(self) -> Position:
         """The watch's thread calls it."""
         run = self._ostinato
         if not hasattr(run, "outside"):  # the watch begins before it
-            return "has not begun"
+            return Position("has not begun")
         running = run.running  # which may end meanwhile
-        between = f"{run.outside.where()}, between steps" if run.batches_before else "has not begun"
         if part := run.outside.part():
             return part
-        return (
-            run.outside.in_the_script(running.position())
-            if running is not None
-            else run.outside.whole() or between
-        )
+        if running is not None:
+            return run.outside.in_the_script(Position(*running.position()))
+        between = f"{run.outside.where()}, between steps" if run.batches_before else "has not begun"
+        return run.outside.whole() or Position(between)
 
     def _aggregate_total_loss(self):
         stages = self.num_stages

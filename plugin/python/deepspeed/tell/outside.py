@@ -26,6 +26,7 @@ from ostinato.ranks.deadline import Deadline
 from ostinato.ranks.frames import script_line
 from ostinato.groups import is_of_a_peer
 from ostinato.ranks.launcher import end_with
+from ostinato.ranks.position import Position
 from ostinato.ranks.presence import ranks_in_words
 from ostinato.ranks.watch import Watch
 
@@ -53,22 +54,22 @@ class Outside:
         """Around one of DeepSpeed's instructions."""
         grid = self._engine.grid
         if isinstance(command, schedule.ReduceGrads):
-            return self._during(f"adding gradients over {ranks_in_words(grid.dp_group)}")
+            return self._during("adding gradients", f" over {ranks_in_words(grid.dp_group)}")
         if isinstance(command, schedule.ReduceTiedGrads):
-            return self._during(f"adding gradients of tied layers over {ranks_in_words(grid.pp_group)}")
-        return self._during(f"{type(command).__name__} (norm and overflow over {self._everyone()})")
+            over = ranks_in_words(grid.pp_group)
+            return self._during("adding gradients of tied layers", f" over {over}")
+        return self._during(type(command).__name__, f" (norm and overflow over {self._everyone()})")
 
     def planning(self) -> AbstractContextManager:
         """Ranks exchange sizes, and one sends a plan: each rank waits for those that read data."""
-        return self._during(f"planning the step with {ranks_in_words(self._engine.grid.pp_group)}")
+        return self._during("planning the step", f" with {ranks_in_words(self._engine.grid.pp_group)}")
 
     def losses(self) -> AbstractContextManager:
-        return self._during(f"adding losses over {self._everyone()}")
+        return self._during("adding losses", f" over {self._everyone()}")
 
     def both_directions(self) -> AbstractContextManager:
-        return self._during(
-            f"adding the gradients of both directions over {ranks_in_words(self._engine.grid.pp_group)}"
-        )
+        over = ranks_in_words(self._engine.grid.pp_group)
+        return self._during("adding the gradients of both directions", f" over {over}")
 
     @contextmanager
     def checkpoint(self, what: str) -> Iterator[None]:
@@ -86,36 +87,41 @@ class Outside:
             raise
 
     @contextmanager
-    def _during(self, what: str) -> Iterator[None]:
+    def _during(self, what: str, ranks: str) -> Iterator[None]:
         try:
-            with self._deadline.during(what):
+            with self._deadline.during(what, ranks):
                 yield
         except OstinatoError:  # all ranks raise it
             raise
         except Exception as error:
-            self._watch.give_up(f"{self._where()}: {what} failed: {type(error).__name__}: {error}")
+            self._watch.give_up(f"{self._where()}: {what}{ranks} failed: {type(error).__name__}: {error}")
             raise
 
-    def part(self) -> str:
-        """The part of a step that runs now, and where; empty if none does."""
+    def part(self) -> Position | None:
+        """The part of a step that runs now; None: none does."""
         return self._busy_with(self._deadline)
 
-    def whole(self) -> str:
-        """The call or checkpoint that runs now, and where; empty if none does."""
+    def whole(self) -> Position | None:
+        """The call or checkpoint that runs now; None: none does."""
         return self._busy_with(self._vigil.deadline)
 
-    def _busy_with(self, deadline: Deadline) -> str:
-        what, lasts_s = deadline.what, deadline.lasts_s
-        return f"{self.where()}, busy {1000 * lasts_s:.0f} ms with {what}" if what else ""
+    def _busy_with(self, deadline: Deadline) -> Position | None:
+        (what, ranks), ms = deadline.call, round(1000 * deadline.lasts_s)
+        if not what:
+            return None
+        return Position(self.where(), "", ms, what + ranks, f"{what} in {self._step()}")
 
-    def in_the_script(self, position: str) -> str:
+    def in_the_script(self, position: Position) -> Position:
         """An executor's position; while it waits for no rank, also the line of the script that runs: in a
         layer, or in the data loader."""
-        line = "" if ", waiting " in position else script_line(self._thread)
-        return f"{position}, {line}" if line else position
+        line = "" if position.waits_for else script_line(self._thread)
+        return position._replace(where=f"{position.where}, {line}") if line else position
 
     def where(self) -> str:
-        return f"rank {self._engine.stage_id} is in step {self._engine.global_steps + 1}"
+        return f"rank {self._engine.stage_id} is in {self._step()}"
+
+    def _step(self) -> str:
+        return f"step {self._engine.global_steps + 1}"
 
     def _everyone(self) -> str:
         return ranks_in_words(sorted({*self._engine.grid.pp_group, *self._engine.grid.dp_group}))
@@ -125,4 +131,4 @@ class Outside:
 
     def _where(self) -> str:
         engine = self._engine
-        return f"rank {engine.global_rank} (pipeline rank {engine.stage_id}), step {engine.global_steps + 1}"
+        return f"rank {engine.global_rank} (pipeline rank {engine.stage_id}), {self._step()}"
