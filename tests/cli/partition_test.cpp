@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "search/placement/placement_toml.h"
+#include "search/profile/profile_json.h"
 #include "tests/cli/support/cli_run.h"
 
 namespace ostinato::cli::test {

@@ -8,6 +8,8 @@
 #include <tuple>
 
 #include "search/files/file.h"
+#include "search/placement/placement_toml.h"
+#include "search/profile/profile_json.h"
 #include "tests/cli/support/cli_run.h"
 
 namespace ostinato::cli::test {

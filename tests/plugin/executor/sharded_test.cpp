@@ -202,7 +202,7 @@ INSTANTIATE_TEST_SUITE_P(Executor, Sharded,
 class Watcher : public StageModule {
  public:
   std::vector<at::Tensor> forward(int, const std::vector<at::Tensor>&) override {
-    seen = executor->position();
+    seen = to_string(executor->position());
     throw std::domain_error("seen");
   }
   const Executor* executor = nullptr;
