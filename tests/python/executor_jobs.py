@@ -71,12 +71,10 @@ class Rank:
         from ostinato import _plugin
 
         self.looks = looks
-        self.step, self.losses, self.program, self.device = (
-            0,
-            [],
-            program,
-            options.get("device", torch.device("cpu")),
-        )
+        self.step = 0
+        self.losses = []
+        self.program = program
+        self.device = options.get("device", torch.device("cpu"))
         self.executor = _plugin.Executor(
             program, rank, group, list(range(program.ranks)), timeout_s, **options
         )

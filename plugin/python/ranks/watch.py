@@ -94,10 +94,8 @@ class Watch:
             if not together or rank == self._place
             else f"rank {self._place} (pipeline rank {rank})"
         )
-        self._failed, self._spoken = (
-            f"ostinato/watch/{together or name}/failed",
-            f"ostinato/watch/{name}/spoken",
-        )
+        self._failed = f"ostinato/watch/{together or name}/failed"
+        self._spoken = f"ostinato/watch/{name}/spoken"
         self._position, self._period_s = position, period_s
         self._presence, self._launcher, self._lateness = presence, Launcher(), Lateness(position, late_s)
         self._elsewhere = None if presence is None else Elsewhere(presence)
@@ -283,10 +281,8 @@ class Watch:
             if self._place > 0:  # in torch's own stores rank 0 has it
                 return self._tell_left(store)
             store.set(_LEAVING, "1")
-            others, end = (
-                [f"{_LEFT}/{place}" for place in range(1, self._world)],
-                time.monotonic() + 2 * self._period_s,
-            )
+            others = [f"{_LEFT}/{place}" for place in range(1, self._world)]
+            end = time.monotonic() + 2 * self._period_s
             while not store.check(others) and time.monotonic() < end:
                 time.sleep(self._period_s / 20)
         except RuntimeError:

@@ -219,12 +219,10 @@ class Work:
     ):
         self.args, self.argv, self.script_arguments, self.part = args, argv, script_arguments, part
         self.waiting = waiting
-        self.folder, self.environment, self.output, self.leave = (
-            Path.cwd(),
-            dict(os.environ),
-            Output(),
-            os._exit,
-        )
+        self.folder = Path.cwd()
+        self.environment = dict(os.environ)
+        self.output = Output()
+        self.leave = os._exit
 
     def take(self, job: Job) -> NoReturn:
         leave(self.status_of(lambda: self.profile(job)))
@@ -265,12 +263,10 @@ class Work:
                 f"here: torchrun with {job.ranks} ranks and -m ostinato profile measures them\n"
             )
         args = self.args
-        job.repeats, job.warm_up, job.kind, job.beside = (
-            args.repeats,
-            args.warm_up,
-            args.kind,
-            self.beside(job),
-        )
+        job.repeats = args.repeats
+        job.warm_up = args.warm_up
+        job.kind = args.kind
+        job.beside = self.beside(job)
         job.lengths = args.sizes
         with shown_progress(args.quiet) as progress:
             profile = self.layers_of(job, progress)

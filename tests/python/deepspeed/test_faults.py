@@ -150,10 +150,8 @@ def expect_named(job: Job, culprit: int, sent=None) -> None:
     for rank in job.ranks:
         if rank == culprit or (job.folder / f"{rank}.done").exists():
             continue
-        said, by_launcher = (
-            said_by(job.folder, rank),
-            f"local_rank: {culprit}" in said_by(job.folder, "launcher"),
-        )
+        said = said_by(job.folder, rank)
+        by_launcher = f"local_rank: {culprit}" in said_by(job.folder, "launcher")
         if not (by_launcher and sent != "SIGSTOP"):
             assert f"rank {culprit}" in said and re.search(WHERE, said), (
                 f"rank {rank} does not name rank {culprit}:\n{said[-3000:]}"

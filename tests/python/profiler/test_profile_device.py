@@ -235,11 +235,9 @@ def test_memory_is_counted_on_the_device(stand_in):
 def test_the_note_is_in_the_file(tmp_path):
     result = _profiler.Profile()
     result.set_device(name="", kind="", driver="", torch="", cuda="", clocks="")
-    result.timer, result.timer_note, result.micro_batch_size = (
-        "device-events",
-        "CUPTI is held by another tool",
-        1,
-    )
+    result.timer = "device-events"
+    result.timer_note = "CUPTI is held by another tool"
+    result.micro_batch_size = 1
     result.write(str(tmp_path / "profile.json"))
     assert _profiler.read_profile(str(tmp_path / "profile.json")).timer_note == result.timer_note
 

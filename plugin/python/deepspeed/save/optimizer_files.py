@@ -124,14 +124,12 @@ class Files:
         them.
         """
         self.parts, self._slice = parts, tensor_slice
-        self.folder, self.kind, self.names, self.shapes, self.recorded, self._optimizer = (
-            folder,
-            kind,
-            names,
-            shapes,
-            recorded,
-            optimizer,
-        )
+        self.folder = folder
+        self.kind = kind
+        self.names = names
+        self.shapes = shapes
+        self.recorded = recorded
+        self._optimizer = optimizer
         self.found: Counter[str] = Counter()  # elements of each parameter
         self.rest: dict[str, Any] = {}  # state that belongs to no parameter, such as the loss scale
         self.hyperparameters: list[dict] = []  # of groups, from the file that DeepSpeed reads on this rank
@@ -151,10 +149,8 @@ class Files:
             inner = inner_of(held)
             groups = hyperparameters_of(inner["param_groups"])
             if read_here and number == 0:
-                self.rest, self.hyperparameters = (
-                    {k: v for k, v in held.items() if k not in LAID_OUT and k not in inner},
-                    groups,
-                )
+                self.rest = {k: v for k, v in held.items() if k not in LAID_OUT and k not in inner}
+                self.hyperparameters = groups
             for index in range(len(groups)):
                 for saved in self._saved(held, inner, rank, index, starts[index]):
                     self._give(wanted, *saved, [groups[index]])

@@ -46,10 +46,8 @@ def sealed(state: dict) -> dict:
     inner = inner_of(state)
     if not isinstance(inner, dict):  # "elastic_checkpoint"
         return state | {constants.DS_VERSION: SEALED, KEY: state[constants.DS_VERSION]}
-    groups, gaps = (
-        inner["param_groups"],
-        {key: state[key] for key in (constants.PARAM_ALIGNMENT_PADDINGS,) if key in state},
-    )
+    groups = inner["param_groups"]
+    gaps = {key: state[key] for key in (constants.PARAM_ALIGNMENT_PADDINGS,) if key in state}
     rest = [
         defaultdict(partial(float, SEALED), {key: value for key, value in group.items() if key != "params"})
         for group in groups

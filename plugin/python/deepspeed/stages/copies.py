@@ -84,10 +84,8 @@ class Copies:
         held, turn = self._held, Counter[tuple[int, ...]]()
         shared: dict[tuple[int, ...], list[torch.nn.Parameter]] = {}
         for module_name in held.module_names[held.rank]:
-            ranks, module = (
-                self._holders[held.key(module_name, held.rank)],
-                self._model.get_submodule(module_name),
-            )
+            ranks = self._holders[held.key(module_name, held.rank)]
+            module = self._model.get_submodule(module_name)
             trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
             for name, parameter in trained:
                 other = ranks[turn[ranks] % len(ranks)] != held.rank

@@ -336,11 +336,9 @@ def _profile(
     """Rank 0 collects the measurements of all ranks into a profile; "" elsewhere. `items`: the `count` chosen;
     `read`: ns to read a batch; `seconds`: of DeepSpeed's own steps; `together`: what step 1 has shown."""
     device = host_timed(torch.device(engine.device))
-    config, optimizer, on_cpu = (
-        engine._config._param_dict,
-        engine.client_optimizer,
-        device.place.type == "cpu",
-    )
+    config = engine._config._param_dict
+    optimizer = engine.client_optimizer
+    on_cpu = device.place.type == "cpu"
     settings = read_settings(config, optimizer, not on_cpu)
     # On an accelerator copies of parameters may not fit beside the model.
     steps = StepClock.of(config, optimizer, settings, device) if on_cpu else None

@@ -60,13 +60,11 @@ class MeasuredLayer:
     def row(self) -> Any:
         """The layer's row in a profile. Halves of backwards are not measured."""
         row = layer_cost(self.samples, self.memory, self.state, self.input_bytes, self.output_bytes)
-        row.step_time, row.index, row.name, row.digest, row.same_as = (
-            self.step_time,
-            self.index,
-            self.name,
-            self.digest,
-            -1,
-        )
+        row.step_time = self.step_time
+        row.index = self.index
+        row.name = self.name
+        row.digest = self.digest
+        row.same_as = -1
         return row
 
 
@@ -187,10 +185,8 @@ def _layers_of(engine: Engine, items: list[Any], count: int, device: Any) -> lis
         model.forward_funcs, model.activation_checkpoint_interval = functions, interval
         vars(model).pop("loss_fn", None)
         vars(model).update(held)
-        engine.loss, engine.pipe_buffers = (
-            None,
-            {name: [None] * len(buffers) for name, buffers in engine.pipe_buffers.items()},
-        )
+        engine.loss = None
+        engine.pipe_buffers = {name: [None] * len(buffers) for name, buffers in engine.pipe_buffers.items()}
     return [list(of_item) for of_item in zip(*noted, strict=True)]
 
 

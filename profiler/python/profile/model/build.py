@@ -134,11 +134,9 @@ class Branches:
             raise ProfileError(
                 f'layer "{spec.name}" of graph() must return one tensor, but returned {type(outputs).__name__}'
             )
-        self.values[spec.name], self.rows[spec.name], self.reached[spec.name] = (
-            outputs,
-            len(self.rows),
-            flows[0],
-        )
+        self.values[spec.name] = outputs
+        self.rows[spec.name] = len(self.rows)
+        self.reached[spec.name] = flows[0]
 
     def called(self, run: Callable) -> Callable:
         first: Any

@@ -168,10 +168,8 @@ class ScriptRun:
         self.takeover = Takeover(self.world, self)
 
     def take(self, job: Job) -> NoReturn:
-        job.name, job.device = (
-            self.script.stem if self.script.suffix == ".py" else self.script.name.rpartition(".")[2],
-            self.device,
-        )
+        job.name = self.script.stem if self.script.suffix == ".py" else self.script.name.rpartition(".")[2]
+        job.device = self.device
         job.ranks = self.world.size
         self._take(job)
 
@@ -222,10 +220,8 @@ class ScriptRun:
             except ProfileError:
                 raise
             except SystemExit as end:
-                error, about = (
-                    self._status_error(end.code),
-                    own_lines(traceback.extract_tb(end.__traceback__)),
-                )
+                error = self._status_error(end.code)
+                about = own_lines(traceback.extract_tb(end.__traceback__))
                 if end.code in (None, 0) or "argparse.py" in str(
                     traceback.extract_tb(end.__traceback__)[-1].filename
                 ):
