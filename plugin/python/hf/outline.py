@@ -25,13 +25,8 @@ PLANS: dict[str, tuple[tuple[str, ...], str, tuple[str, ...]]] = {
 }
 
 
-HUNG = (
-    "_forward_hooks",
-    "_forward_pre_hooks",
-    "_backward_hooks",
-    "_backward_pre_hooks",
-    "forward",
-)  # attributes of a module
+# Attributes of a module.
+HUNG = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "forward")
 
 
 @dataclass(frozen=True)

@@ -101,11 +101,8 @@ class Watch:
         self._elsewhere = None if presence is None else Elsewhere(presence)
         self._late: Position | None = None  # a wait to report, once other ranks have said where they are
         self._over, self._leaves = threading.Event(), False
-        self._why, self._names_silent, self._asked = (
-            "",
-            False,
-            threading.Event(),
-        )  # why this rank gives up; whether its thread has asked other ranks
+        # Why this rank gives up; whether its thread has asked other ranks.
+        self._why, self._names_silent, self._asked = ("", False, threading.Event())
         self._heard, self._lost = "", lost  # which rank has given up, and why
         self._silent: list[int] = []  # ranks that had said nothing since then, when last looked
         self._looks = 0  # how many are left
@@ -308,6 +305,5 @@ def _end() -> None:
     gloo_threads.wait_until_idle(PATIENCE_AFTER_FAILURE_S)
 
 
-os.register_at_fork(
-    after_in_child=_watches.clear
-)  # they belong to the parent, which also says that it leaves
+# They belong to the parent, which also says that it leaves.
+os.register_at_fork(after_in_child=_watches.clear)

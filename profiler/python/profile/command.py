@@ -318,9 +318,8 @@ class Work:
     def end_with(self, result: Result) -> int:
         self.output.back()
         files = write(result, self.args, self.folder)
-        with contextlib.suppress(
-            BrokenPipeError, SystemExit
-        ):  # the reader of the pipe has gone, which rich reports so
+        # The reader of the pipe has gone, which rich reports so.
+        with contextlib.suppress(BrokenPipeError, SystemExit):
             report(result.profile, result.checks, files, self.args)
         return status_of(result.profile)
 
@@ -429,10 +428,8 @@ def main(argv: list[str]) -> int:
     ours, script_arguments = split_arguments(argv)
     args = arguments_of(ours)
     if args.local_rank is not None:
-        script_arguments = [
-            f"--local_rank={device_of_this_process().place.index or 0}",
-            *script_arguments,
-        ]  # equal to the LOCAL_RANK to come
+        # Equal to the LOCAL_RANK to come.
+        script_arguments = [f"--local_rank={device_of_this_process().place.index or 0}", *script_arguments]
     try:
         return run(args, argv, script_arguments)
     except (ProfileError, _profiler.InputError) as error:

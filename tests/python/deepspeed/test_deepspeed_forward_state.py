@@ -68,9 +68,8 @@ def batches_changed(engine):
 
 def step_wrapped(engine):
     """Around one that a scheduler counts, which the script has dropped. What it reads lies on the optimizer."""
-    torch.optim.lr_scheduler.ExponentialLR(
-        getattr(engine.optimizer, "optimizer", engine.optimizer), 0.9
-    )  # ZeRO wraps one
+    # ZeRO wraps one.
+    torch.optim.lr_scheduler.ExponentialLR(getattr(engine.optimizer, "optimizer", engine.optimizer), 0.9)
     step, engine.optimizer.bound = engine.optimizer.step, 0.01
 
     @functools.wraps(step)

@@ -168,9 +168,8 @@ def test_a_graph_is_profiled_as_a_graph(measured):
 def test_branches_from_the_profile_to_the_training(request, measured, ranks, objective, tmp_path):
     """Within rounding of one process: what two layers read has its gradients added in another order."""
     measured.write(str(tmp_path / "profile.json"))
-    whole = (
-        ["--without", "split"] if objective == "latency" else []
-    )  # halves in a chain may be as quick as the towers
+    # Halves in a chain may be as quick as the towers.
+    whole = ["--without", "split"] if objective == "latency" else []
     section = plan(tmp_path, "--devices", ranks, "--objective", objective, *whole)
     if objective == "latency":  # the towers beside each other
         assert any(isinstance(stage["layers"][0], list) for stage in stages_of(tmp_path))

@@ -236,9 +236,8 @@ def test_which_gradients_are_added_up_apart():
     assert sums({0: 0, 5: 1}, 0, 2) == sums({0: 0, 5: 1}, 1, 0) == ([], {})
     assert sums({0: 0, 5: 1}, 1, 1) == ([], {1: ["table"]})
     assert sums({0: 0, 1: 0, 5: 1}, 1, 1) == ([], {1: ["table"]})
-    assert (
-        sums({0: 0, 1: 1, 5: 2}, 1, 1, 1) == sums({0: 0, 1: 1}, 0, 0) == (["table"], {})
-    )  # one rank's, divided
+    # One rank's, divided.
+    assert sums({0: 0, 1: 1, 5: 2}, 1, 1, 1) == sums({0: 0, 1: 1}, 0, 0) == (["table"], {})
     assert sums({0: 0, 5: 0}, 0) == (["table"], {})  # of two ranks, in one stage
     assert sums({0: 0, 2: 1, 5: 2}, 0, 1, 2) == ([], {})
     for ranks in ((1, 0, 2), (0, 1, 0), (0, 0, 0)):  # an all-reduce of three adds in the order of the ranks

@@ -171,8 +171,7 @@ def test_rows_add_up_at_every_cut(seed):
                 where = f"layers {layers[first:last]} of {layers}"
                 assert said.kept == pytest.approx(measured.kept, rel=WITHIN, abs=SMALL), where
                 lowest = measured.kept + measured.workspace
-                highest = max(
-                    measured.forward_peak, measured.kept + measured.backward_beside
-                )  # a stage's input counts to the end
+                # A stage's input counts to the end.
+                highest = max(measured.forward_peak, measured.kept + measured.backward_beside)
                 peak = said.kept + said.workspace
                 assert (1 - WITHIN) * lowest - SMALL <= peak <= (1 + WITHIN) * highest + SMALL, where

@@ -164,11 +164,8 @@ def test_timers_are_freed_layer_by_layer(stand_in):
             pass
         timer.stop()
         del timer
-    assert [made() is None for made in timers] == [
-        True,
-        True,
-        False,
-    ]  # the last one's recorder may be read still
+    # The last one's recorder may be read still.
+    assert [made() is None for made in timers] == [True, True, False]
 
 
 def test_the_hosts_own_time_before_a_call_is_in_no_range(stand_in):

@@ -142,9 +142,8 @@ class Files:
         """`wanted`: the slots for the parameters in its files; `read_here`: DeepSpeed would read these
         files."""
         self._check_step(self.main(rank))
-        starts: defaultdict[int, Counter[str]] = defaultdict(
-            Counter
-        )  # by group: elements of each parameter that earlier replicas had
+        # By group: elements of each parameter that earlier replicas had.
+        starts: defaultdict[int, Counter[str]] = defaultdict(Counter)
         for number, held in enumerate(self._files(rank)):
             inner = inner_of(held)
             groups = hyperparameters_of(inner["param_groups"])

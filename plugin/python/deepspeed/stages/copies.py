@@ -65,9 +65,8 @@ class Copies:
     def __init__(self, model: Model, held: Holders):
         self._model, self._held, self._holders = model, held, held.ranks()
         self.groups = groups_of(model._grid, list(self._holders.values()))
-        self._shared: list[
-            tuple[object, list[torch.nn.Parameter]]
-        ] = []  # in the same order on all ranks of the group
+        # In the same order on all ranks of the group.
+        self._shared: list[tuple[object, list[torch.nn.Parameter]]] = []
         self._elsewhere = {
             module_name for (module_name, _), ranks in self._holders.items() if held.rank in ranks[1:]
         }  # another rank holds it first

@@ -61,11 +61,8 @@ from ..tell.announce import say
 from ..data.sizes import Seen, agreed, seen_by, size_function
 from ..upstream import Config, Engine, Model
 
-STEPS, LEAST_STEPS, ENOUGH_S = (
-    5,
-    2,
-    15.0,
-)  # DeepSpeed's own steps that are timed: fewer where they take long
+# DeepSpeed's own steps that are timed: fewer where they take long.
+STEPS, LEAST_STEPS, ENOUGH_S = (5, 2, 15.0)
 THEN = {
     True: "ostinato measures the layers, searches a plan, and the run starts again with it",
     "measure": "ostinato measures the layers, searches a plan, and the run ends",
@@ -355,9 +352,8 @@ def _profile(
     transfers = _transfers(engine, device)
     if dist.get_rank() != 0:
         return ""
-    found = {
-        layer.index: layer for of_rank, _ in reversed(everyone) for layer in of_rank
-    }  # the first replica's
+    # The first replica's.
+    found = {layer.index: layer for of_rank, _ in reversed(everyone) for layer in of_rank}
     layers = [found[index] for index in sorted(found)]
     profile = _profiler.Profile()
     profile.model, profile.timer = Path(sys.argv[0]).stem or "model", "cpu"

@@ -171,9 +171,8 @@ def _layers_of(engine: Engine, items: list[Any], count: int, device: Any) -> lis
     model.forward_funcs = [
         partial(_noted, _layer(engine, place, device), noted[place]) for place in range(len(functions))
     ]
-    held = {
-        name: vars(model)[name] for name in ["loss_fn"] if name in vars(model)
-    }  # (a loss that is a module is a child of the model instead)
+    # (a loss that is a module is a child of the model instead).
+    held = {name: vars(model)[name] for name in ["loss_fn"] if name in vars(model)}
     if loss is not None:
         vars(model)["loss_fn"] = partial(_with_loss, model, noted[-1], loss)
     model.activation_checkpoint_interval = 0
@@ -221,9 +220,8 @@ def _noted(layer: _Local, noted: list[_Local], inputs: Any) -> Any:
     reached = [tensor.requires_grad for tensor in tensors(inputs)]
     given, node = map_tensors(_copy, inputs), wired(layer.function)  # the layer may change its inputs
     outputs = layer.run(inputs)
-    taken, made = (
-        (given, outputs) if node is None else (node.taken(given), node.made(outputs))
-    )  # without values that only pass through to later layers
+    # Without values that only pass through to later layers.
+    taken, made = (given, outputs) if node is None else (node.taken(given), node.made(outputs))
     noted.append(
         replace(layer, inputs=given, reached=reached, bytes_taken=bytes_of(taken), bytes_made=bytes_of(made))
     )

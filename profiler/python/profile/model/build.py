@@ -141,9 +141,8 @@ class Branches:
     def called(self, run: Callable) -> Callable:
         first: Any
         again: Any
-        first, again = (
-            (run.args[0], run.func) if isinstance(run, functools.partial) else (run, run)
-        )  # of tied layers
+        # Of tied layers.
+        first, again = (run.args[0], run.func) if isinstance(run, functools.partial) else (run, run)
         layer = first.called(again.forward_fn)
         return lambda inputs: layer(*inputs)
 

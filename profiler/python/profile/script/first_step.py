@@ -233,9 +233,8 @@ class ScriptRun:
     def _error_of(self, raised: Exception) -> tuple[ProfileError, str]:
         """The message for an exception that ended the script, and what it shows about the number of ranks."""
         frames = traceback.extract_tb(raised.__traceback__)
-        if (
-            isinstance(raised, ImportError) and frames[-1].filename == "<frozen runpy>"
-        ):  # -m, and no line of the module has run
+        # -m, and no line of the module has run.
+        if isinstance(raised, ImportError) and frames[-1].filename == "<frozen runpy>":
             return ProfileError(
                 f"-m {self.script}: {raised} (looked in {os.getcwd()} and in Python's path)"
             ), ""
