@@ -19,9 +19,8 @@ from dataclasses import dataclass
 from typing import Any
 
 Stage = tuple[float, float]  # forward and backward of one micro-batch on one stage, in any unit of time
-Times = Callable[
-    [Sequence[float]], Sequence[Stage]
-]  # of a micro-batch whose samples have these sizes, by stage
+# Of a micro-batch whose samples have these sizes, by stage.
+Times = Callable[[Sequence[float]], Sequence[Stage]]
 Batch = list[int]  # indices of the samples of a micro-batch
 
 

@@ -46,9 +46,8 @@ def main() -> int:
         try:
             runpy.run_module(target[0], run_name="__main__", alter_sys=True)
         except ImportError as error:
-            if (
-                traceback.extract_tb(error.__traceback__)[-1].filename == "<frozen runpy>"
-            ):  # no line of the module has run
+            # No line of the module has run.
+            if traceback.extract_tb(error.__traceback__)[-1].filename == "<frozen runpy>":
                 return missing(f"-m {target[0]}: {error}")
             raise
     else:

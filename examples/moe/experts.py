@@ -69,9 +69,8 @@ class Experts(nn.Module):
             nn.Parameter(torch.stack([torch.randn(*size, generator=g) for g in drawn]) * size[0] ** -0.5)
             for size in ((width, 4 * width), (4 * width, width))
         )
-        for (
-            parameter
-        ) in self.parameters():  # as deepspeed.moe marks them: no replica adds its gradient to another's
+        # As deepspeed.moe marks them: no replica adds its gradient to another's.
+        for parameter in self.parameters():
             parameter.allreduce, parameter.group_name = False, group
 
     def forward(self, state):

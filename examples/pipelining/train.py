@@ -36,11 +36,9 @@ class Block(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.norm, self.inner, self.outer = (
-            nn.LayerNorm(WIDTH),
-            nn.Linear(2 * WIDTH, 4 * WIDTH),
-            nn.Linear(4 * WIDTH, WIDTH),
-        )
+        self.norm = nn.LayerNorm(WIDTH)
+        self.inner = nn.Linear(2 * WIDTH, 4 * WIDTH)
+        self.outer = nn.Linear(4 * WIDTH, WIDTH)
 
     def forward(self, x):
         y = self.norm(x)
@@ -69,10 +67,8 @@ class Pipeline:
 
     def __init__(self, schedule: Path, placement: Path):
         dist.init_process_group("gloo")
-        rows, cuts = (
-            rows_of(schedule),
-            [stage["layers"] for stage in tomllib.loads(placement.read_text())["stages"]],
-        )
+        rows = rows_of(schedule)
+        cuts = [stage["layers"] for stage in tomllib.loads(placement.read_text())["stages"]]
         cells = [re.match(r"(\d+)[FBIW](\d+)", cell) for cell in rows[dist.get_rank()]]
         self.mine = sorted({int(cell[1]) for cell in cells})
         self.last, self.micro_batches = len(cuts) - 1, 1 + max(int(cell[2]) for cell in cells)

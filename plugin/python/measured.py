@@ -34,10 +34,8 @@ INSTEAD = {
     "backward_weight": ("backward",),
 }
 UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
-BESIDE = {
-    "F": "forward",
-    "B": "backward",
-}  # in a profile's "rank": what such a block costs on top of its layers
+# In a profile's "rank": what such a block costs on top of its layers.
+BESIDE = {"F": "forward", "B": "backward"}
 
 
 class MeasuredBlock(NamedTuple):

@@ -12,9 +12,8 @@ run was measured, what is expected of the plan is scaled by measured / expected 
 
 from collections.abc import Sequence
 
-Beside = tuple[
-    str, int, int
-]  # its name, what it is predicted to take, and a whole step as it ran (0: not known); nanoseconds
+# Its name, what it is predicted to take, and a whole step as it ran (0: not known); nanoseconds.
+Beside = tuple[str, int, int]
 
 
 WARM_UP = 2  # first steps of a run, which no figure counts
@@ -83,9 +82,8 @@ class Gain:
         if not self.is_over_your_run or len(self._beside) < 2:
             return ""
         now = self._beside[0][1]
-        best = min(
-            now, self._beside[1][1]
-        )  # the best stages are found by what they compute, without transfers
+        # The best stages are found by what they compute, without transfers.
+        best = min(now, self._beside[1][1])
         return f" ({now / best:.2f} by other stages, {best / self._predicted:.2f} by the schedule)"
 
     def _range(self) -> tuple[str, str, str]:

@@ -402,9 +402,8 @@ class SteadyState:
     period_proved: bool  # no repeating part is quicker
     peak_memory: tuple[int, ...] | None  # bytes a device, static memory included; None: never the same twice
     memory_proved: bool  # none of this period needs less on the device that needs most
-    left_behind: tuple[
-        int, ...
-    ] = ()  # bytes a device that each micro-batch leaves, where peak_memory is None
+    # Bytes a device that each micro-batch leaves, where peak_memory is None.
+    left_behind: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,8 @@ from ostinato import _search
 from ostinato.errors import UsageError, counted
 from ostinato.objects import Placement, Profile, check_counts, core_of
 
-MicroBatch = (
-    int | Mapping[str, Any] | _search.MicroBatch
-)  # a size, {"size": ..., "times": {block: ns}, "memory": {block: bytes}}, or of sized()
+# A size, {"size": ..., "times": {block: ns}, "memory": {block: bytes}}, or of sized().
+MicroBatch = int | Mapping[str, Any] | _search.MicroBatch
 
 
 def sized(

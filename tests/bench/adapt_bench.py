@@ -136,12 +136,10 @@ def least(slow: float, args: argparse.Namespace) -> float:
     from ostinato import _profiler
 
     profile = _profiler.Profile()
-    profile.model, profile.model_sha256, profile.timer, profile.micro_batch_size = (
-        "emulated",
-        "0" * 64,
-        "cpu",
-        1,
-    )
+    profile.model = "emulated"
+    profile.model_sha256 = "0" * 64
+    profile.timer = "cpu"
+    profile.micro_batch_size = 1
     profile.set_device(name="cpu", kind="cpu", driver="", torch="", cuda="", clocks="")
     for index in range(LAYERS):
         row = _profiler.LayerCost()

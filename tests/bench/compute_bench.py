@@ -85,10 +85,8 @@ def compare(world: World, folder: Path, name: str, args) -> None:
     ]
     step = chosen.get("whole_step", chosen["makespan"]) / 1e9
     by_rank = world.run(bound_trainings, name, 0.0, args.micro_batches, args.steps, entries)
-    measured, seconds = (
-        [results for results, _ in by_rank],
-        [of_layer for _, of_rank in by_rank for of_layer in of_rank],
-    )
+    measured = [results for results, _ in by_rank]
+    seconds = [of_layer for _, of_rank in by_rank for of_layer in of_rank]
     times = [(layer["forward"]["median"] + layer["backward"]["median"]) / 1e6 for layer in profiled["layers"]]
     print(
         f"\n{TITLES[name]}: ms of the layers {', '.join(f'{time:.1f}' for time in times)}; {args.micro_batches} micro-batches on {RANKS} ranks"

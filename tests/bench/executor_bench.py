@@ -221,11 +221,9 @@ def instruction_cost(folder: Path, steps: int):
         return timed(executor.run) - sum(end - start for _, start, end in executor.records()) / 1e9
 
     count = len(program.instructions(0))
-    ours, theirs, own = (
-        typical(executor.run),
-        typical(plain),
-        statistics.median(beside() for _ in range(steps)),
-    )
+    ours = typical(executor.run)
+    theirs = typical(plain)
+    own = statistics.median(beside() for _ in range(steps))
     print(
         f"one rank, {count} computes: executor {ours / count * 1e6:.2f} us an instruction, {own / count * 1e6:.2f} us of them beside "
         f"forwards and backwards; the same operators in a plain Python loop {theirs / count * 1e6:.2f} us"

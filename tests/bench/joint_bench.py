@@ -107,15 +107,11 @@ def layers_of(times: Times) -> list[_profiler.LayerCost]:
     for index, (forward, backward) in enumerate(times):
         row = _profiler.LayerCost()
         row.index, row.name, row.same_as = index, f"{index}:Layer", -1
-        row.forward, row.backward = (
-            _profiler.spread_of([forward * UNIT]),
-            _profiler.spread_of([backward * UNIT]),
-        )
+        row.forward = _profiler.spread_of([forward * UNIT])
+        row.backward = _profiler.spread_of([backward * UNIT])
         half = backward * UNIT // 2
-        row.backward_input, row.backward_weight = (
-            _profiler.spread_of([half]),
-            _profiler.spread_of([backward * UNIT - half]),
-        )
+        row.backward_input = _profiler.spread_of([half])
+        row.backward_weight = _profiler.spread_of([backward * UNIT - half])
         rows.append(row)
     return rows
 

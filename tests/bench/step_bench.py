@@ -250,9 +250,8 @@ def report(ranks: list[dict[str, list[dict]]], blocks: list[tuple[float, float]]
     medians = {}
     for name in ("executor", "ostinato", "DeepSpeed"):
         steps = list(zip(*(rank[name] for rank in ranks), strict=True))
-        last = [
-            max(step, key=lambda rank: rank[PARTS[0]]) for step in steps
-        ]  # the others wait for it in what comes after
+        # The others wait for it in what comes after.
+        last = [max(step, key=lambda rank: rank[PARTS[0]]) for step in steps]
         medians[name] = {part: statistics.median(rank[part] for rank in last) for part in PARTS}
         cpu = statistics.median(sum(r["cpu"] for r in step) for step in steps)
         figures = "".join(f"{medians[name][part] * 1e3:14.2f}" for part in PARTS)

@@ -68,9 +68,8 @@ def orders_of(actions: list[list]) -> list[list[Step]]:
     def steps(action) -> list[Step]:
         if action.sub_actions:
             return [s for a in action.sub_actions for s in steps(a)]
-        kinds = {"F": "F", "I": "I", "W": "W", "B": "IW"}.get(
-            action.computation_type.value, ""
-        )  # "": no pass
+        # "": no pass.
+        kinds = {"F": "F", "I": "I", "W": "W", "B": "IW"}.get(action.computation_type.value, "")
         return [(f"s{action.stage_index}.{k}", action.microbatch_index) for k in kinds]
 
     return [[s for a in rank for s in steps(a)] for rank in actions]

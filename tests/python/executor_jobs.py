@@ -71,12 +71,10 @@ class Rank:
         from ostinato import _plugin
 
         self.looks = looks
-        self.step, self.losses, self.program, self.device = (
-            0,
-            [],
-            program,
-            options.get("device", torch.device("cpu")),
-        )
+        self.step = 0
+        self.losses = []
+        self.program = program
+        self.device = options.get("device", torch.device("cpu"))
         self.executor = _plugin.Executor(
             program, rank, group, list(range(program.ranks)), timeout_s, **options
         )
@@ -144,9 +142,8 @@ def train_job(rank: int, world: int, folder: str, cases: dict, steps: int, share
     group = start(rank, world, folder)
     for number, (name, files) in enumerate(cases.items()):
         program = _plugin.lower(*files)
-        links = (
-            links_of(program) if number % 2 and not shared_memory else {}
-        )  # every other case, where nothing goes another way
+        # Every other case, where nothing goes another way.
+        links = links_of(program) if number % 2 and not shared_memory else {}
         run = Rank(program, rank, group, shared_memory=shared_memory, links=links)
         run.train(steps)
         save(run, Path(folder) / f"{name}.{rank}.pt")
@@ -190,9 +187,8 @@ def lost_job(rank: int, world: int, folder: str, files, shared_memory: bool):
     """Rank 0 ends without a word in the third forward of its second step; rank 1 leaves what it is told then."""
     from ostinato import _plugin
 
-    signal.signal(
-        signal.SIGTERM, signal.SIG_IGN
-    )  # the parent sends it to rank 1 when it sees the end of rank 0
+    # The parent sends it to rank 1 when it sees the end of rank 0.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
     group = start(rank, world, folder)
     run = Rank(_plugin.lower(*files), rank, group, shared_memory=shared_memory)

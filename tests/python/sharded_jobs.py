@@ -52,10 +52,8 @@ def embedding(padding_idx):
 def linear(gather: bool):
     """The largest error of outputs and gradients; all ranks must get the same bits."""
     torch.manual_seed(2)
-    whole, x = (
-        nn.Linear(WIDTH, VOCABULARY).double(),
-        torch.randn(ROWS, WIDTH, dtype=torch.double, requires_grad=True),
-    )
+    whole = nn.Linear(WIDTH, VOCABULARY).double()
+    x = torch.randn(ROWS, WIDTH, dtype=torch.double, requires_grad=True)
     gradient = torch.randn(ROWS, VOCABULARY, dtype=torch.double)
     part, same = parts.sharded(whole, shard(), last=not gather), x.detach().clone().requires_grad_()
     expected = whole(x)

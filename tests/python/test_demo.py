@@ -23,9 +23,8 @@ def check_result(result, folder):
     assert result["losses"]["ostinato"] == result["losses"]["deepspeed_1f1b"]
     assert len(result["losses"]["ostinato"]) == 3
     makespan = result["makespan_seconds"]
-    assert (
-        makespan["lower_bound"] <= makespan["ostinato"] < result["step_seconds"]["predicted"]
-    )  # with the optimizer's
+    # With the optimizer's.
+    assert makespan["lower_bound"] <= makespan["ostinato"] < result["step_seconds"]["predicted"]
     assert result["step_seconds"]["measured"] > 0
     for name in ("profile.json", "placement.toml", "plan.json", "plan.html", "programs.txt", "trace.json"):
         assert (folder / name).stat().st_size > 0, name

@@ -96,9 +96,8 @@ class Drawn(nn.Module):
         super().__init__()
         self.layer, self.factor, self.calls = layer, 1.0, 0
         self.mix = nn.Linear(WIDTH, WIDTH, bias=not layer.tied)
-        self.weight = (
-            self.mix.weight
-        )  # all that tied layers share: DeepSpeed does not keep more of them equal
+        # All that tied layers share: DeepSpeed does not keep more of them equal.
+        self.weight = self.mix.weight
         self.norm = nn.BatchNorm1d(WIDTH) if "batchnorm" in layer.parts else nn.Identity()
         self.drop = nn.Dropout(0.2) if "dropout" in layer.parts else nn.Identity()
         if "buffer" in layer.parts:

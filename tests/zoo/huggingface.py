@@ -304,10 +304,8 @@ def _whisper():
         "decoder_attention_heads": HEADS,
     }
     config = configured(WhisperConfig, vocab_size=VOCABULARY, num_mel_bins=4, d_model=WIDTH, **sizes)
-    encoder, decoder = (
-        (spec(SpeechEncoder, config) for _ in range(3)),
-        (spec(SpeechDecoder, config, i) for i in range(3)),
-    )
+    encoder = (spec(SpeechEncoder, config) for _ in range(3))
+    decoder = (spec(SpeechDecoder, config, i) for i in range(3))
     return [spec(SpeechFront, config), *encoder, spec(TextFront, config), *decoder, spec(Head, nn.LayerNorm)]
 
 

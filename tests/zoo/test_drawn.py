@@ -60,9 +60,8 @@ def test_drawn_models(world, request):
     examples = request.config.getoption("--examples") or (MANY if everything else EXAMPLES)
     seen: dict[str, int] = {}
 
-    phases = (
-        [Phase.generate, Phase.shrink] if everything else [Phase.generate]
-    )  # what fails is printed, and is small
+    # What fails is printed, and is small.
+    phases = [Phase.generate, Phase.shrink] if everything else [Phase.generate]
 
     @settings(
         max_examples=examples,

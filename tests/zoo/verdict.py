@@ -21,9 +21,8 @@ ROUNDED = "the same losses as 1F1B up to rounding"  # before step 1, or after it
 ROOM = 1e-3  # of losses under "rounding", relative to the loss; or the step to the next number, where weights are bf16
 ROOM_OF_WEIGHTS = 0.06  # relative to the largest of a tensor, or to 1: Adam's 3 steps of 0.01 up, or down, where a gradient is all rounding
 NEAR = 0.5  # of losses under "differs", relative to the loss
-NAMES = re.compile(
-    r'"[^"]+"|\blayers? \d|\b\w+_\w+\b|\b\w+\(\)|\b[A-Z]\w*[a-z]\w*[A-Z]\w*'
-)  # "a key", layer 3, a_name, a_call(), AClass
+# "a key", layer 3, a_name, a_call(), AClass.
+NAMES = re.compile(r'"[^"]+"|\blayers? \d|\b\w+_\w+\b|\b\w+\(\)|\b[A-Z]\w*[a-z]\w*[A-Z]\w*')
 
 
 @dataclass(frozen=True)
@@ -53,9 +52,8 @@ def judge(stock: list[Outcome], ours: list[Outcome], keeps_contract: bool = True
         return _other(stock, ours, re.sub(r"^ostinato: (rank \d+: )?", "", drawn[0]))
     far = _far(stock, ours)
     if not far:
-        rounding = [
-            line for line in ours[0].said if ROUNDED in line
-        ] or lines  # what no design tells, docs/deepspeed.md lists
+        # What no design tells, docs/deepspeed.md lists.
+        rounding = [line for line in ours[0].said if ROUNDED in line] or lines
         return Verdict(ROUNDING, rounding[-1].removeprefix("ostinato: "))
     return Verdict(WRONG, f"{differing}; {far}") if keeps_contract else _other(stock, ours, CONTRACT)
 

@@ -32,9 +32,8 @@ if TYPE_CHECKING:
         pp_proc_group: ProcessGroup
         dp_group: list[int]
         pipe_groups: list[list[int]]  # pp_group of every pipeline
-        slice_group: list[
-            int
-        ]  # ranks that hold a slice each of the same layers: this one alone without tensor slicing
+        # Ranks that hold a slice each of the same layers: this one alone without tensor slicing.
+        slice_group: list[int]
         slice_parallel_size: int
 
         def stage_to_global(self, stage_id: int) -> int: ...

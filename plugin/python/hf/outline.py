@@ -25,13 +25,8 @@ PLANS: dict[str, tuple[tuple[str, ...], str, tuple[str, ...]]] = {
 }
 
 
-HUNG = (
-    "_forward_hooks",
-    "_forward_pre_hooks",
-    "_backward_hooks",
-    "_backward_pre_hooks",
-    "forward",
-)  # attributes of a module
+# Attributes of a module.
+HUNG = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "forward")
 
 
 @dataclass(frozen=True)
@@ -138,10 +133,8 @@ def _with_tied(model, outline: Outline) -> Outline:
     across = [names for names in groups.values() if len({_part(name, outline) for name in names}) > 1]
     if not across:
         return outline
-    words, head = (
-        _module_name(model, model.get_input_embeddings()),
-        _module_name(model, model.get_output_embeddings()),
-    )
+    words = _module_name(model, model.get_input_embeddings())
+    head = _module_name(model, model.get_output_embeddings())
     expected = {f"{words}.weight", f"{head}.weight"}
     if (
         getattr(model, "peft_config", None)

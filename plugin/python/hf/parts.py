@@ -69,9 +69,8 @@ class Part(nn.Module):
     def unpacked(self, state: State) -> tuple[torch.Tensor, tuple[torch.Tensor, ...], dict]:
         """(hidden, inputs passed along, the model's arguments) from a state between layers."""
         hidden, *rides = state if isinstance(state, tuple) else (state,)
-        values = dict(
-            zip(self.rides, rides[: len(self.rides)] if self.routed else rides, strict=True)
-        )  # followed by the routers' outputs
+        # Followed by the routers' outputs.
+        values = dict(zip(self.rides, rides[: len(self.rides)] if self.routed else rides, strict=True))
         if self.main not in values:
             values[self.main] = hidden.new_zeros(0)
         return hidden, tuple(rides), values

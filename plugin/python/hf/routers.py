@@ -60,11 +60,9 @@ class RouterLoss:
 
     def __init__(self, kind: type, config):
         self._balance = getattr(sys.modules[kind.__module__], BALANCE)
-        self._experts, self._chosen, self._weight = (
-            config.num_experts,
-            config.num_experts_per_tok,
-            config.router_aux_loss_coef,
-        )
+        self._experts = config.num_experts
+        self._chosen = config.num_experts_per_tok
+        self._weight = config.router_aux_loss_coef
 
     def __call__(self, beside: list[torch.Tensor]) -> torch.Tensor:
         """`beside`: what comes with the logits: the routers' logits, and the batch's mask if there is one."""

@@ -74,9 +74,8 @@ class FromModel(Source):
         made = shallow(self.model, leave=lambda name: name in stubs)
         carve(made, stubs)
         drop(made, keeps)
-        return copy.deepcopy(
-            made, {id(self.config): self.config}
-        )  # all layers share it, so the profile sees that they are equal
+        # All layers share it, so the profile sees that they are equal.
+        return copy.deepcopy(made, {id(self.config): self.config})
 
 
 class FromFiles(Source):

@@ -72,10 +72,8 @@ def collect(part: torch.Tensor, dimension: int, shard: Shard) -> list[torch.Tens
         return None
     parts = [part.cpu()]
     for index in range(1, shard.count):
-        source, rows = (
-            dist.get_global_rank(shard.group, index),
-            torch.zeros(1, dtype=torch.long, device=part.device),
-        )
+        source = dist.get_global_rank(shard.group, index)
+        rows = torch.zeros(1, dtype=torch.long, device=part.device)
         dist.recv(rows, source, group=shard.group)
         sizes = list(part.shape)
         sizes[dimension] = int(rows)

@@ -18,12 +18,10 @@ class ShardedLinear(nn.Module):
         self, in_features, out_features, shard: Shard, bias=True, gather=False, device=None, dtype=None
     ):
         super().__init__()
-        self.shard, self.in_features, self.out_features, self.gather = (
-            shard,
-            in_features,
-            out_features,
-            gather,
-        )
+        self.shard = shard
+        self.in_features = in_features
+        self.out_features = out_features
+        self.gather = gather
         self.begin, self.end = shard.bounds(out_features)
         rows = self.end - self.begin
         self.weight = nn.Parameter(torch.empty(rows, in_features, device=device, dtype=dtype))

@@ -242,9 +242,8 @@ def _take_turns(timeout_s: float) -> None:
 
 def _end_children() -> None:
     if threading.current_thread() is threading.main_thread():
-        signal.signal(
-            signal.SIGCHLD, signal.SIG_DFL
-        )  # torch's handler raises when a data loader's worker is killed
+        # Torch's handler raises when a data loader's worker is killed.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     children = multiprocessing.active_children()
     for child in children:
         child.terminate()

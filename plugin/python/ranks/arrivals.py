@@ -89,9 +89,8 @@ class Arrivals:
 
     def close(self) -> None:
         self._over.set()
-        self._thread.join(
-            2 * ANSWERS.total_seconds()
-        )  # a thread that returns later may meet an interpreter that is shutting down
+        # A thread that returns later may meet an interpreter that is shutting down.
+        self._thread.join(2 * ANSWERS.total_seconds())
 
     def _run(self) -> None:
         begun, patience_s, store = time.monotonic(), PATIENCE_S, None

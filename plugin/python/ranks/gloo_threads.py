@@ -25,9 +25,8 @@ def wait_until_idle(patience_s: float) -> bool:
         if time.monotonic() >= end:
             return False
         before = now
-        time.sleep(
-            PERIOD_S
-        )  # releases Python's lock: a thread that waits for it gets it, and has slept once more
+        # Releases Python's lock: a thread that waits for it gets it, and has slept once more.
+        time.sleep(PERIOD_S)
     return True
 
 

@@ -94,20 +94,15 @@ class Watch:
             if not together or rank == self._place
             else f"rank {self._place} (pipeline rank {rank})"
         )
-        self._failed, self._spoken = (
-            f"ostinato/watch/{together or name}/failed",
-            f"ostinato/watch/{name}/spoken",
-        )
+        self._failed = f"ostinato/watch/{together or name}/failed"
+        self._spoken = f"ostinato/watch/{name}/spoken"
         self._position, self._period_s = position, period_s
         self._presence, self._launcher, self._lateness = presence, Launcher(), Lateness(position, late_s)
         self._elsewhere = None if presence is None else Elsewhere(presence)
         self._late: Position | None = None  # a wait to report, once other ranks have said where they are
         self._over, self._leaves = threading.Event(), False
-        self._why, self._names_silent, self._asked = (
-            "",
-            False,
-            threading.Event(),
-        )  # why this rank gives up; whether its thread has asked other ranks
+        # Why this rank gives up; whether its thread has asked other ranks.
+        self._why, self._names_silent, self._asked = ("", False, threading.Event())
         self._heard, self._lost = "", lost  # which rank has given up, and why
         self._silent: list[int] = []  # ranks that had said nothing since then, when last looked
         self._looks = 0  # how many are left
@@ -283,10 +278,8 @@ class Watch:
             if self._place > 0:  # in torch's own stores rank 0 has it
                 return self._tell_left(store)
             store.set(_LEAVING, "1")
-            others, end = (
-                [f"{_LEFT}/{place}" for place in range(1, self._world)],
-                time.monotonic() + 2 * self._period_s,
-            )
+            others = [f"{_LEFT}/{place}" for place in range(1, self._world)]
+            end = time.monotonic() + 2 * self._period_s
             while not store.check(others) and time.monotonic() < end:
                 time.sleep(self._period_s / 20)
         except RuntimeError:
@@ -312,6 +305,5 @@ def _end() -> None:
     gloo_threads.wait_until_idle(PATIENCE_AFTER_FAILURE_S)
 
 
-os.register_at_fork(
-    after_in_child=_watches.clear
-)  # they belong to the parent, which also says that it leaves
+# They belong to the parent, which also says that it leaves.
+os.register_at_fork(after_in_child=_watches.clear)

@@ -18,9 +18,8 @@ class Outside:
     """Of one step."""
 
     def __init__(self):
-        self._made: list[
-            tuple[torch.Tensor, torch.Tensor]
-        ] = []  # the given tensor, and the leaf that the stages take instead
+        # The given tensor, and the leaf that the stages take instead.
+        self._made: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def apart(self, value: Any) -> Any:
         """Replaces tensors that have a graph, also within tuples, lists and dictionaries."""

@@ -70,9 +70,8 @@ class Pipeline(nn.Module):
         self._takers = [stage.name for stage in self.program.stages if not stage.inputs]
         self._inputs: dict[str, list] = {}  # by the stage that takes them
         self._targets: list = []
-        self._results: dict[
-            int, list
-        ] = {}  # losses or outputs of the last step, by stage that feeds no other
+        # Losses or outputs of the last step, by stage that feeds no other.
+        self._results: dict[int, list] = {}
         ties = ties_of(self.program, build)
         check_ties(ties)
         if len(self._ranks) > 1:

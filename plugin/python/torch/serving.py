@@ -53,9 +53,8 @@ class Serving:
         self.front, self._group = self._find_front()
         store: Any = _get_default_store() if len(ranks) > 1 else None
         self._store: Any = None if store is None else store.clone()
-        self._last: dict[
-            int, tuple
-        ] = {}  # by stage: outputs to pass on for an empty slot, where shapes are fixed
+        # By stage: outputs to pass on for an empty slot, where shapes are fixed.
+        self._last: dict[int, tuple] = {}
 
     def _find_front(self) -> tuple[int, dist.ProcessGroup | None]:
         """The front's pipeline rank, and the group of all ranks that take inputs, if there are several; these
@@ -76,9 +75,8 @@ class Serving:
         no other."""
         self._answer, self._name, self._runs = answer, f"ostinato/{agreed('serve', self._ranks)}", count()
         self.count = 0
-        self._parts: dict[
-            int, dict[int, Any]
-        ] = {}  # by request: outputs so far of this rank's stages that feed no other
+        # By request: outputs so far of this rank's stages that feed no other.
+        self._parts: dict[int, dict[int, Any]] = {}
         self._intake: Any = None  # Intake, on ranks that read
         if self._readers:
             self._intake = Intake(

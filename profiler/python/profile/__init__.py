@@ -16,11 +16,8 @@ docs/profiler.md says what each figure means and how it is measured.
 
 import importlib
 
-_WHERE = {
-    "ProfileError": "errors",
-    "Job": "model.job",
-    "profile_layers": "run",
-}  # imported when they are asked for
+# Imported when they are asked for.
+_WHERE = {"ProfileError": "errors", "Job": "model.job", "profile_layers": "run"}
 
 __all__ = ["Job", "ProfileError", "main", "profile_layers"]
 

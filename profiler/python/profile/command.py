@@ -219,12 +219,10 @@ class Work:
     ):
         self.args, self.argv, self.script_arguments, self.part = args, argv, script_arguments, part
         self.waiting = waiting
-        self.folder, self.environment, self.output, self.leave = (
-            Path.cwd(),
-            dict(os.environ),
-            Output(),
-            os._exit,
-        )
+        self.folder = Path.cwd()
+        self.environment = dict(os.environ)
+        self.output = Output()
+        self.leave = os._exit
 
     def take(self, job: Job) -> NoReturn:
         leave(self.status_of(lambda: self.profile(job)))
@@ -265,12 +263,10 @@ class Work:
                 f"here: torchrun with {job.ranks} ranks and -m ostinato profile measures them\n"
             )
         args = self.args
-        job.repeats, job.warm_up, job.kind, job.beside = (
-            args.repeats,
-            args.warm_up,
-            args.kind,
-            self.beside(job),
-        )
+        job.repeats = args.repeats
+        job.warm_up = args.warm_up
+        job.kind = args.kind
+        job.beside = self.beside(job)
         job.lengths = args.sizes
         with shown_progress(args.quiet) as progress:
             profile = self.layers_of(job, progress)
@@ -322,9 +318,8 @@ class Work:
     def end_with(self, result: Result) -> int:
         self.output.back()
         files = write(result, self.args, self.folder)
-        with contextlib.suppress(
-            BrokenPipeError, SystemExit
-        ):  # the reader of the pipe has gone, which rich reports so
+        # The reader of the pipe has gone, which rich reports so.
+        with contextlib.suppress(BrokenPipeError, SystemExit):
             report(result.profile, result.checks, files, self.args)
         return status_of(result.profile)
 
@@ -433,10 +428,8 @@ def main(argv: list[str]) -> int:
     ours, script_arguments = split_arguments(argv)
     args = arguments_of(ours)
     if args.local_rank is not None:
-        script_arguments = [
-            f"--local_rank={device_of_this_process().place.index or 0}",
-            *script_arguments,
-        ]  # equal to the LOCAL_RANK to come
+        # Equal to the LOCAL_RANK to come.
+        script_arguments = [f"--local_rank={device_of_this_process().place.index or 0}", *script_arguments]
     try:
         return run(args, argv, script_arguments)
     except (ProfileError, _profiler.InputError) as error:

@@ -67,12 +67,10 @@ class Settings:
         gradients = self.gradient_bytes(parameters)
         if not self.master:
             return max(gradients, sum(sizes) * self.together), max(sizes, default=0) * self.alone
-        of_optimizer = sum(sizes) * max(
-            self.alone - 1, self.together
-        )  # (nothing lives on from another parameter)
-        if (
-            self.zero
-        ):  # it flattens gradients, makes fp32 numbers of that, and lets both go before the optimizer's step
+        # (nothing lives on from another parameter).
+        of_optimizer = sum(sizes) * max(self.alone - 1, self.together)
+        # It flattens gradients, makes fp32 numbers of that, and lets both go before the optimizer's step.
+        if self.zero:
             flat = sum(p.numel() * self.bucket_number for p in parameters)
             whole = sum(sizes) if self.bucket_number != FP32 else 0
             return max(flat + whole, sum(sizes) + of_optimizer - gradients), 0

@@ -14,11 +14,9 @@ from common import Block, args, blocks, data, done, initialize, made
 
 utils = sys.modules["utils"] = types.ModuleType("utils")  # stands for a module that the script imports
 utils.count = 0
-counter, variable, log = (
-    itertools.count(1),
-    contextvars.ContextVar("count", default=0),
-    logging.getLogger("counts"),
-)
+counter = itertools.count(1)
+variable = contextvars.ContextVar("count", default=0)
+log = logging.getLogger("counts")
 log.count = total = 0
 
 

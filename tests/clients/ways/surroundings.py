@@ -11,10 +11,8 @@ import tempfile
 
 from common import args, data, done, initialize, made, rank
 
-args.results, args.deepspeed_config = (
-    args.results.absolute(),
-    args.deepspeed_config and os.path.abspath(args.deepspeed_config),
-)
+args.results = args.results.absolute()
+args.deepspeed_config = args.deepspeed_config and os.path.abspath(args.deepspeed_config)
 args.late = args.late and os.path.abspath(args.late)
 os.chdir(tempfile.gettempdir())
 os.environ["MY_RUN"] = os.environ.get("MY_RUN", "") + "x"

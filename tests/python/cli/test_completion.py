@@ -95,6 +95,5 @@ def test_zsh_completes_commands_options_choices_and_files(zsh, tmp_path):
     )
     assert zsh.completed("ostinato placement wa") == "ostinato placement wave "
     assert zsh.completed("ostinato verify pla") == "ostinato verify plan.json "
-    assert (
-        zsh.completed("ostinato doctor --req") == "ostinato doctor --require "
-    )  # of the Python half, from its help
+    # Of the Python half, from its help.
+    assert zsh.completed("ostinato doctor --req") == "ostinato doctor --require "

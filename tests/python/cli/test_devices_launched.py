@@ -92,6 +92,5 @@ def test_plans_for_the_ranks_of_torchrun(tmp_path):
     placement = tomllib.loads((tmp_path / "placement.toml").read_text())
     assert [device["kind"] for device in placement["devices"]] == ["A100"] * 3
     assert all(device["memory"] > 0 for device in placement["devices"])
-    assert (
-        placement["link"]["latency"] > 0 and placement["link"]["bandwidth"] > 0
-    )  # as measured in this one node
+    # As measured in this one node.
+    assert placement["link"]["latency"] > 0 and placement["link"]["bandwidth"] > 0

@@ -202,21 +202,16 @@ def test_arrows_of_replicas_stay_in_theirs_and_what_is_not_clear_has_none(tmp_pa
     in_replicas = [{**made, "device": made["rank"] // 2} for made in ranks]
     found = arrows(perfetto(read_traces(write(tmp_path, *in_replicas)))["traceEvents"])
     assert found == [(("0SEND_F", 0, 0), ("1RECV_F", 0, 2)), (("0SEND_F", 0, 1), ("1RECV_F", 0, 3))]
-    assert (
-        arrows(perfetto(read_traces(write(tmp_path, *ranks)))["traceEvents"]) == []
-    )  # one pipeline: whose is whose?
+    # One pipeline: whose is whose?
+    assert arrows(perfetto(read_traces(write(tmp_path, *ranks)))["traceEvents"]) == []
 
 
 def test_peers_say_whose_is_whose(tmp_path):
     """Two messages that leave at the same time from two ranks, crossing: by their planned times alone nobody
     could tell."""
     there = (100, 110)
-    rows = [
-        ("SEND_F", 0, 3),
-        ("SEND_F", 1, 2),
-        ("RECV_F", 2, 1),
-        ("RECV_F", 3, 0),
-    ]  # by rank: action, stage = rank, peer
+    # By rank: action, stage = rank, peer.
+    rows = [("SEND_F", 0, 3), ("SEND_F", 1, 2), ("RECV_F", 2, 1), ("RECV_F", 3, 0)]
     ranks = []
     for rank, (action, stage, peer) in enumerate(rows):
         made = transfers(rank, (action, stage, 0, there, (100 + rank, 130 + rank)))

@@ -41,12 +41,10 @@ DEVICES_TOML = 'format = "ostinato-devices/1"\nmemory_unit = "MiB"\n[[kinds]]\nn
 
 
 class Calls(RuleBasedStateMachine):
-    placements, plans, profiles, devices = (
-        Bundle("placements"),
-        Bundle("plans"),
-        Bundle("profiles"),
-        Bundle("devices"),
-    )
+    placements = Bundle("placements")
+    plans = Bundle("plans")
+    profiles = Bundle("profiles")
+    devices = Bundle("devices")
 
     def __init__(self):
         super().__init__()

@@ -70,9 +70,8 @@ def test_placements_of_the_commands_are_said(shape, devices):
 
 def test_layers_that_megatron_holds_in_others_are_left_out():
     assert megatron.layout(chain([3, 3], 2), "Ett,t.L") == "Ett|tL"
-    assert (
-        megatron.layout(chain([3, 1, 3, 3], 2), "Ett . ttt t.L") == "Ett||t*3|tL"
-    )  # an empty stage is legal
+    # An empty stage is legal.
+    assert megatron.layout(chain([3, 1, 3, 3], 2), "Ett . ttt t.L") == "Ett||t*3|tL"
 
 
 @pytest.mark.parametrize(

@@ -47,11 +47,9 @@ def with_sizes(profile: Path, square: bool) -> Path:
 
 
 def test_command_and_python_give_the_same_bytes(profile, tmp_path):
-    step, plan, placement = (
-        step_file(tmp_path / "step.toml"),
-        tmp_path / "plan.json",
-        tmp_path / "placement.toml",
-    )
+    step = step_file(tmp_path / "step.toml")
+    plan = tmp_path / "plan.json"
+    placement = tmp_path / "placement.toml"
     words = [
         "plan",
         profile,

@@ -10,9 +10,8 @@ from support.profiles import write_profile
 
 from ostinato import InputError, Placement, Profile, search_sizes, verify
 
-PLACEMENT = Placement.from_text(
-    placement_text(Layout("halves", (1,), (0, 1)), 2, forward=100, backward=200)
-)  # microseconds a layer
+# Microseconds a layer.
+PLACEMENT = Placement.from_text(placement_text(Layout("halves", (1,), (0, 1)), 2, forward=100, backward=200))
 RECOMPUTED = Placement.from_text(
     PLACEMENT.text.replace('name = "s1"\nlayers = [1, 2]', 'name = "s1"\nlayers = [1, 2]\nrecompute = true')
 )
@@ -52,9 +51,8 @@ def test_times_follow_what_was_measured(profile):
     half, between, beyond, least = sized(
         PLACEMENT, [50, 150, 400, 0.5], 100, profile((50, 10, 30), (100, 20, 40), (200, 80, 120))
     )
-    assert (
-        times_of(half)["s0.F"] == 50_000 and times_of(half)["s1.B"] == 150_000
-    )  # 10/20 of 100 us, 30/40 of 200 us
+    # 10/20 of 100 us, 30/40 of 200 us.
+    assert times_of(half)["s0.F"] == 50_000 and times_of(half)["s1.B"] == 150_000
     assert times_of(between)["s0.F"] == 250_000 and times_of(between)["s1.B"] == 400_000
     assert times_of(beyond)["s0.F"] == 1_000_000  # on the line through the last two: 200 of 20
     assert times_of(least)["s0.F"] == 500  # 0.1 of 20

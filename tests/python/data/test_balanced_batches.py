@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 import ostinato.data
 from ostinato.data import BalancedBatches
 
-SHAPES = st.tuples(
-    st.integers(1, 4), st.integers(1, 3), st.integers(1, 4), st.integers(1, 3), st.booleans()
-)  # N, samples, R, stages, padded
+# N, samples, R, stages, padded.
+SHAPES = st.tuples(st.integers(1, 4), st.integers(1, 3), st.integers(1, 4), st.integers(1, 3), st.booleans())
 
 
 def made(shape, sizes, **more):

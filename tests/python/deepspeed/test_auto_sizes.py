@@ -24,9 +24,8 @@ def test_every_bit_is_deepspeeds_and_the_costs_are_by_size(world2, stock, tmp_pa
             (r["losses"], r["weights"], r["evaluation"]) for r in expected
         ]
     profile, kept = (json.loads((tmp_path / name).read_text()) for name in ("profile.json", "sizes.json"))
-    assert (
-        profile["tokens"] == kept["profile"]["tokens"] == 8
-    )  # the nearest to the mean of lengths 5, 1, 4, 1 of two samples
+    # The nearest to the mean of lengths 5, 1, 4, 1 of two samples.
+    assert profile["tokens"] == kept["profile"]["tokens"] == 8
     assert [row["size"] for row in profile["sizes"]] == [2, 8, 10]
     assert all(len(row["forward"]) == LAYERS and min(row["forward"]) > 0 for row in profile["sizes"])
     other = section | {"sizes": "test_auto_sizes:other"}

@@ -92,9 +92,8 @@ def load_alone_half(options: Options, folder: str) -> list[str]:
 
 
 SEALED = "this optimizer state belongs to an ostinato placement"
-EQUAL = Options(
-    model="strangers"
-)  # whose layers have equal shapes: DeepSpeed alone would go on with the state of other layers
+# Whose layers have equal shapes: DeepSpeed alone would go on with the state of other layers.
+EQUAL = Options(model="strangers")
 
 
 @pytest.mark.parametrize(

@@ -40,11 +40,8 @@ class Ranks:
         return self.stages * self.replicas
 
 
-CUTS = {
-    2: ((4,), (1, 4, 6)),
-    3: ((3, 6), (1, 2, 4, 6, 7)),
-    4: ((2, 4, 6), (1, 2, 3, 4, 5, 6, 7)),
-}  # by number of ranks: of one stage a rank, of two
+# By number of ranks: of one stage a rank, of two.
+CUTS = {2: ((4,), (1, 4, 6)), 3: ((3, 6), (1, 2, 4, 6, 7)), 4: ((2, 4, 6), (1, 2, 3, 4, 5, 6, 7))}
 
 
 def arrangements() -> dict[str, Ranks]:

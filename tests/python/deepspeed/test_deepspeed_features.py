@@ -313,14 +313,12 @@ def test_memory_of_a_step_by_owner(world2, plans, tmp_path):
         stages = set(forwards)
         assert len(forwards) == 2 * MICRO_BATCHES and len(stages) == 2  # a wave has two stages on each rank
         assert set(counters[0]) >= {"parameters", "gradients", "optimizer state", "workspace", *stages}
-        assert (
-            counters[0]["optimizer state"] > counters[0]["parameters"] > 0
-        )  # Adam's two numbers, and the weights
+        # Adam's two numbers, and the weights.
+        assert counters[0]["optimizer state"] > counters[0]["parameters"] > 0
         assert all(any(held[stage] for held in counters) for stage in stages)
         assert all(size >= 0 for held in counters for size in held.values())
-        assert (
-            sum(counters[-1][stage] for stage in stages) <= 64 * MICRO_BATCHES
-        )  # losses and such that DeepSpeed holds on to
+        # Losses and such that DeepSpeed holds on to.
+        assert sum(counters[-1][stage] for stage in stages) <= 64 * MICRO_BATCHES
 
 
 class Failing(torch.nn.Linear):
@@ -369,10 +367,8 @@ def test_an_error_in_a_layer(world2, plans):
     """It keeps its type and says where it was; the other rank names the instruction that it waited for."""
     section = {"plan": plans["looped"], "timeout_s": 3.0}
     waited, failed = world2.run(failure, Options(section=section))
-    assert failed[:2] == (
-        1,
-        "ArithmeticError: the layer is out of numbers",
-    )  # a forward before step 1 has learned what layers draw
+    # A forward before step 1 has learned what layers draw.
+    assert failed[:2] == (1, "ArithmeticError: the layer is out of numbers")
     assert "rank 1 (pipeline rank 1), step 2, plan " in failed[2]
     assert waited[0] == 1 and "rank 0 (pipeline rank 0), step 2" in waited[2]
     assert re.search(r"RECV_[FB]\d", waited[1]), waited[1]

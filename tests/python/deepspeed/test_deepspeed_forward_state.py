@@ -68,9 +68,8 @@ def batches_changed(engine):
 
 def step_wrapped(engine):
     """Around one that a scheduler counts, which the script has dropped. What it reads lies on the optimizer."""
-    torch.optim.lr_scheduler.ExponentialLR(
-        getattr(engine.optimizer, "optimizer", engine.optimizer), 0.9
-    )  # ZeRO wraps one
+    # ZeRO wraps one.
+    torch.optim.lr_scheduler.ExponentialLR(getattr(engine.optimizer, "optimizer", engine.optimizer), 0.9)
     step, engine.optimizer.bound = engine.optimizer.step, 0.01
 
     @functools.wraps(step)
@@ -188,10 +187,8 @@ def test_statistics_that_checkpointing_counts_twice(world2, stock, tmp_path, met
     plan = str(
         make_plan(tmp_path, Layout("chain", (LAYERS // 2,), (0, 1)), LAYERS, MICRO_BATCHES, method=method)
     )
-    theirs, ours = (
-        stock(world2, options)[0],
-        world2.run(trained_and_told, replace(options, section={"plan": plan}))[0],
-    )
+    theirs = stock(world2, options)[0]
+    ours = world2.run(trained_and_told, replace(options, section={"plan": plan}))[0]
     assert ours["losses"] == theirs["losses"] and (ours["evaluation"] != theirs["evaluation"]) is told
     assert any("evaluations that use them, differ" in line for line in ours["said"]) is told
 

@@ -99,10 +99,8 @@ def evaluated(options: Options) -> dict:
 def test_evaluation_between_steps(world2, stock, tmp_path, method):
     """Of a training plan the forward part runs."""
     plan = make_plan(tmp_path, replace(WAVE, split=method == "zb-v"), LAYERS, MICRO_BATCHES, method)
-    expected, got = (
-        stock(world2, Options(), evaluated),
-        world2.run(evaluated, Options(section={"plan": str(plan)})),
-    )
+    expected = stock(world2, Options(), evaluated)
+    got = world2.run(evaluated, Options(section={"plan": str(plan)}))
     assert [r["losses"] for r in got] == [r["losses"] for r in expected]
     pairs = zip(first_given(got, "outputs"), first_given(expected, "outputs"), strict=True)
     assert all((mine == theirs).all() for mine, theirs in pairs)
@@ -129,8 +127,6 @@ def test_a_rank_may_hold_nothing_to_train_where_nothing_is_trained(world2, stock
     idle = Layout("idle", (4, 5), (0, 1, 0))
     plan = make_plan(tmp_path, idle, LAYERS, MICRO_BATCHES, text=chain_text(idle, LAYERS, trains=False))
     options = Options(optimizer=None)
-    expected, got = (
-        stock(world2, options, answers),
-        world2.run(answers, replace(options, section={"plan": str(plan)})),
-    )
+    expected = stock(world2, options, answers)
+    got = world2.run(answers, replace(options, section={"plan": str(plan)}))
     assert [r["losses"] for r in got] == [r["losses"] for r in expected]

@@ -194,12 +194,8 @@ def _trained(options: Options, given: dict) -> dict:
     }
 
 
-HELD_ELSEWHERE = (
-    "ZeRO-1",
-    "fp16, dynamic scale",
-    "activation checkpointing",
-    "data set with a rest",
-)  # test_deepspeed_training.py, _features.py
+# test_deepspeed_training.py, _features.py.
+HELD_ELSEWHERE = ("ZeRO-1", "fp16, dynamic scale", "activation checkpointing", "data set with a rest")
 
 
 @pytest.mark.parametrize(

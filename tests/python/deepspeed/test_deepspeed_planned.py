@@ -32,11 +32,9 @@ def described(tied: bool = False) -> dict:
     and the head's."""
     from deepspeed.pipe import LayerSpec, TiedLayerSpec
 
-    embed, block, head = (
-        LayerSpec(nn.Embedding, VOCABULARY, WIDTH),
-        LayerSpec(Block),
-        LayerSpec(nn.Linear, WIDTH, VOCABULARY),
-    )
+    embed = LayerSpec(nn.Embedding, VOCABULARY, WIDTH)
+    block = LayerSpec(Block)
+    head = LayerSpec(nn.Linear, WIDTH, VOCABULARY)
     if tied:
         embed = TiedLayerSpec("table", nn.Embedding, VOCABULARY, WIDTH)
         head = TiedLayerSpec("table", nn.Embedding, VOCABULARY, WIDTH, forward_fn=branches.unembed)
@@ -170,9 +168,8 @@ def test_a_graph_is_profiled_as_a_graph(measured):
 def test_branches_from_the_profile_to_the_training(request, measured, ranks, objective, tmp_path):
     """Within rounding of one process: what two layers read has its gradients added in another order."""
     measured.write(str(tmp_path / "profile.json"))
-    whole = (
-        ["--without", "split"] if objective == "latency" else []
-    )  # halves in a chain may be as quick as the towers
+    # Halves in a chain may be as quick as the towers.
+    whole = ["--without", "split"] if objective == "latency" else []
     section = plan(tmp_path, "--devices", ranks, "--objective", objective, *whole)
     if objective == "latency":  # the towers beside each other
         assert any(isinstance(stage["layers"][0], list) for stage in stages_of(tmp_path))

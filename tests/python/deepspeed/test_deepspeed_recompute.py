@@ -73,9 +73,8 @@ def test_stages_run_twice(world2, tmp_path):
     got = world2.run(forwards_of_blocks, Options(stages=2, section={"plan": plan}))
     for rank, (trained, evaluated) in enumerate(got):
         own = [s for s in range(4) if RANKS[s] == rank]
-        forwards = sum(
-            times[s] // (1 + (s in RECOMPUTED)) for s in own
-        )  # of one micro-batch; one more has shown what layers draw
+        # Of one micro-batch; one more has shown what layers draw.
+        forwards = sum(times[s] // (1 + (s in RECOMPUTED)) for s in own)
         assert trained == MICRO_BATCHES * sum(times[s] for s in own) + forwards
         assert evaluated == (MICRO_BATCHES + 1) * forwards
 

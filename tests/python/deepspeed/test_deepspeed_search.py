@@ -65,9 +65,8 @@ def test_searches_from_a_profile(world2, profile, alone, tmp_path):
     assert {result["kind"] for result in got} == {"PlanEngine"}
     plan = json.loads((tmp_path / "out" / "plan.json").read_text())
     assert plan["search"]["seed"] == 3
-    assert (
-        "layers = [0, 4]" not in (tmp_path / "out" / "placement.toml").read_text()
-    )  # balanced otherwise than by number
+    # Balanced otherwise than by number.
+    assert "layers = [0, 4]" not in (tmp_path / "out" / "placement.toml").read_text()
 
 
 def test_rank_0_says_what_was_not_tried_and_why(profile, capsys):
@@ -137,9 +136,8 @@ def test_auto_measures_and_switches(world2, alone, tmp_path):
         (0, 1, "gloo"),
         (1, 0, "gloo"),
     ]
-    assert (
-        sum(row["backward"]["median"] > 0 for row in profile["layers"]) >= LAYERS - 1
-    )  # one is hidden by the next, in place
+    # One is hidden by the next, in place.
+    assert sum(row["backward"]["median"] > 0 for row in profile["layers"]) >= LAYERS - 1
     (tmp_path / "profile.json").unlink()
     same_numbers(world2.run(train, replace(BASE, section=section)), alone)
     assert not (tmp_path / "profile.json").exists()  # the plan was found, and nothing measured again
@@ -192,9 +190,8 @@ def test_auto_where_other_ranks_read_than_under_1f1b(world4, tmp_path):
     assert len(measured[0]) == 2 and measured == world4.run(
         fed, replace(options, section={"plan": str(plan)}), str(plan.parent), True
     )
-    assert measured == world4.run(
-        fed, replace(options, section=auto), str(plan.parent), False
-    )  # each start asks its engine who reads
+    # Each start asks its engine who reads.
+    assert measured == world4.run(fed, replace(options, section=auto), str(plan.parent), False)
 
 
 def test_auto_after_loading_weights(world2, tmp_path):

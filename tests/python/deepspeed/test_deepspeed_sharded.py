@@ -104,9 +104,8 @@ def near(ours, theirs) -> None:
 # ---- checkpoints
 
 STOCK_2 = Layout("stock", (4,), (0, 1))
-ROWS_2 = Layout(
-    "rows", (3, 4), (0, ALL_2, 1)
-)  # the user's own layer, of which one matrix is cut along its rows
+# The user's own layer, of which one matrix is cut along its rows.
+ROWS_2 = Layout("rows", (3, 4), (0, ALL_2, 1))
 TWO_GROUPS = replace(TWO, own_optimizer=True)
 
 
@@ -204,9 +203,8 @@ def test_optimizer_state_passes_between_parts_and_wholes(world2, plans, saved, t
         )
         for key in ("optimizer", "optimizer_state_dict"):
             states = [unsealed(saved.get(key)) or {} for saved in (was, now)]
-            scalers = [
-                vars(state.pop("loss_scaler", TWO)) for state in states
-            ]  # objects that know no equality
+            # Objects that know no equality.
+            scalers = [vars(state.pop("loss_scaler", TWO)) for state in states]
             assert equal(*states) and equal(*scalers), (path.name, key)
 
 

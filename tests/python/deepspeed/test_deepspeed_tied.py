@@ -84,10 +84,8 @@ TURNED, LOOPED = ("turned", (3,), (1, 0)), ("looped", (1, 3, 4), (0, 1, 0, 1))
 @pytest.mark.parametrize(("name", "cuts", "ranks"), everyday([TURNED, LOOPED], LOOPED))
 def test_what_is_not_tied_goes_with_its_layer(world2, stock, tmp_path, name, cuts, ranks):
     plan = make_plan(tmp_path, Layout(name, cuts, ranks), LAYERS, MICRO_BATCHES)
-    theirs, ours = (
-        stock(world2, BASE, trained),
-        world2.run(trained, Options(**{**vars(BASE), "section": {"plan": str(plan)}})),
-    )
+    theirs = stock(world2, BASE, trained)
+    ours = world2.run(trained, Options(**{**vars(BASE), "section": {"plan": str(plan)}}))
     assert [losses for losses, _ in ours] == [losses for losses, _ in theirs]
     assert {word for _, word in ours} == {word for _, word in theirs}
 
@@ -107,10 +105,8 @@ def test_what_is_not_tied_is_compared_and_counted_by_layer(
 def test_both_on_one_rank_train_alike(world2, stock, tmp_path, ranks):
     """Also on the rank of the last one, which has a module already."""
     plan = make_plan(tmp_path, Layout("wave", (1, 3, 4), ranks), LAYERS, MICRO_BATCHES)
-    theirs, ours = (
-        stock(world2, BASE, trained),
-        world2.run(trained, Options(**{**vars(BASE), "section": {"plan": str(plan)}})),
-    )
+    theirs = stock(world2, BASE, trained)
+    ours = world2.run(trained, Options(**{**vars(BASE), "section": {"plan": str(plan)}}))
     assert [losses for losses, _ in ours] == [losses for losses, _ in theirs]
     assert {word for _, word in ours if word} == {word for _, word in theirs}
 
@@ -240,9 +236,8 @@ def test_which_gradients_are_added_up_apart():
     assert sums({0: 0, 5: 1}, 0, 2) == sums({0: 0, 5: 1}, 1, 0) == ([], {})
     assert sums({0: 0, 5: 1}, 1, 1) == ([], {1: ["table"]})
     assert sums({0: 0, 1: 0, 5: 1}, 1, 1) == ([], {1: ["table"]})
-    assert (
-        sums({0: 0, 1: 1, 5: 2}, 1, 1, 1) == sums({0: 0, 1: 1}, 0, 0) == (["table"], {})
-    )  # one rank's, divided
+    # One rank's, divided.
+    assert sums({0: 0, 1: 1, 5: 2}, 1, 1, 1) == sums({0: 0, 1: 1}, 0, 0) == (["table"], {})
     assert sums({0: 0, 5: 0}, 0) == (["table"], {})  # of two ranks, in one stage
     assert sums({0: 0, 2: 1, 5: 2}, 0, 1, 2) == ([], {})
     for ranks in ((1, 0, 2), (0, 1, 0), (0, 0, 0)):  # an all-reduce of three adds in the order of the ranks
@@ -296,10 +291,8 @@ def test_two_modules_under_one_key_stay_on_their_ranks(world2, stock, tmp_path, 
         str(make_plan(tmp_path / name, Layout(name, (1, 3, 4), ranks), LAYERS, MICRO_BATCHES))
         for name, ranks in (("looped", (0, 1, 0, 1)), ("wave", (0, 1, 1, 0)))
     )
-    theirs, ours = (
-        stock(world2, options, trained),
-        world2.run(trained, replace(options, section={"plan": looped})),
-    )
+    theirs = stock(world2, options, trained)
+    ours = world2.run(trained, replace(options, section={"plan": looped}))
     assert [losses for losses, _ in ours] == [losses for losses, _ in theirs]
     for said in world2.run(refused, replace(options, section={"plan": wave})):
         assert (

@@ -87,9 +87,8 @@ def test_curriculum_scheduler_monitor_and_timers(world2, sections, stock, tmp_pa
     model, _, _ = PLACEMENTS[placement]
     options = Options(model=model, config=SCHEDULER)
     expected = stock(world2, options, observed, str(tmp_path))[0]
-    timed = SCHEDULER | {
-        "wall_clock_breakdown": True
-    }  # which DeepSpeed's pipelines alone stumble over (0.19.8)
+    # Which DeepSpeed's pipelines alone stumble over (0.19.8).
+    timed = SCHEDULER | {"wall_clock_breakdown": True}
     got = world2.run(observed, replace(options, config=timed, section=sections[placement]), str(tmp_path))[0]
     assert got["losses"] == pytest.approx(expected["losses"], rel=bound(placement, 1e-4), abs=0.0)
     assert (got["rates"], got["timers"]) == (

@@ -150,10 +150,8 @@ def expect_named(job: Job, culprit: int, sent=None) -> None:
     for rank in job.ranks:
         if rank == culprit or (job.folder / f"{rank}.done").exists():
             continue
-        said, by_launcher = (
-            said_by(job.folder, rank),
-            f"local_rank: {culprit}" in said_by(job.folder, "launcher"),
-        )
+        said = said_by(job.folder, rank)
+        by_launcher = f"local_rank: {culprit}" in said_by(job.folder, "launcher")
         if not (by_launcher and sent != "SIGSTOP"):
             assert f"rank {culprit}" in said and re.search(WHERE, said), (
                 f"rank {rank} does not name rank {culprit}:\n{said[-3000:]}"
@@ -184,9 +182,8 @@ def test_a_signal_at_any_instant(plan_of, undisturbed, tmp_path, sent, seed):
     try:
         assert wait_for(lambda: len(losses_of(tmp_path, culprit)) >= steps, WHOLE_S), job.said()
         time.sleep(random.uniform(0, 0.06))  # any instant of a step, its trace and its checkpoint, or the end
-        kill(
-            job.pid(culprit), sent
-        )  # bare, it is not waited for yet: there is such a process, even if it has ended
+        # Bare, it is not waited for yet: there is such a process, even if it has ended.
+        kill(job.pid(culprit), sent)
         words = f"seed {seed}: {layout}{launcher and ' under ' + launcher}: rank {culprit}, {sent.name}, after step {steps}"
         expect_it_ends(job, culprit, sent == signal.SIGSTOP, words)
     finally:
@@ -239,9 +236,8 @@ def test_a_rank_that_fails(plan_of, undisturbed, tmp_path, what, where, seed):
 def test_a_rank_that_is_late(plan_of, undisturbed, tmp_path, where, seed):
     random = Random(f"late {where} {seed}")
     layout, _ = drawn(random)
-    harm = draw(
-        random, "late", where, LAYOUTS[layout], STEPS - 1, SAVED_EVERY
-    )  # the others wait for it once more
+    # The others wait for it once more.
+    harm = draw(random, "late", where, LAYOUTS[layout], STEPS - 1, SAVED_EVERY)
     assert trained(plan_of(layout), tmp_path, LAYOUTS[layout], harm) == undisturbed(layout)
     others = [rank for rank in range(ranks_of(LAYOUTS[layout])) if rank != harm.rank]
     lines = {

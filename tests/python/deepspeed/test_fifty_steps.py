@@ -21,12 +21,8 @@ from support.tiers import everyday
 from support.training import known
 from torch import nn
 
-MICRO_BATCHES, STEPS, AGAIN, RATE = (
-    4,
-    50,
-    10,
-    0.2,
-)  # AGAIN: steps of a second run, which must repeat the first one's beginning
+# AGAIN: steps of a second run, which must repeat the first one's beginning.
+MICRO_BATCHES, STEPS, AGAIN, RATE = (4, 50, 10, 0.2)
 BOUND = 1e-4  # of fp32 weights and gradients, to the largest of their tensor or to 1, after all steps
 LAYERS = 8
 ALL_2, ALL_4 = (0, 1), (0, 1, 2, 3)
@@ -249,10 +245,8 @@ def alone(model: str, first: dict[str, torch.Tensor]) -> dict:
 UNEVEN_2, UNEVEN_4 = Layout("uneven", (5,), (0, 1)), Layout("uneven", (1, 2, 5), (0, 1, 2, 3))
 LOOPED_2 = Layout("looped", (2, 4, 6), (0, 1, 0, 1))
 LOOPED_4 = Layout("looped", tuple(range(1, 8)), (0, 1, 2, 3, 0, 1, 2, 3))
-WAVE_2, WAVE_4 = (
-    Layout("wave", (1, 4, 6), (0, 1, 1, 0)),
-    Layout("wave", tuple(range(1, 8)), (0, 1, 2, 3, 3, 2, 1, 0)),
-)
+WAVE_2 = Layout("wave", (1, 4, 6), (0, 1, 1, 0))
+WAVE_4 = Layout("wave", tuple(range(1, 8)), (0, 1, 2, 3, 3, 2, 1, 0))
 EMBEDDING_2 = Layout("embedding", (1, 4), (ALL_2, 0, 1))
 M_2 = Layout("m", (1, 4, 7), (ALL_2, 0, 1, ALL_2))
 NN_4 = [

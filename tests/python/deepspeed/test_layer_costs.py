@@ -140,10 +140,8 @@ def alone(config: dict) -> list[dict]:
 def test_rows_are_those_of_the_profiler(world2):
     ours, theirs = [row for rows, _ in world2.run(in_engine, {}) for row in rows], alone({})
     for row, of_profiler in zip(ours, theirs, strict=True):
-        expected = of_profiler | {
-            "name": row["name"],
-            "digest": row["digest"],
-        }  # which hold the class: a module here, a LayerSpec there
+        # Which hold the class: a module here, a LayerSpec there.
+        expected = of_profiler | {"name": row["name"], "digest": row["digest"]}
         assert row == expected
     assert [row["forward"][0] for row in ours] == [1000, 300, 20, 47]
     assert [row["backward"][0] for row in ours] == [2500, 700, 50, 101]

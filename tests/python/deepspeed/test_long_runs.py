@@ -73,10 +73,8 @@ def test_steps(world, options):
         assert {name: after[name] for name in ("descriptors", "threads")} == {
             name: before[name] for name in ("descriptors", "threads")
         }
-        grown, stock_grown = (
-            after["memory"] - before["memory"],
-            stock_after["memory"] - stock_before["memory"],
-        )
+        grown = after["memory"] - before["memory"]
+        stock_grown = stock_after["memory"] - stock_before["memory"]
         print(
             f"{STEPS} steps: {grown / 2**20:+.1f} MiB with a plan, {stock_grown / 2**20:+.1f} MiB with DeepSpeed alone, of {after['memory'] / 2**20:.0f}"
         )

@@ -111,10 +111,8 @@ def trained(options: Options, how: str) -> dict:
 
 @pytest.mark.parametrize("how", ["arguments", "enabled"])
 def test_layers_are_there_when_the_model_is_made(world2, stock, plans, how):
-    theirs, ours = (
-        world2.run(trained, BASE, ""),
-        world2.run(trained, replace(BASE, section={"plan": plans["turned"]}), how),
-    )
+    theirs = world2.run(trained, BASE, "")
+    ours = world2.run(trained, replace(BASE, section={"plan": plans["turned"]}), how)
     assert [rank["held"] for rank in ours] == [rank["held"] for rank in reversed(theirs)]
     for mine, alone in zip(ours, theirs, strict=True):
         assert (mine["losses"], mine["weights"], mine["kind"]) == (
@@ -125,10 +123,8 @@ def test_layers_are_there_when_the_model_is_made(world2, stock, plans, how):
 
 
 def test_a_plan_that_comes_too_late_and_moves_nothing_runs(world2, plans):
-    theirs, ours = (
-        world2.run(trained, BASE, ""),
-        world2.run(trained, replace(BASE, section={"plan": plans["stock"]}), ""),
-    )
+    theirs = world2.run(trained, BASE, "")
+    ours = world2.run(trained, replace(BASE, section={"plan": plans["stock"]}), "")
     assert [rank["losses"] for rank in ours] == [rank["losses"] for rank in theirs] and ours[0][
         "kind"
     ] == "PlanEngine"
@@ -198,10 +194,8 @@ def scaled(options: Options) -> dict:
 def test_a_forward_around_the_layers_of_a_rank_leaves_one_stage_to_each(world2, stock, tmp_path, plans):
     profile = write_profile(tmp_path / "profile.json", [300] * 4 + [100] * (LAYERS - 4))
     section = {"profile": str(profile), "search": {"time_limit": 1}, "output": str(tmp_path / "out")}
-    theirs, ours = (
-        stock(world2, BASE, scaled),
-        world2.run(in_both_starts, scaled, replace(BASE, section=section)),
-    )
+    theirs = stock(world2, BASE, scaled)
+    ours = world2.run(in_both_starts, scaled, replace(BASE, section=section))
     assert not ours[0]["error"]
     assert [rank["losses"] for rank in ours] == [rank["losses"] for rank in theirs]
     assert (tmp_path / "out" / "placement.toml").read_text().count("[[stages]]") == 2

@@ -69,10 +69,8 @@ def test_equal(case, world4, stock, plans):
 def test_with_replicas(plans):
     options = replace(SLICED, steps=2)
     with World(8) as world:
-        got, expected = (
-            world.run(training.train, replace(options, section=plans["moved"])),
-            world.run(training.train, options),
-        )
+        got = world.run(training.train, replace(options, section=plans["moved"]))
+        expected = world.run(training.train, options)
     for ours, theirs in zip(got, expected, strict=True):
         assert (ours["losses"], ours["last"]) == (theirs["losses"], theirs["last"])
 
@@ -174,10 +172,8 @@ def test_checkpoints(world4, plans, tmp_path, config):
     on."""
     alone = replace(SLICED, optimizer="Adam", config=config)
     planned = replace(alone, section=plans["looped"])
-    went_on, theirs = (
-        world4.run(save, planned, str(tmp_path / "ours")),
-        world4.run(save, alone, str(tmp_path / "theirs")),
-    )
+    went_on = world4.run(save, planned, str(tmp_path / "ours"))
+    theirs = world4.run(save, alone, str(tmp_path / "theirs"))
     assert went_on == theirs
     assert world4.run(load, planned, str(tmp_path / "ours"), True) == went_on
     files = [

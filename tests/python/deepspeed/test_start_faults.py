@@ -85,9 +85,8 @@ def test_a_rank_while_bare_ranks_start(plan, seconds, tmp_path, seed, sent):
         )
         said = said_by(tmp_path, 1 - culprit)
         assert not other.is_alive(), said[-2000:]
-        finished = (
-            other.exitcode == 0 and len(losses_of(tmp_path, 1 - culprit)) == STEPS
-        )  # before the signal came
+        # Before the signal came.
+        finished = other.exitcode == 0 and len(losses_of(tmp_path, 1 - culprit)) == STEPS
         assert finished or f"rank {culprit}" in said, said[-2000:]
     finally:
         end(ranks)

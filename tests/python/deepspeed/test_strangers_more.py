@@ -63,10 +63,8 @@ def test_tensors_whose_bytes_are_not_their_numbers_are_named(tensor, what):
 )
 def test_layers_that_move_as_they_were_built(world2, sections, change):
     options = replace(BASE, change=change)
-    theirs, ours = (
-        world2.run(trains, options),
-        world2.run(trains, replace(options, section=sections["split"])),
-    )
+    theirs = world2.run(trains, options)
+    ours = world2.run(trains, replace(options, section=sections["split"]))
     assert same(ours[0], theirs[0]) and not theirs[0]["error"]
 
 
@@ -93,10 +91,8 @@ def writes(engine):
 def test_a_batch_fn_is_called_once_an_item(world2, sections, feed):
     """Also where the first item runs twice, to learn what layers draw."""
     options = replace(BASE, change="dropout")
-    theirs, ours = (
-        world2.run(trains, options, listed, feed),
-        world2.run(trains, replace(options, section=sections["wave"]), listed, feed),
-    )
+    theirs = world2.run(trains, options, listed, feed)
+    ours = world2.run(trains, replace(options, section=sections["wave"]), listed, feed)
     assert same(ours[0], theirs[0]) and not theirs[0]["error"]
 
 
@@ -111,14 +107,12 @@ def trains_with(feed, options) -> dict:
 def test_what_auto_measures_with_is_not_used_up(world2, model, feed):
     options = replace(BASE, model=model)
     job = functools.partial(trains_with, feed)
-    theirs, ours = (
-        world2.run(job, options),
-        world2.run(
-            train_with_costs,
-            replace(options, section={"auto": True, "search": {"time_limit": 1}}),
-            write_profile_text(),
-            job,
-        ),
+    theirs = world2.run(job, options)
+    ours = world2.run(
+        train_with_costs,
+        replace(options, section={"auto": True, "search": {"time_limit": 1}}),
+        write_profile_text(),
+        job,
     )
     assert same(ours[0], theirs[0]) and not theirs[0]["error"]
 
@@ -174,8 +168,6 @@ def calls_the_model(engine):
 
 
 def test_a_model_whose_layers_are_not_together_is_not_called(world2, sections):
-    theirs, ours = (
-        world2.run(trains, BASE, listed, data_of, nothing),
-        world2.run(trains, replace(BASE, section=sections["wave"]), listed, data_of, calls_the_model),
-    )
+    theirs = world2.run(trains, BASE, listed, data_of, nothing)
+    ours = world2.run(trains, replace(BASE, section=sections["wave"]), listed, data_of, calls_the_model)
     assert same(ours[0], theirs[0]) and not ours[0]["error"]

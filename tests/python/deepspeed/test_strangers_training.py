@@ -112,10 +112,8 @@ def tuples_in_groups(model):
 )
 def test_an_optimizer_however_it_is_made(world2, wave, give):
     options = replace(BASE, optimizer=None)
-    theirs, ours = (
-        world2.run(trained, options, give),
-        world2.run(trained, replace(options, section=wave), give),
-    )
+    theirs = world2.run(trained, options, give)
+    ours = world2.run(trained, replace(options, section=wave), give)
     assert same(ours[0], theirs[0]) and not theirs[0]["error"]
 
 
@@ -133,19 +131,15 @@ def scheduled(model):
 @pytest.mark.parametrize("config", everyday([{}, ZERO_1], ZERO_1), ids=["zero0", "zero1"])
 def test_parameters_however_they_are_given(world2, wave, give, config):
     options = replace(BASE, config=config)
-    theirs, ours = (
-        world2.run(trained, options, give),
-        world2.run(trained, replace(options, section=wave), give),
-    )
+    theirs = world2.run(trained, options, give)
+    ours = world2.run(trained, replace(options, section=wave), give)
     assert same(ours[0], theirs[0]) and not theirs[0]["error"]
 
 
 def test_a_schedulers_counter_of_steps_is_none_of_them(world2, wave):
     options = replace(BASE, optimizer=None)
-    theirs, ours = (
-        world2.run(trained, options, scheduled),
-        world2.run(trained, replace(options, section=wave), scheduled),
-    )
+    theirs = world2.run(trained, options, scheduled)
+    ours = world2.run(trained, replace(options, section=wave), scheduled)
     assert same(ours[0], theirs[0])
 
 
@@ -208,10 +202,8 @@ def its_methods(engine):
 
 
 def test_methods_that_deepspeed_does_not_call_are_not_called(world2, wave):
-    theirs, ours = (
-        world2.run(after_initialize, BASE, its_methods),
-        world2.run(after_initialize, replace(BASE, section=wave), its_methods),
-    )
+    theirs = world2.run(after_initialize, BASE, its_methods)
+    ours = world2.run(after_initialize, replace(BASE, section=wave), its_methods)
     assert same(ours[0], theirs[0]) and not theirs[0]["error"]
 
 
@@ -255,10 +247,8 @@ def other_labels(engine):
 
 @pytest.mark.parametrize("feed", [its_own, other_labels])
 def test_labels_of_another_rank_are_said(world2, wave, feed):
-    theirs, ours = (
-        world2.run(trained, BASE, listed, feed),
-        world2.run(trained, replace(BASE, section=wave), listed, feed),
-    )
+    theirs = world2.run(trained, BASE, listed, feed)
+    ours = world2.run(trained, replace(BASE, section=wave), listed, feed)
     assert not same(ours[0], theirs[0])
     assert "takes labels from the data iterator of rank 0, 1F1B from that of rank 1" in ours[0]["said"][-1]
 
@@ -273,10 +263,8 @@ def drawn_where_it_begins(engine):
 @pytest.mark.parametrize("change", everyday(["", "dropout"], "dropout"))
 def test_data_that_are_those_of_1f1b(world2, wave, feed, steps, change):
     options = replace(BASE, change=change, steps=steps)
-    theirs, ours = (
-        world2.run(trained, options, listed, feed),
-        world2.run(trained, replace(options, section=wave), listed, feed),
-    )
+    theirs = world2.run(trained, options, listed, feed)
+    ours = world2.run(trained, replace(options, section=wave), listed, feed)
     assert same(ours[0], theirs[0]) and not theirs[0]["error"]
 
 

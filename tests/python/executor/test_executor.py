@@ -103,9 +103,8 @@ def test_timeout_names_instruction_peer_and_position(tmp_path):
 
 @pytest.mark.parametrize("shared_memory", [True, False])
 def test_the_end_of_a_rank_is_noticed_by_its_peer(tmp_path, shared_memory):
-    with pytest.raises(
-        torch.multiprocessing.ProcessExitedException
-    ):  # rank 0, in the middle of its second step
+    # Rank 0, in the middle of its second step.
+    with pytest.raises(torch.multiprocessing.ProcessExitedException):
         spawn(jobs.lost_job, 2, tmp_path, write_chain(tmp_path / "plan", [0, 1], 4, 2), shared_memory)
     error = (tmp_path / "lost.txt").read_text()
     assert "rank 1: 1RECV_F2 from rank 0, instruction" in error

@@ -35,9 +35,8 @@ def test_a_model_is_trained_and_read_back(tmp_path):
     assert "equal DeepSpeed's 1F1B" in printed
     model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out" / "hf")
     tokens = torch.tensor([list(b"def main():\n    return 0\n")])
-    assert (
-        type(model).__name__ == "Qwen3ForCausalLM" and model(tokens, labels=tokens).loss < 5.2
-    )  # a guess: log(256) = 5.5
+    # A guess: log(256) = 5.5.
+    assert type(model).__name__ == "Qwen3ForCausalLM" and model(tokens, labels=tokens).loss < 5.2
 
 
 @pytest.mark.slow  # test_hf_frozen.py and test_hf_peft.py have each step of it

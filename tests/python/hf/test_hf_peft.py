@@ -103,9 +103,8 @@ def test_two_adapters_half_precision_and_recomputation():
         return made
 
     def recomputed(model):
-        model.gradient_checkpointing_enable(
-            {"use_reentrant": True}
-        )  # peft then lets the embedding's output require gradients
+        # Peft then lets the embedding's output require gradients.
+        model.gradient_checkpointing_enable({"use_reentrant": True})
         return with_lora()(model)
 
     compare(CASE, two)

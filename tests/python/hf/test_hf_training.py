@@ -23,9 +23,8 @@ CASES = {
     "ViT": Case("vit", inputs=("pixel_values",)),
 }
 WAVE = Layout("wave", (1, 3, 5), (0, 1, 1, 0))
-LOOPED = Layout(
-    "looped", (2, 4, 6), (0, 1, 0, 1)
-)  # the tied layers stay on the ranks where DeepSpeed has them
+# The tied layers stay on the ranks where DeepSpeed has them.
+LOOPED = Layout("looped", (2, 4, 6), (0, 1, 0, 1))
 
 
 def planned(case: Case, files, layout: Layout | None = None, **more) -> Job:

@@ -46,9 +46,8 @@ def in_a_process(code: str, **environment: str) -> str:
 
 
 def test_it_is_kept():
-    given_back = int(
-        in_a_process("print(faults())", MALLOC_MMAP_THRESHOLD_="131072")
-    )  # one for each page, which may be a huge one
+    # One for each page, which may be a huge one.
+    given_back = int(in_a_process("print(faults())", MALLOC_MMAP_THRESHOLD_="131072"))
     assert int(in_a_process("assert freed_memory.keep(); print(faults())")) < min(ROUND, given_back)
 
 

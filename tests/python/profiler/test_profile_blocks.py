@@ -86,9 +86,8 @@ def samples_of(forward, backward):
 def test_a_profile_says_what_layers_take_on_average():
     assert average([samples_of([10] * 5, [20] * 5)]) == 10**6
     assert average([samples_of([10, 10, 10, 10, 15], [20] * 5)]) == round(10**6 * 31 / 30)
-    assert (
-        average([samples_of([10, 10, 10, 10, 10**9], [])]) == 1_200_000
-    )  # interrupted: counts as twice the median
+    # Interrupted: counts as twice the median.
+    assert average([samples_of([10, 10, 10, 10, 10**9], [])]) == 1_200_000
     assert average([]) == average([Samples()]) == 0
 
 

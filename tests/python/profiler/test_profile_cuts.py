@@ -45,11 +45,9 @@ class Call(nn.Module):
 class Residual(nn.Module):
     def __init__(self):
         super().__init__()
-        self.norm, self.up, self.down = (
-            nn.LayerNorm(WIDTH),
-            nn.Linear(WIDTH, 4 * WIDTH),
-            nn.Linear(4 * WIDTH, WIDTH),
-        )
+        self.norm = nn.LayerNorm(WIDTH)
+        self.up = nn.Linear(WIDTH, 4 * WIDTH)
+        self.down = nn.Linear(4 * WIDTH, WIDTH)
 
     def forward(self, x):
         return x + self.down(nn.functional.gelu(self.up(self.norm(x))))
@@ -173,8 +171,7 @@ def test_rows_add_up_at_every_cut(seed):
                 where = f"layers {layers[first:last]} of {layers}"
                 assert said.kept == pytest.approx(measured.kept, rel=WITHIN, abs=SMALL), where
                 lowest = measured.kept + measured.workspace
-                highest = max(
-                    measured.forward_peak, measured.kept + measured.backward_beside
-                )  # a stage's input counts to the end
+                # A stage's input counts to the end.
+                highest = max(measured.forward_peak, measured.kept + measured.backward_beside)
                 peak = said.kept + said.workspace
                 assert (1 - WITHIN) * lowest - SMALL <= peak <= (1 + WITHIN) * highest + SMALL, where

@@ -164,11 +164,8 @@ def test_timers_are_freed_layer_by_layer(stand_in):
             pass
         timer.stop()
         del timer
-    assert [made() is None for made in timers] == [
-        True,
-        True,
-        False,
-    ]  # the last one's recorder may be read still
+    # The last one's recorder may be read still.
+    assert [made() is None for made in timers] == [True, True, False]
 
 
 def test_the_hosts_own_time_before_a_call_is_in_no_range(stand_in):
@@ -235,11 +232,9 @@ def test_memory_is_counted_on_the_device(stand_in):
 def test_the_note_is_in_the_file(tmp_path):
     result = _profiler.Profile()
     result.set_device(name="", kind="", driver="", torch="", cuda="", clocks="")
-    result.timer, result.timer_note, result.micro_batch_size = (
-        "device-events",
-        "CUPTI is held by another tool",
-        1,
-    )
+    result.timer = "device-events"
+    result.timer_note = "CUPTI is held by another tool"
+    result.micro_batch_size = 1
     result.write(str(tmp_path / "profile.json"))
     assert _profiler.read_profile(str(tmp_path / "profile.json")).timer_note == result.timer_note
 

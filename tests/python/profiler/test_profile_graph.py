@@ -137,9 +137,8 @@ def test_a_module_with_branches_is_planned_with_its_branches(tmp_path):
     output_of("verify", *files)
     blocks = tomllib.loads(files[1].read_text())["blocks"]
     roots = [block["devices"] for block in blocks if block["kind"] == "forward" and not block["after"]]
-    assert (
-        len(roots) >= 2 and len({tuple(devices) for devices in roots}) == 2
-    )  # each tower starts on a device of its own
+    # Each tower starts on a device of its own.
+    assert len(roots) >= 2 and len({tuple(devices) for devices in roots}) == 2
     one_after_the_other = 6 * 3_000_000
     assert json.loads(files[0].read_text())["makespan"] < 0.7 * one_after_the_other
 

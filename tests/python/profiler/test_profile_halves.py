@@ -21,12 +21,10 @@ def samples(whole, first, second, off=0):
     return Samples(times(1000), times(whole), times(first), times(second))
 
 
-STEADY, SPLIT_COSTS, NO_HALVES, NOISY = (
-    samples(4000, 2000, 1950),
-    samples(4000, 3000, 3000),
-    samples(4000, 0, 0),
-    samples(9000, 2000, 1000),
-)
+STEADY = samples(4000, 2000, 1950)
+SPLIT_COSTS = samples(4000, 3000, 3000)
+NO_HALVES = samples(4000, 0, 0)
+NOISY = samples(9000, 2000, 1000)
 
 
 def test_what_adds_up():

@@ -299,9 +299,8 @@ def test_nothing_runs_backwards_before_the_first_parameter_that_learns():
             == row.backward_workspace
             == 0
         )
-    assert (
-        frozen[0].kept == 0 and frozen[1].kept == 4 * 8 * FP32
-    )  # which the first that learns needs for its weight
+    # Which the first that learns needs for its weight.
+    assert frozen[0].kept == 0 and frozen[1].kept == 4 * 8 * FP32
     assert all(row.backward.median > 0 for row in learning)
     assert {row.layer for row in result.operators if row.phase == "backward"} == {2, 3, 4}
 

@@ -68,9 +68,8 @@ def test_flops_agree_with_torchs_own_count():
         nn.ConvTranspose2d(8, 4, 3),
         nn.Conv1d(5, 7, 3),
     ]
-    fused = (
-        7 * 2 * (2 * 4) * 6 * 6 * 4
-    )  # two products there and five back, which torch does not count on a CPU
+    # Two products there and five back, which torch does not count on a CPU.
+    fused = 7 * 2 * (2 * 4) * 6 * 6 * 4
     for layers, inputs, more in (([Front(), Attention()], torch.randn(2, 6, 16), fused),
                                  (image[:3], torch.randn(2, 3, 9, 9), 0),
                                  ([image[0], image[3]], torch.randn(2, 5, 20), 0)):  # fmt: skip

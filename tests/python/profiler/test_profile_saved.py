@@ -22,11 +22,9 @@ from ostinato.profile.options import arguments_of
 class Block(nn.Module):
     def __init__(self, width):
         super().__init__()
-        self.norm, self.wide, self.narrow = (
-            nn.LayerNorm(width),
-            nn.Linear(width, 4 * width),
-            nn.Linear(4 * width, width),
-        )
+        self.norm = nn.LayerNorm(width)
+        self.wide = nn.Linear(width, 4 * width)
+        self.narrow = nn.Linear(4 * width, width)
 
     def forward(self, x):
         return x + self.narrow(torch.relu(self.wide(self.norm(x))))
@@ -194,11 +192,9 @@ def test_what_is_no_submodule_is_a_step_too(tmp_path):
 
 def test_from_python_it_is_a_module_like_others():
     torch.manual_seed(0)
-    program, inputs, labels = (
-        torch.jit.script(Wrapped(chain())),
-        torch.zeros(8, 6, dtype=torch.long),
-        torch.zeros(8, 6, 4),
-    )
+    program = torch.jit.script(Wrapped(chain()))
+    inputs = torch.zeros(8, 6, dtype=torch.long)
+    labels = torch.zeros(8, 6, 4)
     job = Job(
         module=program,
         inputs=inputs,

@@ -247,9 +247,8 @@ def test_an_exported_program_on_its_own_inputs(tmp_path, capsys):
     assert told["model"] == "model" and told["layers"] == 3 and told["complete"]
     assert main([str(tmp_path / "model.pt2"), *options[:-1], "--quiet"]) == 0
     assert capsys.readouterr().out == ""
-    assert (
-        told["flops"] == 2 * 3 * (4 * 8 + 8 * 2) + 2 * 3 * 4 * 8 + 2 * 2 * 3 * 8 * 2
-    )  # the inputs take no gradient
+    # The inputs take no gradient.
+    assert told["flops"] == 2 * 3 * (4 * 8 + 8 * 2) + 2 * 3 * 4 * 8 + 2 * 2 * 3 * 8 * 2
 
 
 def test_other_programs_are_told_what_profiles_them(tmp_path, capsys):

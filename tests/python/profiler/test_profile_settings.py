@@ -129,15 +129,11 @@ def test_what_a_step_takes_for_a_while(kind, decay, foreach, sizes):
 def test_the_end_of_a_step():
     parameters = [nn.Parameter(torch.ones(size)) for size in (100, 300)]
     config = {"optimizer": {"type": "Adam", "params": {"torch_adam": True}}}
-    assert read_settings(config, None).step_bytes(parameters) == (
-        1600,
-        3600,
-    )  # a flat copy of gradients; Adam's of the largest
+    # A flat copy of gradients; Adam's of the largest.
+    assert read_settings(config, None).step_bytes(parameters) == (1600, 3600)
     assert read_settings(config, None, accelerator=True).step_bytes(parameters) == (1600, 0)
-    assert read_settings({"optimizer": {"type": "Adam"}}, None).step_bytes(parameters) == (
-        1600,
-        0,
-    )  # works in place
+    # Works in place.
+    assert read_settings({"optimizer": {"type": "Adam"}}, None).step_bytes(parameters) == (1600, 0)
 
 
 def test_the_end_of_a_step_on_fp32_copies():
@@ -149,10 +145,8 @@ def test_the_end_of_a_step_on_fp32_copies():
     half = [nn.Parameter(p.detach().bfloat16()) for p in whole]
     assert read_settings(adam | zero, None).step_bytes(whole) == (1600 + 3200 - 1600, 0)
     assert read_settings(adam | zero | brain, None).step_bytes(half) == (1600 + 3200 - 800, 0)
-    assert read_settings(zero | brain, None).step_bytes(half) == (
-        800 + 1600,
-        0,
-    )  # a flat copy, and fp32 numbers of it
+    # A flat copy, and fp32 numbers of it.
+    assert read_settings(zero | brain, None).step_bytes(half) == (800 + 1600, 0)
     assert read_settings(adam | brain, None).step_bytes(half) == (1600 + 3200, 0)
     assert read_settings(adam | brain | {"data_types": {"grad_accum_dtype": "fp32"}}, None).step_bytes(
         half
@@ -164,10 +158,8 @@ def test_buckets_of_zero():
     brain = {"bf16": {"enabled": True}}
     assert read_settings(size, None).bucket_bytes() == (4000, 4000)
     assert read_settings(size | brain, None).bucket_bytes() == (2000, 2000)
-    assert read_settings({"zero_optimization": {"stage": 1}} | brain, None).bucket_bytes() == (
-        10**9,
-        10**9,
-    )  # DeepSpeed's own
+    # DeepSpeed's own.
+    assert read_settings({"zero_optimization": {"stage": 1}} | brain, None).bucket_bytes() == (10**9, 10**9)
     assert read_settings(
         size | brain | {"data_types": {"grad_accum_dtype": "fp32"}}, None
     ).bucket_bytes() == (0, 0)

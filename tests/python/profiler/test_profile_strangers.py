@@ -272,16 +272,8 @@ batches = lambda: iter([(torch.ones(3, 8, dtype=torch.bfloat16), torch.ones(3, 8
     )
     job.repeats, job.warm_up = 1, 0
     profile = profile_layers(job)
-    assert [row.gradients for row in profile.layers] == [
-        32,
-        32,
-        144,
-        160,
-        32,
-        32,
-        32,
-        32,
-    ]  # bf16, and their sums in bf16; frozen weights have none
+    # Bf16, and their sums in bf16; frozen weights have none.
+    assert [row.gradients for row in profile.layers] == [32, 32, 144, 160, 32, 32, 32, 32]
     assert "aten::gelu" in {row.name for row in profile.operators if row.layer == 2}
     stock = captured(
         tmp_path, f"deepspeed.init_distributed()\nmodel, (engine, *_) = made(2, {layers})\n" + TAIL

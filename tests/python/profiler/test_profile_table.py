@@ -134,9 +134,8 @@ def test_noise_gives_no_advice():
     result = profile()
     rows = result.layers
     for row in rows:
-        row.forward = row.backward = _profiler.spread_of(
-            [10**9] * 4
-        )  # nearly all of it between the operators
+        # Nearly all of it between the operators.
+        row.forward = row.backward = _profiler.spread_of([10**9] * 4)
         row.backward_input = row.backward_weight = _profiler.spread_of([10**9] * 4)
     result.layers = rows
     assert launch_lines(result)

@@ -165,9 +165,7 @@ def test_the_curve_over_memory(tmp_path, small):
     )
     assert result.returncode == 0, result.stderr
     points = json.loads(result.stdout)["points"]
-    assert [point["makespan"] for point in points][:2] == [
-        31_000_000,
-        41_000_000,
-    ]  # room for 3 and 2 in flight
+    # Room for 3 and 2 in flight.
+    assert [point["makespan"] for point in points][:2] == [31_000_000, 41_000_000]
     for point in points:
         assert ostinato("verify", point["output"], small).returncode == 0

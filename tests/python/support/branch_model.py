@@ -38,11 +38,9 @@ def described(tied: bool = False) -> dict:
     """`tied`: both branches and the head share one table."""
     from deepspeed.pipe import LayerSpec, TiedLayerSpec
 
-    embed, block, head = (
-        LayerSpec(nn.Embedding, VOCABULARY, WIDTH),
-        LayerSpec(Block),
-        LayerSpec(nn.Linear, WIDTH, VOCABULARY),
-    )
+    embed = LayerSpec(nn.Embedding, VOCABULARY, WIDTH)
+    block = LayerSpec(Block)
+    head = LayerSpec(nn.Linear, WIDTH, VOCABULARY)
     if tied:
         embed = TiedLayerSpec("table", nn.Embedding, VOCABULARY, WIDTH)
         head = TiedLayerSpec("table", nn.Embedding, VOCABULARY, WIDTH, forward_fn=unembed)

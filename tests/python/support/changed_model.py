@@ -139,9 +139,8 @@ def frozen(_layer, cell):
 
 
 def channels_last(_layer, cell):
-    cell.mask = cell.mask.to(
-        memory_format=torch.channels_last
-    )  # of parameters DeepSpeed itself cannot have it
+    # Of parameters DeepSpeed itself cannot have it.
+    cell.mask = cell.mask.to(memory_format=torch.channels_last)
 
 
 def new_forward(_layer, cell):

@@ -12,10 +12,8 @@ class Adapter(nn.Module):
     def __init__(self, base: nn.Linear):
         super().__init__()
         self.base = base.requires_grad_(False)
-        self.down, self.up = (
-            nn.Linear(base.in_features, 2, bias=False),
-            nn.Linear(2, base.out_features, bias=False),
-        )
+        self.down = nn.Linear(base.in_features, 2, bias=False)
+        self.up = nn.Linear(2, base.out_features, bias=False)
 
     def forward(self, x):
         return self.base(x) + 2.0 * self.up(self.down(x))

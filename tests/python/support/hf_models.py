@@ -83,12 +83,11 @@ def batch(case: Case, seed: int = 1) -> tuple[dict[str, torch.Tensor], torch.Ten
         )
     tokens = torch.randint(3, VOCABULARY, (BATCH, LENGTH), generator=generator)
     mask = (torch.arange(LENGTH) >= torch.tensor([[3], [0]])).long()
+    # Two sequences packed into a row.
     made = {
         "input_ids": tokens,
         "attention_mask": mask,
-        "position_ids": torch.tensor([0, 1, 2, 3, 0, 1, 2, 3]).repeat(
-            BATCH, 1
-        ),  # two sequences packed into a row
+        "position_ids": torch.tensor([0, 1, 2, 3, 0, 1, 2, 3]).repeat(BATCH, 1),
         "token_type_ids": torch.randint(2, (BATCH, LENGTH), generator=generator),
     }
     ignored = torch.rand(BATCH, LENGTH, generator=generator) < 0.2

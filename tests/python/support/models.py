@@ -36,10 +36,8 @@ class Block(nn.Module):
         self.register_buffer("shift", torch.rand(WIDTH), persistent=False)
 
     def forward(self, hidden):
-        scale, shift = (
-            self.scale.to(hidden.dtype),
-            self.shift.to(hidden.dtype),
-        )  # DeepSpeed leaves buffers in fp32
+        # DeepSpeed leaves buffers in fp32.
+        scale, shift = (self.scale.to(hidden.dtype), self.shift.to(hidden.dtype))
         return hidden + torch.tanh(self.mix(self.norm(hidden))) * scale + 0.1 * shift
 
 

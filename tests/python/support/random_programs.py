@@ -94,10 +94,8 @@ def _planned(
 ) -> tuple[ostinato.Plan | None, str]:
     """By the search or a named schedule; None where any order is to be drawn, or where there is none in this
     memory or of this name."""
-    text, way = (
-        random_placements.placement_text(rng, name, blocks, devices),
-        rng.choice(["any", "searched", "named", "sizes"]),
-    )
+    text = random_placements.placement_text(rng, name, blocks, devices)
+    way = rng.choice(["any", "searched", "named", "sizes"])
     if way == "any":
         return None, way
     placement = ostinato.Placement.from_text(text)

@@ -156,10 +156,8 @@ class Sliced:
 
     @staticmethod
     def micro_batches(seed: int):
-        generator, mask = (
-            torch.Generator().manual_seed(seed),
-            torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1)[None, None],
-        )
+        generator = torch.Generator().manual_seed(seed)
+        mask = torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1)[None, None]
         while True:
             tokens = torch.randint(VOCABULARY, (BATCH, LENGTH + 1), generator=generator)
             yield (tokens[:, :-1], mask), tokens[:, 1:]

@@ -23,12 +23,8 @@ from multiprocessing import forkserver
 from multiprocessing.connection import wait
 from unittest import mock
 
-LOADED = [
-    "deepspeed",
-    "torch._dynamo",
-    "ostinato.deepspeed",
-    "ostinato._plugin",
-]  # which starts no thread; dynamo: for optimizers
+# Which starts no thread; dynamo: for optimizers.
+LOADED = ["deepspeed", "torch._dynamo", "ostinato.deepspeed", "ostinato._plugin"]
 TIMEOUT = 300  # seconds; generous, for busy machines
 GRACE = 20  # seconds for the other ranks once one has failed
 RUNS = 8  # of one world; then it starts anew, which takes 0.25 s of CPU for 2 ranks, and 0.5 for 4

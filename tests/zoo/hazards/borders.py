@@ -185,10 +185,8 @@ def _views():
 
 @hazard("in place")
 def _in_place():
-    return [
-        *(spec(InPlace, number % 2 == 0) for number in range(7)),
-        spec(nn.Linear, WIDTH, CLASSES),
-    ]  # none begins a stage of DeepSpeed
+    # None begins a stage of DeepSpeed.
+    return [*(spec(InPlace, number % 2 == 0) for number in range(7)), spec(nn.Linear, WIDTH, CLASSES)]
 
 
 @hazard("functions")

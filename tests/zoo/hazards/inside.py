@@ -72,9 +72,8 @@ hazard("dropout of no module", batch=sequences)(lambda: stack(Attending))
 hazard("noise")(lambda: stack(Noisy))
 hazard("a generator of its own", keeps_contract=False)(lambda: stack(OwnGenerator))
 hazard("noise of Python's and NumPy's")(lambda: stack(Shaken))
-hazard("stochastic depth")(
-    lambda: [spec(Block), *stack(Skipped, count=5)]
-)  # a stage that skips all it has ends in no gradient
+# A stage that skips all it has ends in no gradient.
+hazard("stochastic depth")(lambda: [spec(Block), *stack(Skipped, count=5)])
 
 
 # State

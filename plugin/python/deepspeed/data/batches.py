@@ -21,9 +21,8 @@ class Batches:
     def __init__(self, engine: Engine, count: int, stages: list[Stage], copies: int):
         self._engine, self._count, self._copies = engine, count, copies
         self._loaded = 0
-        self._held: dict[
-            tuple[int, str], tuple[int, Any]
-        ] = {}  # by batch and name: how many stages will take it, and the value
+        # By batch and name: how many stages will take it, and the value.
+        self._held: dict[tuple[int, str], tuple[int, Any]] = {}
         self._takers = [
             {
                 "inputs": sum(c.reads for c in stages if c.copy == copy),

@@ -160,10 +160,8 @@ class Adapt:
         """Starts a search in a low-priority process, which leaves the cores to the training."""
         folder = self._output / ADAPTED
         base = folder / BASE
-        placement, profile = (
-            Placement.from_file(self._output / PLACEMENT),
-            Profile.from_file(base if base.is_file() else self._output / PROFILE),
-        )
+        placement = Placement.from_file(self._output / PLACEMENT)
+        profile = Profile.from_file(base if base.is_file() else self._output / PROFILE)
         if placement.sha256 != self._program.placement_sha256:
             raise OstinatoError(f"{self._output / PLACEMENT} is not the placement of this run")
         speeds = speeds_in((folder / BASE_DEVICES).read_text()) if (folder / BASE_DEVICES).is_file() else ()

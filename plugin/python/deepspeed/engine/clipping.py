@@ -44,9 +44,8 @@ def clip_as_partitioned(engine: Engine, names: list[list[str]]) -> None:
     stand_ins = [_stand_in(*norm) for norm in counted[engine.stage_id] or [nothing]]
     limit = engine.gradient_clipping()
     total = clip_grad_norm_(stand_ins, limit, mpu=engine.mpu)
-    coefficient = torch.tensor([float(limit)], device=total.device) / (
-        total + 1e-6
-    )  # as clip_grad_norm_ computes it
+    # As clip_grad_norm_ computes it.
+    coefficient = torch.tensor([float(limit)], device=total.device) / (total + 1e-6)
     coefficient = torch.min(torch.ones_like(coefficient), coefficient)
     for parameter in engine.module.parameters():
         if parameter.grad is not None:

@@ -17,12 +17,8 @@ from ..data.items import own
 from ..section.plans import Stage
 
 PLAIN = (torch.Tensor, torch.nn.Parameter)
-NOT_ITS_OWN = (
-    "_backward_hook_managers",
-    "_dynamo",
-    "ds_",
-    "ostinato_",
-)  # prefixes of attributes that DeepSpeed and torch set on tensors
+# Prefixes of attributes that DeepSpeed and torch set on tensors.
+NOT_ITS_OWN = ("_backward_hook_managers", "_dynamo", "ds_", "ostinato_")
 
 
 def crossing(stage: Stage, outputs: Any, stock: list[int], masked: bool = False) -> Any:

@@ -170,9 +170,8 @@ class PlanEngine(PlanData, BatchSize):
 
     def is_last_stage(self):
         run = self._ostinato
-        if (
-            not run.ready or run.same_data.looking
-        ):  # __init__ tests transfers between neighbours, in the order of the ranks
+        # __init__ tests transfers between neighbours, in the order of the ranks.
+        if not run.ready or run.same_data.looking:
             return super().is_last_stage()
         if run.step.active is not None:
             return run.step.active.ends
@@ -219,9 +218,8 @@ class PlanEngine(PlanData, BatchSize):
             self._whole_or_failed(f"step {self.global_steps + 1}"),
             run.memory.step(self.global_steps + 1) if run.memory else nullcontext(),
         ):
-            loss = super().train_batch(
-                *[data_iter][: data_iter is not None]
-            )  # a subclass may take no argument
+            # A subclass may take no argument.
+            loss = super().train_batch(*[data_iter][: data_iter is not None])
         if run.speedup is not None and not run.speedup.over:
             get_accelerator().synchronize()
         seconds = time.perf_counter() - begin

@@ -26,9 +26,8 @@ class Forwards:
     def __init__(self, engine: Any, make_executor):
         self._engine, self._make_executor = engine, make_executor
         self._run = engine._ostinato
-        self._dynamic = (
-            self._run.trains or engine.module.dynamic_shape
-        )  # evaluations may have different shapes
+        # Evaluations may have different shapes.
+        self._dynamic = self._run.trains or engine.module.dynamic_shape
         self._copies = copies_of(self._run.stages)
         self._executors: dict[tuple[int, int], object] = {}  # by number of micro-batches and of directions
         self._first = 0  # first batch of the round

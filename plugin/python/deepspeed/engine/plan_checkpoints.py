@@ -37,9 +37,8 @@ class PlanCheckpoints(Engine):
         mine = optimizer_state.named(self), optimizer_state.parts_of(self)
         names, parts = zip(*everyones(mine, self.grid.pp_proc_group), strict=True)
         facts = partition.facts_of(self.module)
-        finishes = (
-            not self.checkpoint_engine.is_decoupled()
-        )  # else it writes in the background, and knows when it is done
+        # Else it writes in the background, and knows when it is done.
+        finishes = not self.checkpoint_engine.is_decoupled()
         if self.global_rank == 0 and save_dir:
             checkpoint.write(save_dir, tag, self._ostinato.stages, [*names], [*parts], facts, finishes)
         moved = checkpoint.held_by(self._ostinato.stages) != checkpoint.held_alone(self._ostinato.stock_parts)

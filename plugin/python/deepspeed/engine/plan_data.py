@@ -24,10 +24,8 @@ class PlanData(StagePasses):
         if self._reads_data():
             self.training_dataloader = loader
             self.data_iterator = iter(loader)
-        elif self.stage_id in (
-            0,
-            self.num_stages - 1,
-        ):  # this rank reads under 1F1B, and a DataLoader draws when it begins
+        # This rank reads under 1F1B, and a DataLoader draws when it begins.
+        elif self.stage_id in (0, self.num_stages - 1):
             self.set_dataiterator(iter(loader))
 
     def set_dataiterator(self, iterator):

@@ -117,19 +117,16 @@ class StagePasses(Engine):
             and self.module.learns(stage)
         ):
             _ask_for_gradient(inputs)
-        labels = (
-            self._read(stage, batch, "labels") if stage.ends else None
-        )  # read them first: reading uses these buffers
+        # Read them first: reading uses these buffers.
+        labels = self._read(stage, batch, "labels") if stage.ends else None
         buffers["inputs"][batch], buffers["labels"][batch] = inputs, labels
         run.step.active = stage
         self.module.show(stage)
-        self.module.micro_offset = (
-            run.batches_before + batch
-        )  # seeds the layers of a micro-batch where seed_layers is on
+        # Seeds the layers of a micro-batch where seed_layers is on.
+        self.module.micro_offset = run.batches_before + batch
         with run.random_numbers.forward(batch):
-            self._INSTRUCTION_MAP[schedule.ForwardPass](
-                self, batch
-            )  # as DeepSpeed does: it ignores methods of a subclass
+            # As DeepSpeed does: it ignores methods of a subclass.
+            self._INSTRUCTION_MAP[schedule.ForwardPass](self, batch)
         run.step.active = None
         outputs = buffers["outputs"][batch]
         if isinstance(outputs, ShardedLogits):

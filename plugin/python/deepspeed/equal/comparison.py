@@ -47,9 +47,8 @@ class Comparison:
     unseen: str
     itself: Sequence[Difference] = ()  # between two runs of 1F1B, the largest first
     empty: Sequence[int] = ()
-    written_again: Sequence[
-        int
-    ] = ()  # layers with buffers that differ, as a recomputed forward writes to them
+    # Layers with buffers that differ, as a recomputed forward writes to them.
+    written_again: Sequence[int] = ()
 
     @property
     def equal(self) -> bool:
@@ -137,9 +136,8 @@ def compare(
     held = {layers[name] for name in names[1:]}
     held |= {at for at, key in enumerate(keys) if key is not None and keys.index(key) in held}
     empty = [] if left_out else [at for at in range(len(keys)) if at not in held]
-    itself = sorted(
-        first.itself, key=lambda d: (d.rounding and d.by > bound(eps), -d.by)
-    )  # gradients that are only rounding come last
+    # Gradients that are only rounding come last.
+    itself = sorted(first.itself, key=lambda d: (d.rounding and d.by > bound(eps), -d.by))
     return Comparison(len(steps), len(held), kinds, found, len(left_out), unseen, itself, empty, again)
 
 
@@ -161,9 +159,8 @@ class _Judge:
                 layer: max(d.by for d in beyond if d.layer == layer) for layer in {d.layer for d in beyond}
             }
         self._noisy: set[str] = set()  # names of tensors that have had a gradient that was only rounding
-        self._faint: dict[
-            str, float
-        ] = {}  # largest share of faint elements, by the name of a tensor with a gradient that rounded
+        # Largest share of faint elements, by the name of a tensor with a gradient that rounded.
+        self._faint: dict[str, float] = {}
 
     def difference(
         self,

@@ -175,10 +175,8 @@ class RandomNumbers:
         assert self._draws is not None
         mine = self._draws.new(), streams.new() if streams else {}
         everyone = everyones(mine) if together else [mine]
-        drawn, strays = (
-            merged(draws for draws, _ in everyone),
-            merged((stray for _, stray in everyone), with_batches=True),
-        )
+        drawn = merged(draws for draws, _ in everyone)
+        strays = merged((stray for _, stray in everyone), with_batches=True)
         rank = self._engine.global_rank
         if (drawn or strays) and not self._told[what] and (not together or rank == 0):
             print(announce.draws(rank, what, self._engine.global_steps, drawn, strays), flush=True)
@@ -210,11 +208,9 @@ class RandomNumbers:
         a loader draws. All ranks must call it.
         """
         engine, run = self._engine, self._engine._ostinato
-        batches_before, loader, iterator = (
-            run.batches_before,
-            engine.training_dataloader,
-            engine.data_iterator,
-        )
+        batches_before = run.batches_before
+        loader = engine.training_dataloader
+        iterator = engine.data_iterator
         self._unread = generators.current()
         first = (
             [Made(made_once(engine.batch_fn)(item)) for item in islice(iterator, 1)]

@@ -100,9 +100,8 @@ def fingerprint_of(tensor: torch.Tensor, piece: int = PIECE, eps: float = 0.0) -
         .reshape(-1)
         .contiguous()
     )
-    digest = hashlib.sha1(
-        kind.encode(), usedforsecurity=False
-    )  # the fastest there is; no one forges gradients
+    # The fastest there is; no one forges gradients.
+    digest = hashlib.sha1(kind.encode(), usedforsecurity=False)
     sums, square, faint = torch.zeros(SUMS, dtype=torch.float64), 0.0, 0
     for begin in range(0, len(flat), piece * BLOCK):
         held = flat[begin : begin + piece * BLOCK].cpu()

@@ -145,9 +145,8 @@ class _Mover:
         self.shards = {self.names[layer]: shard for layer, shard in shards.items()}
         held = {name: parts for layer, parts in places.items() if (name := self.names[layer]) is not None}
         self.held = Holders(self.new, held, self.rank)
-        self.modules: dict[
-            str, torch.nn.Module
-        ] = {}  # what this rank has built in DeepSpeed's partition, until it has sent it
+        # What this rank has built in DeepSpeed's partition, until it has sent it.
+        self.modules: dict[str, torch.nn.Module] = {}
         self.arrived: dict[str, torch.nn.Module] = {}
         self.whole: dict[str, list[Metadata]] = {}  # of sharded modules, before they were cut
         self.parts: list[ParameterPart] = []

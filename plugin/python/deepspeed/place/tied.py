@@ -76,9 +76,8 @@ def bound_layers(model) -> list[Restriction]:
             for layer in users.get(id(p), ())
             if before[layer] != model.stage_id
         }
-        if (
-            far and not others
-        ):  # this rank's copy of a parameter that another rank has too: they would become one
+        # This rank's copy of a parameter that another rank has too: they would become one.
+        if far and not others:
             found.append(_sharing(module, layers, model.stage_id))
     return found
 

@@ -17,12 +17,8 @@ from typing import Protocol, runtime_checkable
 from .random_state import KINDS, same, states
 
 TORCHS = set(KINDS[:3])  # torch's own generators
-BATCH, LOSS, LAYERS, BACKWARD = (
-    "the batch",
-    "the loss",
-    "layers",
-    "backwards",
-)  # what may draw besides single layers; `LAYERS`: some layers, not known which
+# What may draw besides single layers; `LAYERS`: some layers, not known which.
+BATCH, LOSS, LAYERS, BACKWARD = ("the batch", "the loss", "layers", "backwards")
 
 
 @runtime_checkable

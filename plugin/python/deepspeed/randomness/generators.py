@@ -18,9 +18,8 @@ import torch
 
 PHILOX = 16  # bytes of a state: seed and offset
 FURTHEST = 1 << 28  # words: a layer that draws more from a CPU's generator is not followed
-WORDS = (
-    24 + 8 * 624
-)  # bytes of a state with the words to come; behind is the second of a pair of normal numbers
+# Bytes of a state with the words to come; behind is the second of a pair of normal numbers.
+WORDS = 24 + 8 * 624
 
 State = tuple[torch.Tensor, ...]
 Counts = tuple[int, ...]

@@ -217,9 +217,8 @@ def recorded(folder: Path) -> dict[str, Any] | None:
 
 
 def _advice(folder: Path) -> str:
-    convert = (
-        CONVERT if any(folder.glob("*_optim_states.pt")) else ""
-    )  # without ZeRO there is nothing that ds_to_universal reads
+    # Without ZeRO there is nothing that ds_to_universal reads.
+    convert = CONVERT if any(folder.glob("*_optim_states.pt")) else ""
     return f"To load only the weights: load_checkpoint(..., load_optimizer_states=False){convert}"
 
 

@@ -47,9 +47,8 @@ class Contents:
     folder: Path
     record: dict[str, Any] | None  # ostinato.json
     heads: dict[int, dict] = field(default_factory=dict)  # by rank: its mp_rank file
-    shares: dict[tuple[int, int], dict] = field(
-        default_factory=dict
-    )  # what ZeRO's optimizer has saved, by rank and replica
+    # What ZeRO's optimizer has saved, by rank and replica.
+    shares: dict[tuple[int, int], dict] = field(default_factory=dict)
     layers: list[SavedLayer] = field(default_factory=list)
     precisions: set[str] = field(default_factory=set)
     problems: list[str] = field(default_factory=list)

@@ -343,9 +343,8 @@ def _beside(folder: Path):
         path = folder / f"{secrets.token_hex(8)}.tmp"
         try:
             with open(path, "wb") as file:
-                os.posix_fallocate(
-                    file.fileno(), 0, size * dtype.itemsize
-                )  # a full disk raises an error here, but a signal later
+                # A full disk raises an error here, but a signal later.
+                os.posix_fallocate(file.fileno(), 0, size * dtype.itemsize)
             return torch.from_file(str(path), shared=True, size=size, dtype=dtype).view(shape)
         finally:
             path.unlink(missing_ok=True)

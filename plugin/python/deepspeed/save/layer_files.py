@@ -31,9 +31,8 @@ class LayerFiles(Model):
     _local_funcs: list[Any]
     _local_layers: list[int]
     written_elsewhere: set[int]
-    read_for_others: (
-        list[Any] | None
-    )  # (tied weights, the rank that reads them, the group of all ranks that have them)
+    # (tied weights, the rank that reads them, the group of all ranks that have them).
+    read_for_others: list[Any] | None
 
     def sharded_parameters(self) -> set[str]:
         """Names of the parameters of which this rank holds a part."""
@@ -66,9 +65,8 @@ class LayerFiles(Model):
             return f"{Path(self.ckpt_layer_path(str(folder), at)).name} is missing"
         for path in paths:
             with open(path, "rb") as file:
-                if file.read(2) in (b"PK", b"") and not zipfile.is_zipfile(
-                    path
-                ):  # an archive of torch.save() without its end
+                # An archive of torch.save() without its end.
+                if file.read(2) in (b"PK", b"") and not zipfile.is_zipfile(path):
                     return f"{path.name} cannot be read: it is incomplete"
         return ""
 

@@ -124,14 +124,12 @@ class Files:
         them.
         """
         self.parts, self._slice = parts, tensor_slice
-        self.folder, self.kind, self.names, self.shapes, self.recorded, self._optimizer = (
-            folder,
-            kind,
-            names,
-            shapes,
-            recorded,
-            optimizer,
-        )
+        self.folder = folder
+        self.kind = kind
+        self.names = names
+        self.shapes = shapes
+        self.recorded = recorded
+        self._optimizer = optimizer
         self.found: Counter[str] = Counter()  # elements of each parameter
         self.rest: dict[str, Any] = {}  # state that belongs to no parameter, such as the loss scale
         self.hyperparameters: list[dict] = []  # of groups, from the file that DeepSpeed reads on this rank
@@ -144,17 +142,14 @@ class Files:
         """`wanted`: the slots for the parameters in its files; `read_here`: DeepSpeed would read these
         files."""
         self._check_step(self.main(rank))
-        starts: defaultdict[int, Counter[str]] = defaultdict(
-            Counter
-        )  # by group: elements of each parameter that earlier replicas had
+        # By group: elements of each parameter that earlier replicas had.
+        starts: defaultdict[int, Counter[str]] = defaultdict(Counter)
         for number, held in enumerate(self._files(rank)):
             inner = inner_of(held)
             groups = hyperparameters_of(inner["param_groups"])
             if read_here and number == 0:
-                self.rest, self.hyperparameters = (
-                    {k: v for k, v in held.items() if k not in LAID_OUT and k not in inner},
-                    groups,
-                )
+                self.rest = {k: v for k, v in held.items() if k not in LAID_OUT and k not in inner}
+                self.hyperparameters = groups
             for index in range(len(groups)):
                 for saved in self._saved(held, inner, rank, index, starts[index]):
                     self._give(wanted, *saved, [groups[index]])

@@ -205,9 +205,8 @@ class _Reader(Files):
             [Slot(tensor.shape, pieces) for tensor, pieces in zip(stepped, self._pieces(named), strict=True)]
             for stepped, named in zip(tensors, self.groups, strict=True)
         ]
-        read_here = (
-            self.engine.stage_id if len(self.saved.held["layers"]) == self.engine.num_stages else 0
-        )  # by DeepSpeed
+        # By DeepSpeed.
+        read_here = self.engine.stage_id if len(self.saved.held["layers"]) == self.engine.num_stages else 0
         wanted: dict[int, dict[str, list[tuple[Slot, Piece]]]] = {read_here: {}}
         ranks_of: dict[str, list[int]] = {}
         for slot in (slot for of_group in groups for slot in of_group):

@@ -105,9 +105,8 @@ def stock_names(model: Model, stock_modules: list[list[str]], skip: str) -> list
         held = of_module.setdefault(module_of(name), [])
         if name not in held:
             held.append(name)
-    ordered = [
-        sorted(held, key=lambda module: "." not in module) for held in stock_modules
-    ]  # tied modules were registered first
+    # Tied modules were registered first.
+    ordered = [sorted(held, key=lambda module: "." not in module) for held in stock_modules]
     return [
         [
             name

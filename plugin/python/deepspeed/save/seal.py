@@ -22,10 +22,8 @@ from typing import Any
 
 from deepspeed.checkpoint import constants
 
-INNER = (
-    constants.BASE_OPTIMIZER_STATE,
-    constants.OPTIMIZER_STATE_DICT,
-)  # under one of these, or directly, DeepSpeed saves the state of torch's optimizer
+# Under one of these, or directly, DeepSpeed saves the state of torch's optimizer.
+INNER = (constants.BASE_OPTIMIZER_STATE, constants.OPTIMIZER_STATE_DICT)
 SEALED = (
     "this optimizer state belongs to an ostinato placement, and DeepSpeed alone would load it into the wrong layers: "
     "load it under an ostinato plan, convert it (ostinato checkpoint convert), or set load_optimizer_states=False"
@@ -46,17 +44,14 @@ def sealed(state: dict) -> dict:
     inner = inner_of(state)
     if not isinstance(inner, dict):  # "elastic_checkpoint"
         return state | {constants.DS_VERSION: SEALED, KEY: state[constants.DS_VERSION]}
-    groups, gaps = (
-        inner["param_groups"],
-        {key: state[key] for key in (constants.PARAM_ALIGNMENT_PADDINGS,) if key in state},
-    )
+    groups = inner["param_groups"]
+    gaps = {key: state[key] for key in (constants.PARAM_ALIGNMENT_PADDINGS,) if key in state}
     rest = [
         defaultdict(partial(float, SEALED), {key: value for key, value in group.items() if key != "params"})
         for group in groups
     ]
-    kept = {
-        key: value for key, value in state.items() if key not in gaps
-    }  # else DeepSpeed would compare these first, and blame a different setting
+    # Else DeepSpeed would compare these first, and blame a different setting.
+    kept = {key: value for key, value in state.items() if key not in gaps}
     return _with_inner(
         kept, inner | {"param_groups": rest, KEY: ([group["params"] for group in groups], gaps)}
     )

@@ -142,9 +142,8 @@ def _cutting(part: ParameterPart, load: Callable) -> Callable:
     meta = {"partition_dim": part.dimension, "logical_shape": part.whole, "partition_sizes": sizes}
 
     def cutting(folder, _rank, _ranks, **others):
-        setattr(
-            part.parameter, constants.DS_AUTOTP_UC_META, meta
-        )  # for the call only: it also changes how a model is saved
+        # For the call only: it also changes how a model is saved.
+        setattr(part.parameter, constants.DS_AUTOTP_UC_META, meta)
         try:
             return load(folder, part.shard.index, part.shard.count, **others)
         finally:

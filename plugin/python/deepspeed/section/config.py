@@ -59,9 +59,8 @@ class Search(BaseModel):
     objective: Literal["makespan", "span", "latency"] | None = None
     method: str | None = Field(default=None, min_length=1)
     robust: float | None = Field(default=None, ge=0, le=1)  # by how much times vary
-    device_memory: str | None = Field(
-        default=None, min_length=1
-    )  # "40GiB"; default: what the accelerator has
+    # "40GiB"; default: what the accelerator has.
+    device_memory: str | None = Field(default=None, min_length=1)
     max_chunks: int | None = Field(default=None, ge=1, le=64)
     ends: Literal["fixed", "free"] = (
         "fixed"  # inputs on the first rank and the loss on the last, as in 1F1B; "free": anywhere
@@ -95,12 +94,10 @@ class Adapting(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    every: int = Field(
-        default=50, ge=2, le=100_000
-    )  # steps between two comparisons of measured block times with the plan
-    gain: float = Field(
-        default=0.03, ge=0, le=10
-    )  # share of a step's time; a new plan that gains less is not worth it
+    # Steps between two comparisons of measured block times with the plan.
+    every: int = Field(default=50, ge=2, le=100_000)
+    # Share of a step's time; a new plan that gains less is not worth it.
+    gain: float = Field(default=0.03, ge=0, le=10)
     move: bool = False  # all ranks start again with the new plan once the script has saved a checkpoint
 
 

@@ -30,9 +30,8 @@ def check_run(model: Model, config) -> None:
     if getattr(model, "has_engine", False):
         raise OstinatoError(HAS_ENGINE)
     _check_version(deepspeed.__version__)
-    if any(
-        kind.__name__ == "DualPipeVModule" for kind in type(model).__mro__
-    ):  # DeepSpeed has it since 0.19.8
+    # DeepSpeed has it since 0.19.8.
+    if any(kind.__name__ == "DualPipeVModule" for kind in type(model).__mro__):
         raise Unsupported("DualPipeVModule has its own stages and schedule: use a PipelineModule")
     check_keys(config._param_dict)
     stage = config.zero_config.stage

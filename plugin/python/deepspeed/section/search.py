@@ -32,10 +32,8 @@ from ..errors import OstinatoError
 FILES = PLAN, PLACEMENT = "plan.json", "placement.toml"
 PROFILE = "profile.json"
 ADAPTED = "adapted"  # a folder in "output" (adapt)
-BASE, BASE_DEVICES = (
-    "base.json",
-    "base-devices.toml",
-)  # in it, what the plan was made from; devices only where they differ
+# In it, what the plan was made from; devices only where they differ.
+BASE, BASE_DEVICES = ("base.json", "base-devices.toml")
 SIZES = "sizes.json"  # the profile for the plans of single steps, and the function that it was measured with
 NO_LIMIT = timedelta(days=7)
 USUAL_LIMIT = 10  # seconds of a search, by default
@@ -166,10 +164,8 @@ def _costs_by_size(section: Section, paths: Paths) -> dict[str, str]:
     """The profile that the plans of single steps need."""
     if section.sizes is None or paths.profile is None:
         return {}
-    profile = json.loads(paths.profile.read_text()) | {
-        "operators": [],
-        "transfers": [],
-    }  # long, and not needed
+    # Long, and not needed.
+    profile = json.loads(paths.profile.read_text()) | {"operators": [], "transfers": []}
     return {SIZES: json.dumps({"function": section.sizes, "profile": profile})}
 
 

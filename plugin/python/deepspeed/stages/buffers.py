@@ -18,9 +18,8 @@ from typing import Any
 
 import torch
 
-Kept = dict[
-    tuple[str, str], tuple[torch.Tensor | None, torch.Tensor | None]
-]  # by module and name: the tensor, and a copy of it
+# By module and name: the tensor, and a copy of it.
+Kept = dict[tuple[str, str], tuple[torch.Tensor | None, torch.Tensor | None]]
 
 
 def modules_of(function: Any) -> list[torch.nn.Module]:

@@ -65,9 +65,8 @@ class Copies:
     def __init__(self, model: Model, held: Holders):
         self._model, self._held, self._holders = model, held, held.ranks()
         self.groups = groups_of(model._grid, list(self._holders.values()))
-        self._shared: list[
-            tuple[object, list[torch.nn.Parameter]]
-        ] = []  # in the same order on all ranks of the group
+        # In the same order on all ranks of the group.
+        self._shared: list[tuple[object, list[torch.nn.Parameter]]] = []
         self._elsewhere = {
             module_name for (module_name, _), ranks in self._holders.items() if held.rank in ranks[1:]
         }  # another rank holds it first
@@ -84,10 +83,8 @@ class Copies:
         held, turn = self._held, Counter[tuple[int, ...]]()
         shared: dict[tuple[int, ...], list[torch.nn.Parameter]] = {}
         for module_name in held.module_names[held.rank]:
-            ranks, module = (
-                self._holders[held.key(module_name, held.rank)],
-                self._model.get_submodule(module_name),
-            )
+            ranks = self._holders[held.key(module_name, held.rank)]
+            module = self._model.get_submodule(module_name)
             trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
             for name, parameter in trained:
                 other = ranks[turn[ranks] % len(ranks)] != held.rank

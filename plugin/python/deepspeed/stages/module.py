@@ -150,9 +150,8 @@ class StagedLayers(RecomputedLayers, LayerFiles):
             self._put_away()  # compute with DeepSpeed's own interval: evaluation runs under it
             self.is_checkpointable_results_interval = None  # the parent caches by interval, not by stage
             super()._precompute_checkpointable_values()
-            if (
-                stage.sharded and stage.reads and reentrant
-            ):  # a sharded embedding: gradients would not come back to it
+            # A sharded embedding: gradients would not come back to it.
+            if stage.sharded and stage.reads and reentrant:
                 self.is_checkpointable_results = [False] * len(self.is_checkpointable_results)
             self._views[stage.index].checkpointable = self.is_checkpointable_results
         self.show_all()

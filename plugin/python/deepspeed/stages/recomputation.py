@@ -48,12 +48,10 @@ class RecomputedLayers(Model):
         self._own_checkpointing = self.own_checkpointing
         if stage.recomputes:
             self.activation_checkpoint_interval = len(stage.layers)
-            self.activation_checkpoint_func = (
-                checkpointing.non_reentrant_checkpoint
-            )  # takes inputs without a gradient, too
-            if not self._own_checkpointing[
-                0
-            ]:  # where DeepSpeed recomputes by itself, forwards change buffers twice
+            # Takes inputs without a gradient, too.
+            self.activation_checkpoint_func = checkpointing.non_reentrant_checkpoint
+            # Where DeepSpeed recomputes by itself, forwards change buffers twice.
+            if not self._own_checkpointing[0]:
                 self.activation_checkpoint_func = partial(self._once, buffers)
             self.is_checkpointable_results = [True]
         if stage.sharded:
@@ -66,12 +64,10 @@ class RecomputedLayers(Model):
         first: list[bool] = []
 
         def run(*values):
-            values = tuple(
-                v.clone() if torch.is_tensor(v) else v for v in values
-            )  # a layer may change them in place
-            values = (
-                (values,) if alone else values
-            )  # a tuple of one tensor, which checkpointing passes as a tensor
+            # A layer may change them in place.
+            values = tuple(v.clone() if torch.is_tensor(v) else v for v in values)
+            # A tuple of one tensor, which checkpointing passes as a tensor.
+            values = (values,) if alone else values
             if first:
                 with buffers.as_they_were(before), foreign_again(drawn):
                     return function(*values)

@@ -135,8 +135,7 @@ class Courier:
         for _ in range(count):
             dtype, shape = self.DTYPES[next(words)], [next(words) for _ in range(next(words))]
             end = at + torch.Size(shape).numel() * dtype.itemsize
-            tensors.append(
-                message[at:end].clone().view(dtype).view(shape)
-            )  # a copy, which is aligned for view()
+            # A copy, which is aligned for view().
+            tensors.append(message[at:end].clone().view(dtype).view(shape))
             at = end
         return tensors[0] if kind == self.ONE else tuple(tensors) if kind == self.SEVERAL else None

@@ -61,11 +61,8 @@ from ..tell.announce import say
 from ..data.sizes import Seen, agreed, seen_by, size_function
 from ..upstream import Config, Engine, Model
 
-STEPS, LEAST_STEPS, ENOUGH_S = (
-    5,
-    2,
-    15.0,
-)  # DeepSpeed's own steps that are timed: fewer where they take long
+# DeepSpeed's own steps that are timed: fewer where they take long.
+STEPS, LEAST_STEPS, ENOUGH_S = (5, 2, 15.0)
 THEN = {
     True: "ostinato measures the layers, searches a plan, and the run starts again with it",
     "measure": "ostinato measures the layers, searches a plan, and the run ends",
@@ -336,11 +333,9 @@ def _profile(
     """Rank 0 collects the measurements of all ranks into a profile; "" elsewhere. `items`: the `count` chosen;
     `read`: ns to read a batch; `seconds`: of DeepSpeed's own steps; `together`: what step 1 has shown."""
     device = host_timed(torch.device(engine.device))
-    config, optimizer, on_cpu = (
-        engine._config._param_dict,
-        engine.client_optimizer,
-        device.place.type == "cpu",
-    )
+    config = engine._config._param_dict
+    optimizer = engine.client_optimizer
+    on_cpu = device.place.type == "cpu"
     settings = read_settings(config, optimizer, not on_cpu)
     # On an accelerator copies of parameters may not fit beside the model.
     steps = StepClock.of(config, optimizer, settings, device) if on_cpu else None
@@ -357,9 +352,8 @@ def _profile(
     transfers = _transfers(engine, device)
     if dist.get_rank() != 0:
         return ""
-    found = {
-        layer.index: layer for of_rank, _ in reversed(everyone) for layer in of_rank
-    }  # the first replica's
+    # The first replica's.
+    found = {layer.index: layer for of_rank, _ in reversed(everyone) for layer in of_rank}
     layers = [found[index] for index in sorted(found)]
     profile = _profiler.Profile()
     profile.model, profile.timer = Path(sys.argv[0]).stem or "model", "cpu"

@@ -60,13 +60,11 @@ class MeasuredLayer:
     def row(self) -> Any:
         """The layer's row in a profile. Halves of backwards are not measured."""
         row = layer_cost(self.samples, self.memory, self.state, self.input_bytes, self.output_bytes)
-        row.step_time, row.index, row.name, row.digest, row.same_as = (
-            self.step_time,
-            self.index,
-            self.name,
-            self.digest,
-            -1,
-        )
+        row.step_time = self.step_time
+        row.index = self.index
+        row.name = self.name
+        row.digest = self.digest
+        row.same_as = -1
         return row
 
 
@@ -173,9 +171,8 @@ def _layers_of(engine: Engine, items: list[Any], count: int, device: Any) -> lis
     model.forward_funcs = [
         partial(_noted, _layer(engine, place, device), noted[place]) for place in range(len(functions))
     ]
-    held = {
-        name: vars(model)[name] for name in ["loss_fn"] if name in vars(model)
-    }  # (a loss that is a module is a child of the model instead)
+    # (a loss that is a module is a child of the model instead).
+    held = {name: vars(model)[name] for name in ["loss_fn"] if name in vars(model)}
     if loss is not None:
         vars(model)["loss_fn"] = partial(_with_loss, model, noted[-1], loss)
     model.activation_checkpoint_interval = 0
@@ -187,10 +184,8 @@ def _layers_of(engine: Engine, items: list[Any], count: int, device: Any) -> lis
         model.forward_funcs, model.activation_checkpoint_interval = functions, interval
         vars(model).pop("loss_fn", None)
         vars(model).update(held)
-        engine.loss, engine.pipe_buffers = (
-            None,
-            {name: [None] * len(buffers) for name, buffers in engine.pipe_buffers.items()},
-        )
+        engine.loss = None
+        engine.pipe_buffers = {name: [None] * len(buffers) for name, buffers in engine.pipe_buffers.items()}
     return [list(of_item) for of_item in zip(*noted, strict=True)]
 
 
@@ -225,9 +220,8 @@ def _noted(layer: _Local, noted: list[_Local], inputs: Any) -> Any:
     reached = [tensor.requires_grad for tensor in tensors(inputs)]
     given, node = map_tensors(_copy, inputs), wired(layer.function)  # the layer may change its inputs
     outputs = layer.run(inputs)
-    taken, made = (
-        (given, outputs) if node is None else (node.taken(given), node.made(outputs))
-    )  # without values that only pass through to later layers
+    # Without values that only pass through to later layers.
+    taken, made = (given, outputs) if node is None else (node.taken(given), node.made(outputs))
     noted.append(
         replace(layer, inputs=given, reached=reached, bytes_taken=bytes_of(taken), bytes_made=bytes_of(made))
     )

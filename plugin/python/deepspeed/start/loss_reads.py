@@ -35,9 +35,8 @@ class LossReads:
         self._layer: int | None = None  # the function that runs
         self._forwards, self._in_loss = 0, False
         self._stored: dict[str, int] = {}  # in this forward: by name, the layer that has stored it
-        self._read: dict[tuple[int, str], set[int]] = defaultdict(
-            set
-        )  # forwards in which the loss has read it
+        # Forwards in which the loss has read it.
+        self._read: dict[tuple[int, str], set[int]] = defaultdict(set)
 
     def __enter__(self) -> LossReads:
         model = self._model

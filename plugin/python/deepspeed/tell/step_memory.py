@@ -97,10 +97,8 @@ class StepMemory:
         return owned | storages(PARAMETERS, [*module.parameters(), *module.buffers()])
 
     def _trace(self, recording: Recording, start: int) -> dict:
-        events, owners = (
-            TraceEvents(),
-            sorted({*recording.held, *(change.owner for change in recording.changes)}),
-        )
+        events = TraceEvents()
+        owners = sorted({*recording.held, *(change.owner for change in recording.changes)})
         events.process(self._rank, f"rank {self._rank}")
         for span in recording.spans[:-1]:
             events.slice(

@@ -44,9 +44,8 @@ class Role:
     profiles: bool  # it is the first rank of its kind
     kinds: list[str]  # of the whole launch, each once, in the order of their first ranks
     ranks: int = 1  # of the launch
-    pairs: list[Any] = field(
-        default_factory=list
-    )  # measure_pairs() of all ranks; empty where they were not measured
+    # measure_pairs() of all ranks; empty where they were not measured.
+    pairs: list[Any] = field(default_factory=list)
 
     def transfers(self) -> list[Any]:
         """TransferCosts of every directed pair."""

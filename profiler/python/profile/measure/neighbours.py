@@ -42,9 +42,8 @@ def busy_neighbours(layers: Sequence[Layer], beside: int) -> Iterator[None]:
 
     The layers and their inputs are on the CPU.
     """
-    copies = (
-        beside * torch.get_num_threads()
-    )  # of one thread each: OpenMP's threads are not there after a fork, and would be waited for
+    # Of one thread each: OpenMP's threads are not there after a fork, and would be waited for.
+    copies = beside * torch.get_num_threads()
     started = [fork([*layers[number::copies]] or [layers[-1]]) for number in range(copies)]
     try:
         yield

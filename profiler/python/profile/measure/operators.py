@@ -26,9 +26,8 @@ WARM_UP = 3  # passes: the first ones touch fresh memory, which can take longer 
 
 
 PHASES = ("forward", "backward")
-UNRECORDED = {
-    "aten::detach"
-}  # of saved tensors: torch enters it below the point where operators are recorded
+# Of saved tensors: torch enters it below the point where operators are recorded.
+UNRECORDED = {"aten::detach"}
 
 
 class LaunchCounter(TorchDispatchMode):

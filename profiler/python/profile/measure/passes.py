@@ -127,9 +127,8 @@ def repeat_once(
     """
     with quiet_collector():
         started, _ = forward(layer, f"{layer.name} F {repeat}")
-        if (
-            layer.checkpointed or not split
-        ):  # a checkpoint recomputes inside the backward, which cannot be split
+        # A checkpoint recomputes inside the backward, which cannot be split.
+        if layer.checkpointed or not split:
             halves = None
             backward(layer, started, f"{layer.name} B {repeat}")
         else:

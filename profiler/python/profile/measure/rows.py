@@ -38,9 +38,8 @@ def layer_cost(
     cost.parameters, cost.gradients, cost.optimizer_state = state.parameters, state.gradients, state.optimizer
     cost.step_together, cost.step_alone = state.step_together, state.step_alone
     cost.input_bytes, cost.output_bytes = input_bytes, output_bytes
-    between = max(
-        (sample.kept for sample in samples.input_half), default=0
-    )  # with the gradients of the inputs, which are sent
+    # With the gradients of the inputs, which are sent.
+    between = max((sample.kept for sample in samples.input_half), default=0)
     cost.waiting = max(0, between - input_bytes)
     cost.weight_workspace = max((sample.peak for sample in samples.weight_half), default=0)
     return cost

@@ -134,18 +134,15 @@ class Branches:
             raise ProfileError(
                 f'layer "{spec.name}" of graph() must return one tensor, but returned {type(outputs).__name__}'
             )
-        self.values[spec.name], self.rows[spec.name], self.reached[spec.name] = (
-            outputs,
-            len(self.rows),
-            flows[0],
-        )
+        self.values[spec.name] = outputs
+        self.rows[spec.name] = len(self.rows)
+        self.reached[spec.name] = flows[0]
 
     def called(self, run: Callable) -> Callable:
         first: Any
         again: Any
-        first, again = (
-            (run.args[0], run.func) if isinstance(run, functools.partial) else (run, run)
-        )  # of tied layers
+        # Of tied layers.
+        first, again = (run.args[0], run.func) if isinstance(run, functools.partial) else (run, run)
         layer = first.called(again.forward_fn)
         return lambda inputs: layer(*inputs)
 

@@ -15,9 +15,8 @@ Source = tuple[int, int] | None  # a row and which of its output tensors; None: 
 @dataclass
 class Chain:
     layers: list[Layer] = field(default_factory=list)  # one a distinct layer
-    rows: list[tuple[str, Layer]] = field(
-        default_factory=list
-    )  # one a layer of the model: its name, and what it is
+    # One a layer of the model: its name, and what it is.
+    rows: list[tuple[str, Layer]] = field(default_factory=list)
     digest: str = ""
     digests: list[str] = field(default_factory=list)  # by row; empty: the model is no list of layers
     reads: list[list[Source]] | None = None  # by row and input tensor; None: each row reads the one before it

@@ -52,14 +52,12 @@ class Group:
     """One operator and the views of its results."""
 
     nodes: list[Node] = field(default_factory=list)
-    takes: list[Node] = field(
-        default_factory=list
-    )  # values of earlier groups and of the model's inputs, once each
+    # Values of earlier groups and of the model's inputs, once each.
+    takes: list[Node] = field(default_factory=list)
     state: list[Node] = field(default_factory=list)  # parameters and buffers
     gives: list[Node] = field(default_factory=list)  # values that later groups or the model's caller read
-    runs: list[tuple[tuple[Mode, ...], list[Node]]] = field(
-        default_factory=list
-    )  # the nodes, by what they run under
+    # The nodes, by what they run under.
+    runs: list[tuple[tuple[Mode, ...], list[Node]]] = field(default_factory=list)
 
 
 @dataclass

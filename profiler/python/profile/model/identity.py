@@ -86,9 +86,8 @@ def shape_key(value: Any) -> Any:
 def layer_key(layer: Any) -> Any:
     """Of a LayerSpec before it is built, of a module, or of a callable."""
     tied = (layer.key, id(layer.forward_fn)) if hasattr(layer, "forward_fn") else None
-    if hasattr(
-        layer, "changed_to"
-    ):  # the script has changed what the LayerSpec built (script/changed_layers.py)
+    # The script has changed what the LayerSpec built (script/changed_layers.py).
+    if hasattr(layer, "changed_to"):
         return "changed", value_key(layer.changed_to), tied
     if hasattr(layer, "typename"):
         return "spec", layer.typename, value_key(layer.module_args), value_key(layer.module_kwargs), tied

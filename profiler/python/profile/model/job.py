@@ -35,17 +35,15 @@ class Job:
     checkpoint_interval: int = 0  # PipelineModule's activation_checkpoint_interval
     restrictions: Sequence[Restriction] = ()  # of the script's classes
     lengths: Sequence[int] = ()  # of other sequences that layers are measured with, too
-    stages: Sequence[
-        int
-    ] = ()  # layers of each stage of DeepSpeed's own partition; empty: the script makes no pipeline
+    # Layers of each stage of DeepSpeed's own partition; empty: the script makes no pipeline.
+    stages: Sequence[int] = ()
     micro_batches: int = 1  # of a step of that
     slices: int = (
         1  # ranks that hold parts of each layer (tensor slicing); `layers` are what one of them holds
     )
     read: int = 0  # ns that a batch takes to read
-    device: Any = field(
-        default_factory=Cpu
-    )  # Cpu or Cuda of machine/device.py: layers and inputs are moved there
+    # Cpu or Cuda of machine/device.py: layers and inputs are moved there.
+    device: Any = field(default_factory=Cpu)
     ranks: int = 1  # of the world that the script has made
     beside: int = (
         0  # processes that compute the same layers while one is measured, on a CPU (measure/neighbours.py)

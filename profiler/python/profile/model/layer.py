@@ -30,15 +30,13 @@ class Layer:
     outputs: Any
     parameters: list[nn.Parameter]  # that are trained
     parameter_bytes: int  # frozen parameters and buffers as well
-    reached: list[
-        bool
-    ]  # by tensor of the inputs: whether a backward goes on behind it, to something that learns
+    # By tensor of the inputs: whether a backward goes on behind it, to something that learns.
+    reached: list[bool]
     checkpointed: bool
     device: Any = field(default_factory=Cpu)
     shapes: list[tuple[int, ...]] = field(default_factory=list)  # of the tensors that `run` gives
-    flows: list[bool] = field(
-        default_factory=list
-    )  # by tensor of what `run` gives: whether a backward can start there
+    # By tensor of what `run` gives: whether a backward can start there.
+    flows: list[bool] = field(default_factory=list)
     wanted: list[bool] | None = (
         None  # by tensor of what `run` gives: whether a gradient arrives; None: wherever one can
     )

@@ -31,12 +31,10 @@ from ostinato.profile.model.wanted import find_wanted
 from ostinato.profile.settings import Settings
 
 FORWARD = "forward"
-CONSTANT, ATTRIBUTE, METHOD, FUNCTION = (
-    "prim::Constant",
-    "prim::GetAttr",
-    "prim::CallMethod",
-    "prim::CallFunction",
-)
+CONSTANT = "prim::Constant"
+ATTRIBUTE = "prim::GetAttr"
+METHOD = "prim::CallMethod"
+FUNCTION = "prim::CallFunction"
 
 
 def extended(values: list, more: list) -> list:

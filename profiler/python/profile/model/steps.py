@@ -31,9 +31,8 @@ class GraphStep:
     run: Callable[[Sequence[Any]], tuple]  # of the values that it takes, in their order
     takes: Sequence[Hashable]  # values of earlier steps and of the model's inputs, once each
     state: Sequence[torch.Tensor]  # parameters, buffers and constants that it reads
-    gives: Callable[
-        [tuple], Iterable[tuple[Hashable, Any]]
-    ]  # what `run` gave as named values, in the order of tensors()
+    # What `run` gave as named values, in the order of tensors().
+    gives: Callable[[tuple], Iterable[tuple[Hashable, Any]]]
 
 
 def shapes_of(values: Any) -> list[torch.Tensor]:
@@ -48,16 +47,13 @@ class StepBuilder:
 
     def __init__(self, trainable: set[int], device: Any, given: dict[Hashable, Any]):
         self.trainable, self.device, self.values = trainable, device, dict(given)
-        self.sources: dict[
-            Hashable, tuple[int, int]
-        ] = {}  # row, first of its output tensors that this value has
-        self.flows: dict[
-            tuple[int, int], bool
-        ] = {}  # of an output tensor: whether a backward goes on behind it
+        # Row, first of its output tensors that this value has.
+        self.sources: dict[Hashable, tuple[int, int]] = {}
+        # Of an output tensor: whether a backward goes on behind it.
+        self.flows: dict[tuple[int, int], bool] = {}
         self.known: dict[Any, Layer] = {}
-        self.memory: dict[
-            tuple[int, int], tuple[int, int]
-        ] = {}  # of an output tensor: where its memory is, and bytes
+        # Of an output tensor: where its memory is, and bytes.
+        self.memory: dict[tuple[int, int], tuple[int, int]] = {}
         self.reads: list[list[Source]] = []
         self.after: list[dict[int, int]] = []
         self.chain = Chain(reads=self.reads, after=self.after)

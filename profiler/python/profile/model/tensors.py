@@ -27,9 +27,8 @@ def parts(value: Any) -> tuple[list[Any], Callable[[list[Any]], Any]] | None:
         return list(value), lambda items: kind(*items)
     if kind is torch.Size:
         return None
-    if (
-        kind not in (tuple, list, dict) and kind in SUPPORTED_NODES
-    ):  # transformers' ModelOutput, OrderedDict, ...
+    # Transformers' ModelOutput, OrderedDict, ...
+    if kind not in (tuple, list, dict) and kind in SUPPORTED_NODES:
         items, context = SUPPORTED_NODES[kind].flatten_fn(value)
         return list(items), lambda items: SUPPORTED_NODES[kind].unflatten_fn(items, context)
     if isinstance(value, (tuple, list)):

@@ -55,9 +55,8 @@ def patched(owner: type, name: str, made: dict[tuple[type, str], Any]) -> Callab
     def put(function: Callable) -> Callable:
         before = getattr(owner, name)
         made[owner, name] = vars(owner).get(name)
-        stock = (
-            inspect.unwrap(before) if name == "__init__" else before
-        )  # ours does without the "ostinato" section
+        # Ours does without the "ostinato" section.
+        stock = inspect.unwrap(before) if name == "__init__" else before
 
         @functools.wraps(stock)
         def method(self: Any, *args: Any, **named: Any) -> Any:
@@ -77,9 +76,8 @@ class Takeover:
         self.reached = False  # a PipelineModule or an engine has been made
         self.states: dict[int, dict[int, Any]] = {}  # by id of a model
         self.types: dict[int, Types] = {}
-        self.modules: dict[
-            int, nn.Module
-        ] = {}  # by id of an engine whose model is no PipelineModule: a twin of that
+        # By id of an engine whose model is no PipelineModule: a twin of that.
+        self.modules: dict[int, nn.Module] = {}
         self.evaluated: Callable[[], Job] | None = None  # the first evaluation's micro-batch
         self.saved: dict[str, str] = {}  # folders of checkpoints, and where they went instead
         self.noted: list[str] = []
@@ -101,9 +99,8 @@ class Takeover:
             False  # else init_distributed() compiles it, for a minute; one rank needs none
         )
         half = vars(accelerator).get("is_fp16_supported")
-        accelerator.is_fp16_supported = lambda: (
-            True
-        )  # DeepSpeed refuses to train with it on a CPU; measuring is another thing
+        # DeepSpeed refuses to train with it on a CPU; measuring is another thing.
+        accelerator.is_fp16_supported = lambda: True
         self.linear = nn.functional.linear  # ZeRO-3 puts one of its own there
         self._patch_model(made)
         self._patch_engine(made)

@@ -168,10 +168,8 @@ class ScriptRun:
         self.takeover = Takeover(self.world, self)
 
     def take(self, job: Job) -> NoReturn:
-        job.name, job.device = (
-            self.script.stem if self.script.suffix == ".py" else self.script.name.rpartition(".")[2],
-            self.device,
-        )
+        job.name = self.script.stem if self.script.suffix == ".py" else self.script.name.rpartition(".")[2]
+        job.device = self.device
         job.ranks = self.world.size
         self._take(job)
 
@@ -222,10 +220,8 @@ class ScriptRun:
             except ProfileError:
                 raise
             except SystemExit as end:
-                error, about = (
-                    self._status_error(end.code),
-                    own_lines(traceback.extract_tb(end.__traceback__)),
-                )
+                error = self._status_error(end.code)
+                about = own_lines(traceback.extract_tb(end.__traceback__))
                 if end.code in (None, 0) or "argparse.py" in str(
                     traceback.extract_tb(end.__traceback__)[-1].filename
                 ):
@@ -237,9 +233,8 @@ class ScriptRun:
     def _error_of(self, raised: Exception) -> tuple[ProfileError, str]:
         """The message for an exception that ended the script, and what it shows about the number of ranks."""
         frames = traceback.extract_tb(raised.__traceback__)
-        if (
-            isinstance(raised, ImportError) and frames[-1].filename == "<frozen runpy>"
-        ):  # -m, and no line of the module has run
+        # -m, and no line of the module has run.
+        if isinstance(raised, ImportError) and frames[-1].filename == "<frozen runpy>":
             return ProfileError(
                 f"-m {self.script}: {raised} (looked in {os.getcwd()} and in Python's path)"
             ), ""

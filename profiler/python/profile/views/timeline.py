@@ -42,9 +42,8 @@ class LayerRun:
     phase: str
     slice: Slice
     operators: list[Slice]
-    held: list[
-        tuple[str, int]
-    ]  # bytes kept by each layer when it ends, those that keep something, in model order
+    # Bytes kept by each layer when it ends, those that keep something, in model order.
+    held: list[tuple[str, int]]
     workspace: int  # peak bytes inside it above what was held before and what it keeps
 
 
