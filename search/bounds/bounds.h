@@ -17,35 +17,34 @@ namespace ostinato {
 
 class Bounds {
  public:
-  /// O(devices * k^2 * widths * edges), k blocks a device, for M3 where a device has blocks of several
-  /// widths; O(takers * edges) for M4. Large placements: at most 2^30 for M3, no M4 from 2^28 on.
+  /// O(takers * edges) for M3; large placements: none from 2^28 on.
   explicit Bounds(const Instance& instance);
 
-  Nanoseconds period(int unroll) const;           ///< P1, P2
-  Nanoseconds makespan(int micro_batches) const;  ///< M1 to M4; O(blocks log blocks)
-  Nanoseconds span(int micro_batches) const;      ///< S1 to S3; O(devices * (edges + blocks log blocks))
-  Nanoseconds latency() const;                    ///< L1
+  Nanoseconds period(int unroll) const;  ///< P1, P2
+  Nanoseconds makespan(
+      int micro_batches) const;  ///< M1, M2, M3 and of M6 what costs little; O(blocks log blocks)
+  Nanoseconds span(int micro_batches) const;  ///< S1 to S3; O(devices * (edges + blocks log blocks))
+  Nanoseconds latency() const;                ///< L1
   Nanoseconds of(Objective objective, int micro_batches) const;
 
-  /// Of one micro-batch on d; absent where M4 does not apply to it.
+  /// Of one micro-batch on d; absent where M3 does not apply to it.
   const std::optional<Area>& area(int d) const { return areas_[d]; }
   const Matchings& held() const { return held_; }
 
  private:
-  /// fixed + micro_batches * work.
-  struct Line {
-    Nanoseconds fixed;
-    Nanoseconds work;
+  /// What is left of one micro-batch where a set is cut out.
+  struct Beside {
+    Nanoseconds cut_out = 0;
+    std::vector<Nanoseconds> time, head, tail;  ///< of each block
   };
-  void add_lines(int d);
-  void add_shared_lines(const std::vector<int>& work, Nanoseconds load);
+  Beside beside(const std::vector<int>& cut) const;
+  Nanoseconds around_several_devices(int micro_batches) const;
   Nanoseconds between_starts(int d, int micro_batches) const;
-  Nanoseconds idle_before(const std::vector<int>& work, int width, bool backwards) const;
 
   const Instance& in_;
   std::int64_t size_;  ///< blocks and edges
   Matchings held_;
-  std::vector<Line> lines_;  ///< of the makespan (M3)
+  std::vector<Beside> beside_;
   std::vector<std::optional<Area>> areas_;
 };
 

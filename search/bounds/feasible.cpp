@@ -16,7 +16,7 @@ namespace {
 
 Bytes needed(const Instance& in, int b) { return std::max<Bytes>(0, in.memory(b)) + in.workspace(b); }
 
-/// What blocks give back on d was taken before (M4), so that no micro-batch ever holds less than nothing
+/// What blocks give back on d was taken before (M3), so that no micro-batch ever holds less than nothing
 /// there.
 bool matched(const Instance& in, const Bounds& bounds, int d) { return !in.limited(d) || bounds.held()[d]; }
 

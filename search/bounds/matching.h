@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Which bytes of a device one micro-batch surely holds, and for how long (docs/bounds.md, M4).
+// Which bytes of a device one micro-batch surely holds, and for how long (docs/bounds.md, M3).
 //
 //   if (const auto held = match(instance, d)) ...   // for each: from the start of taker to the end of giver
 //
@@ -23,7 +23,7 @@ struct Held {
       distance;  ///< longest path from the start of the one to the end of the other; 0 where giver is -1
 };
 
-/// The greedy matching of M4 on device d; absent where it leaves bytes given back unmatched. O(takers *
+/// The greedy matching of M3 on device d; absent where it leaves bytes given back unmatched. O(takers *
 /// (blocks + edges + givers)).
 std::optional<std::vector<Held>> match(const Instance& instance, int d);
 
@@ -35,7 +35,7 @@ Matchings match_all(const Instance& instance);
 /// The same with time running backwards; absent where something is never given back.
 Matchings mirrored(const Matchings& held);
 
-/// Memory-time that one micro-batch needs on a device (M4), in byte-nanoseconds.
+/// Memory-time that one micro-batch needs on a device (M3), in byte-nanoseconds.
 struct Area {
   __int128 bytes_time = 0;
   Nanoseconds head = 0;  ///< before any of it is held

@@ -2,9 +2,9 @@
 #include "search/bounds/statements.h"
 
 #include <algorithm>
-#include <functional>
 #include <set>
 
+#include "search/bounds/cut_out.h"
 #include "search/bounds/idle.h"
 #include "search/bounds/trial.h"
 #include "search/bounds/whole_steps.h"
@@ -13,18 +13,7 @@
 namespace ostinato {
 namespace {
 
-/// Sets that are cut out for M7, and times that stay of each.
-constexpr std::size_t kMostCuts = 4;
-constexpr std::size_t kMostStays = 8;
-
-bool share_a_device(const Instance& in, int a, int b) {
-  const auto of_b = in.devices_of(b);
-  const auto of_a = in.devices_of(a);
-  return std::any_of(of_a.begin(), of_a.end(),
-                     [&](int d) { return std::binary_search(of_b.begin(), of_b.end(), d); });
-}
-
-/// M5 and M6 of all devices.
+/// M4 and M5 of all devices.
 Nanoseconds of_windows(const Instance& in, const Instance& mirror, const Matchings& held,
                        const Windows& windows, const std::function<bool()>& stop) {
   Nanoseconds bound = 0;
@@ -33,7 +22,7 @@ Nanoseconds of_windows(const Instance& in, const Instance& mirror, const Matchin
   return bound;
 }
 
-/// M4 of all devices.
+/// M3 of all devices.
 Nanoseconds of_memory(const Instance& in, const Matchings& held, int n) {
   Nanoseconds bound = 0;
   for (int d = 0; d < in.devices(); ++d) {
@@ -45,23 +34,8 @@ Nanoseconds of_memory(const Instance& in, const Matchings& held, int n) {
   return bound;
 }
 
-/// M7: for every device and every width above 1, the blocks there that are at least as wide.
-std::vector<std::vector<int>> sets_to_cut(const Instance& in) {
-  std::vector<std::vector<int>> sets;
-  for (int d = 0; d < in.devices(); ++d) {
-    std::set<std::size_t, std::greater<>> widths;
-    for (const int b : in.blocks_on(d)) widths.insert(in.devices_of(b).size());
-    for (const std::size_t width : widths) {
-      if (width < 2 || sets.size() == kMostCuts) break;
-      std::vector<int> set;
-      for (const int b : in.blocks_on(d)) {
-        if (in.devices_of(b).size() >= width) set.push_back(b);
-      }
-      if (std::find(sets.begin(), sets.end(), set) == sets.end()) sets.push_back(std::move(set));
-    }
-  }
-  return sets;
-}
+/// Times that stay of each set that is cut out.
+constexpr std::size_t kMostStays = 8;
 
 std::vector<Nanoseconds> times_that_stay(const Instance& in, const std::vector<int>& cut) {
   Nanoseconds longest = 0;
@@ -78,7 +52,7 @@ std::vector<Nanoseconds> times_that_stay(const Instance& in, const std::vector<i
   return result;
 }
 
-/// M7 for one set, of whose blocks the first `stays` nanoseconds are left.
+/// M6 for one set, of whose blocks the first `stays` nanoseconds are left.
 Nanoseconds beside(const Instance& in, const std::vector<int>& cut, Nanoseconds stays, int n,
                    const std::function<bool()>& stop) {
   Placement rest = in.placement();
@@ -90,7 +64,7 @@ Nanoseconds beside(const Instance& in, const std::vector<int>& cut, Nanoseconds 
     if (std::find(cut.begin(), cut.end(), b) != cut.end()) {
       cut_out += std::max<Nanoseconds>(0, time - stays);
       time = std::min(time, stays);
-    } else if (!std::all_of(cut.begin(), cut.end(), [&](int c) { return share_a_device(in, b, c); })) {
+    } else if (!shares_with_all(in, b, cut)) {
       longest[b] = time = 0;
     }
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The bounds that look at every step: M5 to M7, S4 to S6 and E of docs/bounds.md. They cost more than those
+// The bounds that look at every step: M4 to M6, S4 to S6 and E of docs/bounds.md. They cost more than those
 // of bounds.h, so the search asks for them where its best plan does not meet the others.
 //
 //   const Nanoseconds least = bound_by_windows(in, mirror, Objective::makespan, 8, 31, work);
@@ -17,7 +17,7 @@
 
 namespace ostinato {
 
-/// M5 to M7, for the span S4 to S6, for the latency L1 of M5 to M7; 0 where section W computes no windows.
+/// M4 to M6, for the span S4 to S6, for the latency L1 of M4 to M6; 0 where section W computes no windows.
 /// S4 and S5 stop where the bound reaches `enough` or `most_work` (Windows::work) is used up; `stop` ends all
 /// with what was proved until then. `mirror` is instance.reversed().
 Nanoseconds bound_by_windows(const Instance& instance, const Instance& mirror, Objective objective, int n,

@@ -57,7 +57,7 @@ class Windows {
   std::vector<Nanoseconds> head_, tail_;
 };
 
-/// M5, with an origin S4: the least end of the device's work.
+/// M4, with an origin S4: the least end of the device's work.
 Nanoseconds least_end_of(const Instance& instance, const Windows& windows, int device);
 
 }  // namespace ostinato

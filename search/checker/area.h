@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Memory times time: what one micro-batch needs of a device (docs/bounds.md, M4), for the bounds P2, M4 and
+// Memory times time: what one micro-batch needs of a device (docs/bounds.md, M3), for the bounds P2, M3 and
 // S3.
 
 #include "search/checker/graph.h"
@@ -15,7 +15,7 @@ struct Held {
   Wide distance;  ///< least time from the start of the one to the end of the other; 0 where giver is -1
 };
 
-/// The greedy matching of M4 on one device.
+/// The greedy matching of M3 on one device.
 struct Matching {
   std::vector<Held> held;
   bool complete = true;  ///< every byte given back was taken by a block that a path leads from

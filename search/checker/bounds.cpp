@@ -6,7 +6,6 @@
 #include "search/checker/cut_out.h"
 #include "search/checker/idle.h"
 #include "search/checker/least_end.h"
-#include "search/checker/shared.h"
 #include "search/checker/whole_steps.h"
 #include "search/files/counted.h"
 
@@ -32,7 +31,6 @@ Bound Bounds::makespan(int n, Wide enough) const {
   if (best.value < enough) one_device(n, best);
   if (best.value < enough) memory(n, true, best);
   if (best.value < enough) windows(n, best);
-  if (best.value < enough) several_devices(n, enough, best);
   if (best.value < enough) around_several_devices(n, best);
   return best;
 }
@@ -132,20 +130,12 @@ void Bounds::one_device(int n, Bound& best) const {
   }
 }
 
-void Bounds::several_devices(int n, Wide enough, Bound& best) const {
-  for (int d = 0; d < graph_.devices() && best.value < enough; ++d) {
-    raise_to(best, shared_bound(graph_, d, n, best.value), [&] {
-      return fmt::format("M3: the work of device {} and the time in which other devices keep it idle", d);
-    });
-  }
-}
-
 void Bounds::memory(int n, bool borders, Bound& best) const {
   for (int d = 0; d < graph_.devices(); ++d) {
     if (areas_[d].bytes_time == 0) continue;
     const Wide outside = borders ? areas_[d].before + areas_[d].after : 0;
     raise_to(best, outside + time_of(areas_[d], n),
-             [&] { return fmt::format("{}: the memory of device {}", borders ? "M4" : "S3", d); });
+             [&] { return fmt::format("{}: the memory of device {}", borders ? "M3" : "S3", d); });
   }
 }
 
@@ -153,29 +143,39 @@ void Bounds::windows(int n, Bound& best) const {
   const Windows windows(graph_, n);
   for (int d = 0; d < graph_.devices() && windows.known(); ++d) {
     raise_to(best, windows.least_end_of(d), [&] {
-      return fmt::format("M5: the work of device {} between the earliest starts and what must follow", d);
+      return fmt::format("M4: the work of device {} between the earliest starts and what must follow", d);
     });
     raise_to(best, idle_bound(graph_, windows, n, d), [&] {
-      return fmt::format("M6: the work of device {} and its idle time while memory fills and empties", d);
+      return fmt::format("M5: the work of device {} and its idle time while memory fills and empties", d);
     });
   }
 }
 
 void Bounds::around_several_devices(int n, Bound& best) const {
-  if (!Windows::affordable(graph_, n)) return;
+  const bool all = Windows::affordable(graph_, n);
   for (const std::vector<int>& cut : sets_to_cut_out(graph_)) {
+    if (!all && static_cast<Wide>(cut.size()) * graph_.size() > kMostCutWork) continue;
     for (const Nanoseconds stays : times_that_stay(graph_, cut)) {
       const Rest rest = without(graph_, cut, stays);
-      const Bounds bounds(rest.placement, rest.longest);
-      Bound beside;
-      bounds.memory(n, true, beside);
-      bounds.windows(n, beside);
+      const Bound beside = Bounds(rest.placement, rest.longest).beside(n, all);
       raise_to(best, n * rest.cut_out + beside.value, [&] {
-        return fmt::format("M7: {} ns of each micro-batch cut out of {} on several devices, beside it {}",
+        return fmt::format("M6: {} ns of each micro-batch cut out of {} on several devices, beside it {}",
                            static_cast<Nanoseconds>(rest.cut_out), counted(cut.size(), "block"), beside.why);
       });
+      if (!all) break;  // only 0
     }
   }
+}
+
+Bound Bounds::beside(int n, bool all) const {
+  Bound best;
+  if (!all) {
+    one_device(n, best);
+    return best;
+  }
+  memory(n, true, best);
+  windows(n, best);
+  return best;
 }
 
 Exhaustion Bounds::exhaust(int n, Nanoseconds below, std::int64_t most_work) const {

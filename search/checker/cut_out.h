@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The rest of a placement when blocks on several devices are cut out of time (docs/bounds.md, M7).
+// The rest of a placement when blocks on several devices are cut out of time (docs/bounds.md, M6).
 //
 //   for (const std::vector<int>& cut : sets_to_cut_out(graph)) {
 //     const Rest rest = without(graph, cut, 0);            // takes no time for `cut`

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // What one device needs that may interrupt its work: the bound of all sets of its work at once
-// (docs/bounds.md, M2, M5, S1, S4).
+// (docs/bounds.md, M2, M4, S1, S4).
 //
 //   least_end<Wide>({{0, 8, 5}, {3, 4, 0}})   // 13
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // When each step can start at the earliest, and what must follow it at least (docs/bounds.md, W), for the
-// bounds M5 and S4 and for the exhaustion.
+// bounds M4 and S4 and for the exhaustion.
 //
 //   const Windows windows(graph, 8);
 //   if (windows.known()) windows.earliest(b, 3);   // no schedule starts micro-batch 3 of block b sooner
@@ -39,7 +39,7 @@ class Windows {
   Nanoseconds earliest(int b, int i) const { return head_[at(b, i)]; }
   /// From the end of that step to the end; kUnknown where the origin need not wait for it.
   Nanoseconds after(int b, int i) const { return tail_[at(b, n_ - 1 - i)]; }
-  /// M5, with an origin S4: no schedule ends before the least end of this device's work. 0 where nothing is
+  /// M4, with an origin S4: no schedule ends before the least end of this device's work. 0 where nothing is
   /// known.
   Nanoseconds least_end_of(int device) const;
   /// Steps looked at: the same on every machine.

@@ -21,7 +21,7 @@ namespace techniques {
 extern const Technique kSequential;     ///< one micro-batch after another: proves that something fits
 extern const Technique kNamed;          ///< every named schedule
 extern const Technique kRepeated;       ///< latency: one micro-batch, repeated
-extern const Technique kWindows;        ///< bounds M5 to M7, S4 to S6
+extern const Technique kWindows;        ///< bounds M4 to M6, S4 to S6
 extern const Technique kDispatch;       ///< priority rules
 extern const Technique kPatience;       ///< the same where devices may wait
 extern const Technique kRepetend;       ///< the repeating parts: fills Hunt::repetends

@@ -9,7 +9,7 @@ namespace {
 /// Work (Windows::work) for S4, a few hundredths of a second.
 constexpr std::int64_t kSpanWork = 8'000'000;
 
-/// Where the best does not meet the bound: M5 to M7, S4 to S6.
+/// Where the best does not meet the bound: M4 to M6, S4 to S6.
 void look_at_windows(Hunt& hunt) {
   const std::int64_t steps = hunt.all_steps();
   if (hunt.windows_known || hunt.few() || hunt.best.empty() || hunt.best.score().objective <= hunt.bound() ||

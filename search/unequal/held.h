@@ -21,7 +21,7 @@ struct Matched {
   bool all_given_taken = true;  ///< every byte given back was taken by a step that a path leads from
 };
 
-/// The greedy matching of M4 on device d, for each micro-batch with its own figures. O(micro-batches *
+/// The greedy matching of M3 on device d, for each micro-batch with its own figures. O(micro-batches *
 /// takers * (blocks + givers)).
 Matched match(const Jobs& jobs, int d);
 

@@ -28,7 +28,7 @@ struct Drawn {
 struct Beside {
   int solved = 0;                 ///< rounds in which some order fits the memory
   int tight = 0;                  ///< of them, those whose bound is the optimum
-  std::map<std::string, int> by;  ///< of them, by the statement that gave the bound: "M7"
+  std::map<std::string, int> by;  ///< of them, by the statement that gave the bound: "M6"
 };
 
 /// `All` is AllOrders or AllSpans, `draw()` a Drawn, `bound(bounds, micro_batches)` a checker::Bound. Ends at

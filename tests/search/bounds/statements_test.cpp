@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The search's writing of M5 to M7, S4 to S6 and E beside the checker's, and both beside the optimum.
+// The search's writing of M4 to M6, S4 to S6 and E beside the checker's, and both beside the optimum.
 
 #include "search/bounds/statements.h"
 
@@ -31,6 +31,7 @@ void compare(const Placement& p, int n, int& shown) {
   EXPECT_EQ(std::max(Bounds(in).latency(), bound_by_windows(in, mirror, Objective::latency, n, 0, kWork)),
             static_cast<Nanoseconds>(theirs.latency().value));
   const Nanoseconds least = static_cast<Nanoseconds>(theirs.makespan(n, checker::kUnbounded).value);
+  EXPECT_LE(Bounds(in).makespan(n), least);
   for (const Nanoseconds below : {least + 1, least + 2, least + 5}) {
     const Trial ours = try_all(in, mirror, Objective::makespan, n, below, kWork);
     if (ours.verdict == Trial::none) {

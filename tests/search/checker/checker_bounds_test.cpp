@@ -43,12 +43,12 @@ TEST(CheckerBoundsTest, OneDeviceWithHeadAndTail) {
 }
 
 TEST(CheckerBoundsTest, BlocksOnAllDevicesKeepTheOthersOut) {
-  // docs/bounds.md, M3: 48 of work on a device, 3 before and 9 after in which no sharded block can run.
+  // 48 of work on a device, 3 before and 9 after in which no sharded block can run.
   const Placement p =
       shape("m", {.devices = 4, .forward = 1, .backward = 3, .shard_forward = 1, .shard_backward = 1});
   const checker::Bound bound = checker::Bounds(p).makespan(8, kAll);
   EXPECT_EQ(static_cast<int>(bound.value), 60);
-  EXPECT_EQ(bound.why.substr(0, 3), "M3:");
+  EXPECT_EQ(bound.why.substr(0, 3), "M6:");
 }
 
 TEST(CheckerBoundsTest, MemoryTimesTime) {
@@ -59,9 +59,9 @@ TEST(CheckerBoundsTest, MemoryTimesTime) {
   EXPECT_EQ(period_bound(p, 3), 12);
   const checker::Bound bound = checker::Bounds(p).makespan(12, kAll);
   EXPECT_EQ(static_cast<int>(bound.value), 54);  // the last three wait for those before them, then go round
-  EXPECT_EQ(bound.why.substr(0, 3), "M5:");
+  EXPECT_EQ(bound.why.substr(0, 3), "M4:");
   const checker::Bound enough = checker::Bounds(p).makespan(12, 48);
-  EXPECT_EQ(enough.why, "M4: the memory of device 0");
+  EXPECT_EQ(enough.why, "M3: the memory of device 0");
 }
 
 TEST(CheckerBoundsTest, SpanAndLatency) {

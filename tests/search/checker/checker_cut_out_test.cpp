@@ -58,7 +58,7 @@ TEST(CheckerCutOutTest, NoOrderEndsSooner) {
       [](const checker::Bounds& bounds, int n) { return bounds.makespan(n, kAll); });
   EXPECT_EQ(found.solved, 150);
   EXPECT_GE(found.tight, 40);
-  EXPECT_GE(found.by["M7"], 20);
+  EXPECT_GE(found.by["M6"], 20);
 }
 
 TEST(CheckerCutOutTest, NoOrderOfAnyGraphEndsSooner) {

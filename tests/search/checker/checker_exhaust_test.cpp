@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The trial of all schedules (docs/bounds.md, E) and the windows (W, M5) against an enumeration of all
+// The trial of all schedules (docs/bounds.md, E) and the windows (W, M4) against an enumeration of all
 // orders, and on the published optima that no formula gives.
 
 #include "search/checker/exhaust.h"
@@ -52,7 +52,7 @@ TEST(CheckerExhaust, ShowsThePublishedZeroBubbleOptima) {
 
 TEST(CheckerExhaust, ThreeMicroBatchesOfXUnderMemoryNeedThirty) {
   const Placement p = shape("x", {.devices = 4, .forward = 1, .backward = 3, .memory = 1, .capacity = 4});
-  EXPECT_EQ(static_cast<int>(checker::Bounds(p).makespan(3, checker::kUnbounded).value), 30);  // by M6
+  EXPECT_EQ(static_cast<int>(checker::Bounds(p).makespan(3, checker::kUnbounded).value), 30);  // by M5
   EXPECT_EQ(tried(p, 3, 30), Verdict::none);
   EXPECT_EQ(tried(p, 3, 31), Verdict::some);
 }
