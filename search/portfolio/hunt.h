@@ -48,10 +48,11 @@ class Hunt {
   std::vector<Repetend> repetends;
   std::size_t justified = 0;  ///< of the repetends, as schedules of so many
   std::int64_t work_left;     ///< of beam searches
-  int width = 0;              ///< of the round
+  int width = 0;              ///< of the round; 0: before the first
   bool truncated = false;     ///< in this round a wider search may find more
   bool exhausted = false;     ///< every schedule was covered: none is better than the best
   bool windows_known = false;
+  Nanoseconds tried = 0;             ///< in rounds: below this objective all schedules were tried quickly
   std::vector<std::string> untried;  ///< named schedules, because the time was up
 
   /// Only few micro-batches are scheduled, which stand for all.

@@ -3,11 +3,11 @@
 // 1. One micro-batch after another, and the named schedules; for the latency one micro-batch repeated;
 //    windows, which raise the bound; dispatching.
 // 2. Repetends with their completion, then justification; sweeps where these do not meet the bound, and
-// before
-//    them where the repetends are too large for exact search.
-// 3. If the bound is met: the same in less memory (sparing). Else rounds of growing width: local search, the
-//    exact beam, orders, beams; until a round cuts nothing off. Then patient dispatching, which for the span
-//    comes before 2: it may prove it, and else half of the time goes to the makespan first.
+//    before them where the repetends are too large for exact search.
+// 3. A quick trial of all schedules. If the bound is met: the same in less memory (sparing). Else rounds of
+//    growing width: local search, another quick trial, the exact beam, orders, beams; until a round cuts
+//    nothing off. Then patient dispatching, which for the span comes before 2: it may prove it, and else
+//    half of the time goes to the makespan first.
 // Many micro-batches are searched as few (stretch.h), then repeated, and compared with named and dispatched
 // schedules of all. certify() raises the bound of the final plan by windows and by the trial of all
 // schedules.
@@ -110,6 +110,8 @@ void Portfolio::run_phases() {
   if (!large && !hunt_.proved()) run(kSweeps);
   if (hunt_.justified < hunt_.repetends.size()) run(kJustification);
   if (hunt_.stopped() || hunt_.pointless()) return;
+  for (const Technique* technique : {&kWindows, &kQuickTrial})
+    if (!hunt_.proved()) run(*technique);
   if (hunt_.proved()) return run(kSparing);
   run_rounds();
   if (!of_span() && !hunt_.exhausted) run_patiently();
@@ -119,8 +121,10 @@ void Portfolio::run_rounds() {
   for (const int width : kWidths) {
     hunt_.width = width;
     hunt_.truncated = false;
-    run(kLocalSearch);
-    if (hunt_.proved() || hunt_.stopped()) return;
+    for (const Technique* technique : {&kLocalSearch, &kQuickTrial}) {
+      run(*technique);
+      if (hunt_.proved() || hunt_.stopped()) return;
+    }
     for (const Technique* technique : {&kExact, &kOrders}) {
       run(*technique);
       if (hunt_.exhausted || hunt_.proved() || hunt_.stopped()) return;

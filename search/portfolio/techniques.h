@@ -31,8 +31,9 @@ extern const Technique kSparing;        ///< less memory where the bound is met
 extern const Technique kLocalSearch;    ///< moves on the critical path; another seed for another width
 extern const Technique kExact;          ///< sets Hunt::exhausted. Throws InfeasibleError with its proof
 extern const Technique kOrders;         ///< branch and bound, for every objective; the same two
-extern const Technique kBeams;  ///< completions of the repetends, and the whole horizon: of Hunt::width
-extern const Technique kTrial;  ///< of all schedules, as far as the checker follows, at the end: section E
+extern const Technique kBeams;       ///< completions of the repetends, and the whole horizon: of Hunt::width
+extern const Technique kTrial;       ///< of all schedules, as far as the checker follows: section E
+extern const Technique kQuickTrial;  ///< the same with less work, before the rounds and in them
 
 }  // namespace techniques
 

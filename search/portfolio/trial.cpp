@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "search/bounds/trial.h"
 
+#include <utility>
+
 #include "search/portfolio/techniques.h"
 
 namespace ostinato {
@@ -8,13 +10,15 @@ namespace {
 
 /// Work (Trial::work), far below what the checker may spend on the same: half a second.
 constexpr std::int64_t kCertifyingWork = 10'000'000;
-/// A trial that could not keep so many lists of all steps is not begun.
+/// Most proofs take less than a tenth of it, and half of them less than a hundredth: so rounds of other
+/// techniques, and the first of them, wait for a share.
+constexpr int kBeforeRounds = 100, kInRounds = 16;
+/// If all of it could not keep so many lists of all steps, no trial is begun.
 constexpr std::int64_t kFewestLists = 128;
 
-void try_all_schedules(Hunt& hunt) {
-  const std::int64_t work = hunt.share(kCertifyingWork);
-  if (hunt.options.objective == Objective::latency || hunt.best.empty() ||
-      hunt.all_steps() * hunt.in.blocks() > work / kFewestLists)
+void try_with(Hunt& hunt, std::int64_t work) {
+  if (hunt.options.objective == Objective::latency || hunt.few() || hunt.best.empty() ||
+      hunt.all_steps() * hunt.in.blocks() > hunt.share(kCertifyingWork) / kFewestLists)
     return;
   const Nanoseconds below = hunt.best.score().objective;
   const Trial tried = try_all(hunt.in, hunt.mirror, hunt.options.objective, hunt.options.micro_batches, below,
@@ -22,8 +26,17 @@ void try_all_schedules(Hunt& hunt) {
   if (tried.verdict == Trial::none) hunt.claim_by_exhaustion(below);
 }
 
+void try_all_schedules(Hunt& hunt) { try_with(hunt, hunt.share(kCertifyingWork)); }
+
+void try_quickly(Hunt& hunt) {
+  if (hunt.width == 0) return try_with(hunt, hunt.share(kCertifyingWork / kBeforeRounds));
+  const Nanoseconds below = hunt.best.empty() ? 0 : hunt.best.score().objective;
+  if (std::exchange(hunt.tried, below) != below) try_with(hunt, hunt.share(kCertifyingWork / kInRounds));
+}
+
 }  // namespace
 
 const Technique techniques::kTrial = {"trial of all schedules", try_all_schedules};
+const Technique techniques::kQuickTrial = {kTrial.name, try_quickly};
 
 }  // namespace ostinato
