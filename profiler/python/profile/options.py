@@ -65,7 +65,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="TRAIN.py",
         help="the training script (its arguments follow --), or a saved program",
     )
-    # Deepspeed's launcher gives it to every script.
+    # The launcher of DeepSpeed gives it to every script.
     p.add_argument("--local_rank", "--local-rank", type=int, help=argparse.SUPPRESS)
     p.add_argument(
         "-m", "--module", action="store_true", help="TRAIN.py is the name of a module, as in python -m"

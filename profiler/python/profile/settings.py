@@ -67,7 +67,7 @@ class Settings:
         gradients = self.gradient_bytes(parameters)
         if not self.master:
             return max(gradients, sum(sizes) * self.together), max(sizes, default=0) * self.alone
-        # (nothing lives on from another parameter).
+        # Nothing lives on from another parameter.
         of_optimizer = sum(sizes) * max(self.alone - 1, self.together)
         # It flattens gradients, makes fp32 numbers of that, and lets both go before the optimizer's step.
         if self.zero:

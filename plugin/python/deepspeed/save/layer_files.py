@@ -31,7 +31,7 @@ class LayerFiles(Model):
     _local_funcs: list[Any]
     _local_layers: list[int]
     written_elsewhere: set[int]
-    # (tied weights, the rank that reads them, the group of all ranks that have them).
+    # Tied weights, the rank that reads them, the group of all ranks that have them.
     read_for_others: list[Any] | None
 
     def sharded_parameters(self) -> set[str]:

@@ -171,7 +171,7 @@ def _layers_of(engine: Engine, items: list[Any], count: int, device: Any) -> lis
     model.forward_funcs = [
         partial(_noted, _layer(engine, place, device), noted[place]) for place in range(len(functions))
     ]
-    # (a loss that is a module is a child of the model instead).
+    # A loss that is a module is a child of the model instead.
     held = {name: vars(model)[name] for name in ["loss_fn"] if name in vars(model)}
     if loss is not None:
         vars(model)["loss_fn"] = partial(_with_loss, model, noted[-1], loss)
