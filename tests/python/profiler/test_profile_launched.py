@@ -94,7 +94,7 @@ whole = sliced_model.summed
 
 
 def summed(part):
-    time.sleep(0.02 * sliced_model.here.index)  # slice 1 is late for every collective
+    time.sleep(0.005 * sliced_model.here.index)  # slice 1 is late for every collective
     return whole(part)
 
 
@@ -129,7 +129,7 @@ def test_layers_that_are_sliced_over_ranks_are_measured_with_their_collectives(t
     blocks = [row for row in written["layers"] if "Block" in row["name"]]
     assert len(blocks) == 4
     for row in blocks:  # two collectives each way
-        assert row["forward"]["median"] > 40e6 and row["backward"]["median"] > 40e6
+        assert row["forward"]["median"] > 10e6 and row["backward"]["median"] > 10e6
 
 
 def test_sliced_layers_without_their_ranks_are_measured_with_a_word_about_it(tmp_path):
