@@ -266,9 +266,8 @@ void bind_executor(py::module_& m) {
           "unsplit_stages", &PythonExecutor::unsplit_stages,
           "Stages whose split backward ran whole: re-entrant checkpointing, or may_split=False.")
       .def("position", &PythonExecutor::position,
-           "(where, waits_for, ms): where the rank is, in words, what it waits for (\"\": nothing), and for "
-           "how "
-           "long; from any thread.");
+           "(where, waits_for, ms): where the rank is, what it waits for (\"\": nothing), both in words, "
+           "and for how long; from any thread.");
 }
 
 }  // namespace ostinato

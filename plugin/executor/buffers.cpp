@@ -25,8 +25,8 @@ void Buffer::give_back() {
 Buffer BufferPool::take(const TensorSpec& spec, const Order& order) {
   auto& free = free_[{spec.dtype, spec.sizes}];
   if (!free.empty() && (device_.is_cpu() || free.front().since < computes_)) {
-    const auto found =
-        device_.is_cpu() ? free.end() - 1 : free.begin();  // the CPU's caches hold the last one
+    // The CPU's caches hold the last one.
+    const auto found = device_.is_cpu() ? free.end() - 1 : free.begin();
     Free next = std::move(*found);
     free.erase(found);
     return Buffer(this, std::move(next.tensor), spec.requires_grad, order, std::move(next.event));

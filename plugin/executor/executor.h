@@ -41,13 +41,13 @@
 namespace ostinato {
 
 struct ExecutorOptions {
-  std::chrono::nanoseconds timeout =
-      std::chrono::seconds(300);  ///< longest wait for one transfer, and for the device
-  bool dynamic_shapes =
-      false;  ///< outputs may change their shapes at any time (traffic.h says what it costs)
+  /// Longest wait for one transfer, and for the device.
+  std::chrono::nanoseconds timeout = std::chrono::seconds(300);
+  /// Outputs may change their shapes at any time (traffic.h says what it costs).
+  bool dynamic_shapes = false;
   bool programs_change = false;  ///< set_program() will be called
-  std::chrono::nanoseconds setup_timeout =
-      std::chrono::seconds(300);  ///< for the peers' executors to be made
+  /// For the peers' executors to be made.
+  std::chrono::nanoseconds setup_timeout = std::chrono::seconds(300);
 };
 
 /// Where a rank is, in words: "rank 0 is in step 7 at instruction 3 of 8 (2F0)".

@@ -127,8 +127,8 @@ class Traffic {
 
   struct Payload {
     std::vector<at::Tensor> tensors;  ///< contiguous, in the order in which they arrive
-    bool as_made =
-        true;  ///< as the compute made them; false: some were copied or made up on the current stream
+    /// As the compute made them; false: some were copied or made up on the current stream.
+    bool as_made = true;
     std::int64_t bytes = 0;
   };
 
@@ -140,8 +140,8 @@ class Traffic {
     std::map<int, std::vector<Order>> orders_by;
     std::map<int, MessageSpec> announced_to;    ///< per peer, the last announcement
     std::map<int, MessageSpec> of_micro_batch;  ///< gradients that will come back; where shapes may change
-    std::map<int, MessageSpec> announced_by =
-        {};  ///< per peer, what it announced last; where shapes may change
+    /// Per peer, what it announced last; where shapes may change.
+    std::map<int, MessageSpec> announced_by = {};
     void learn(MessageSpec spec);
   };
 

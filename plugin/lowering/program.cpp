@@ -52,8 +52,8 @@ std::vector<std::string> lanes_of(const Program& program, const Instruction& com
 
 bool keeps_order(const Program& program) {
   for (const auto& instructions : program.ranks) {
-    std::vector<std::map<Action, int>> next(
-        program.stages.size());  // micro-batch of the next one of its kind
+    // Micro-batch of the next one of its kind.
+    std::vector<std::map<Action, int>> next(program.stages.size());
     for (const Instruction& i : instructions) {
       const bool adds = i.action != Action::forward || program.stages[i.stage].outputs.empty();
       if (runs_layers(i.action) && adds && i.micro_batch != next[i.stage][i.action]++) return false;

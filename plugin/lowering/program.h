@@ -47,8 +47,8 @@ enum class Action {
   receive_backward,
 };
 
-const char* to_string(
-    Action action);  ///< "F", "B", "I", "W", "O", "R", "L", "SEND_F", "RECV_F", "SEND_B", "RECV_B"
+/// "F", "B", "I", "W", "O", "R", "L", "SEND_F", "RECV_F", "SEND_B", "RECV_B".
+const char* to_string(Action action);
 
 constexpr bool is_send(Action a) { return a == Action::send_forward || a == Action::send_backward; }
 constexpr bool is_receive(Action a) { return a == Action::receive_forward || a == Action::receive_backward; }

@@ -40,8 +40,8 @@ struct Losses {
   std::int64_t launches_matched = 0;  ///< of those, with a record of the kernel
   std::int64_t dropped = 0;           ///< records that CUPTI had no room for, in its own count
   std::int64_t out_of_range = 0;      ///< kernels, copies and memsets outside every range
-  std::int64_t untimed =
-      0;  ///< kernels, copies and memsets without times: unfinished, or no room on the device
+  /// Kernels, copies and memsets without times: unfinished, or no room on the device.
+  std::int64_t untimed = 0;
   std::int64_t unknown = 0;       ///< records of a kind that was not asked for
   std::int64_t cut_buffers = 0;   ///< that end inside a record
   std::int64_t beyond_limit = 0;  ///< records read but not kept

@@ -39,8 +39,8 @@ std::unique_ptr<BufferPool::Buffer> BufferPool::empty_buffer() {
     return oldest;
   }
   auto buffer = std::make_unique<Buffer>();
-  buffer->data =
-      std::make_unique_for_overwrite<std::uint8_t[]>(bytes_);  // operator new aligns to 16; CUPTI needs 8
+  // operator new aligns to 16; CUPTI needs 8.
+  buffer->data = std::make_unique_for_overwrite<std::uint8_t[]>(bytes_);
   buffer->size = bytes_;
   return buffer;
 }

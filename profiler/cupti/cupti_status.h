@@ -9,8 +9,8 @@ namespace ostinato {
 
 struct CuptiStatus {
   bool usable = false;
-  std::uint32_t version =
-      0;                ///< CUPTI_API_VERSION of the library; 0: none, or one that says it cannot be used
+  /// CUPTI_API_VERSION of the library; 0: none, or one that says it cannot be used.
+  std::uint32_t version = 0;
   std::string library;  ///< the file that was found
   std::string detail;   ///< for people: what was found, or what to install
 };

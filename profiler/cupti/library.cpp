@@ -139,8 +139,8 @@ std::string Library::unusable() const {
 
 const Library* load_library(const std::string& path, std::string* problem) {
   static std::mutex mutex;
-  static auto* const libraries =
-      new std::map<std::string, std::unique_ptr<Library>>;  // see above: never unloaded
+  // See above: never unloaded.
+  static auto* const libraries = new std::map<std::string, std::unique_ptr<Library>>;
   const std::scoped_lock lock(mutex);
   if (const auto known = libraries->find(path); known != libraries->end()) {
     ask_version(known->second.get());

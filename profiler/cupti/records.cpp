@@ -37,8 +37,8 @@ void RecordReader::read(std::uint8_t* data, std::size_t valid) {
   const std::size_t read = last ? static_cast<std::size_t>(last - data) : 0;
   const std::size_t end = last ? read + record_size(last, valid - read) : 0;
   const bool whole = std::all_of(data + end, data + valid, [](std::uint8_t byte) { return byte == 0; });
-  const bool ended =
-      result == abi::kMaxLimitReached || end < valid;  // for zeros each release has its own error
+  // For zeros each release has its own error.
+  const bool ended = result == abi::kMaxLimitReached || end < valid;
   if (!ended || !whole) ++records_.cut_buffers;
 }
 

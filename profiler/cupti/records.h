@@ -60,8 +60,8 @@ struct Records {
   Nanoseconds overhead = 0;  ///< CUPTI's and the driver's own: instrumentation, flushing, loading of modules
   std::int64_t seen = 0;     ///< records of any kind
   std::int64_t unknown = 0;  ///< of a kind that was not asked for, or shorter than we know them
-  std::int64_t cut_buffers =
-      0;  ///< ended inside a record, or held a broken one: the rest of the buffer is lost
+  /// Ended inside a record, or held a broken one: the rest of the buffer is lost.
+  std::int64_t cut_buffers = 0;
   std::int64_t beyond_limit = 0;  ///< not kept, because `limit` entries are
 };
 

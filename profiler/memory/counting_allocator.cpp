@@ -73,8 +73,8 @@ Counting& counting() {
   return *allocator;
 }
 
-constexpr std::uint8_t kPriority =
-    255;  // SetCPUAllocator() ignores an allocator of a lower one than the last
+// SetCPUAllocator() ignores an allocator of a lower one than the last.
+constexpr std::uint8_t kPriority = 255;
 
 }  // namespace
 

@@ -23,12 +23,12 @@ struct OperatorEvent {
   std::int64_t sequence = kNoSequence;  ///< a backward node carries that of the forward operator that made it
   std::uint64_t thread = 0;             ///< torch's logical thread
   std::uint64_t forward_thread = 0;     ///< of a backward node: where its forward ran; else 0
-  std::int64_t flops =
-      kUnknown;              ///< of this call, with what it calls; kUnknown also where its caller's has them
-  std::int32_t pass = -1;    ///< index of the pass it belongs to; -1: outside all
-  std::int32_t number = -1;  ///< among the recorder's events: its range's operator_id on a device
-  bool counted = false;      ///< it or one of its callers has flops
-  bool backward = false;     ///< a node of the autograd graph
+  /// Of this call, with what it calls; kUnknown also where its caller's has them.
+  std::int64_t flops = kUnknown;
+  std::int32_t pass = -1;                ///< index of the pass it belongs to; -1: outside all
+  std::int32_t number = -1;              ///< among the recorder's events: its range's operator_id on a device
+  bool counted = false;                  ///< it or one of its callers has flops
+  bool backward = false;                 ///< a node of the autograd graph
   std::array<char, kName> short_name{};  ///< copied (names of nodes do not live on), cut to fit, ends with 0
   const char* long_name = nullptr;       ///< of a longer one, in the recorder's memory until it is cleared
 

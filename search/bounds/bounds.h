@@ -21,8 +21,8 @@ class Bounds {
   explicit Bounds(const Instance& instance);
 
   Nanoseconds period(int unroll) const;  ///< P1, P2
-  Nanoseconds makespan(
-      int micro_batches) const;  ///< M1, M2, M3 and of M6 what costs little; O(blocks log blocks)
+  /// M1, M2, M3 and of M6 what costs little; O(blocks log blocks).
+  Nanoseconds makespan(int micro_batches) const;
   Nanoseconds span(int micro_batches) const;  ///< S1 to S3; O(devices * (edges + blocks log blocks))
   Nanoseconds latency() const;                ///< L1
   Nanoseconds of(Objective objective, int micro_batches) const;

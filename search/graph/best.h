@@ -23,8 +23,8 @@ namespace ostinato::graph {
 struct GraphBestOptions {
   std::uint64_t seed = 0;
   int runs = 2;  ///< independent local searches, side by side
-  std::int64_t work =
-      -1;  ///< of each run, in vertices looked at; 0: the starts alone; -1: by size, to 2 * 10^8 for 10 s
+  /// Of each run, in vertices looked at; 0: the starts alone; -1: by size, to 2 * 10^8 for 10 s.
+  std::int64_t work = -1;
   bool exhaust = true;                     ///< small graphs
   double time_limit_seconds = 0;           ///< 0: none
   int threads = 0;                         ///< 0: as many as the machine has

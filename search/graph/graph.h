@@ -26,8 +26,8 @@ namespace ostinato::graph {
 
 using Ticks = std::int64_t;
 inline constexpr Ticks kTicksPerUnit = 1'000'000'000;
-inline constexpr std::int64_t kMaxGraphNumber =
-    1'000'000'000;  ///< operations, tensor sizes, speeds and rates
+/// Operations, tensor sizes, speeds and rates.
+inline constexpr std::int64_t kMaxGraphNumber = 1'000'000'000;
 
 /// One row of a graph file, by the ids of the file.
 struct GraphVertex {

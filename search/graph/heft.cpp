@@ -46,8 +46,8 @@ class Heft {
  private:
   std::vector<int> by_rank(std::uint64_t seed) const {
     const std::vector<Ticks> rank = upward_ranks(costs_);
-    std::vector<int> order =
-        graph_.order;  // a vertex comes before its successors even where the rank is equal
+    // A vertex comes before its successors even where the rank is equal.
+    std::vector<int> order = graph_.order;
     if (seed != 0) tie_break(order, seed);
     std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return rank[a] > rank[b]; });
     return order;

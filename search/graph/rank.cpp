@@ -111,8 +111,8 @@ std::vector<int> critical_path(const OperatorGraph& graph, const std::vector<Tic
     if (graph.predecessors[v].empty()) sources.push_back(v);
   std::vector<int> path{*std::max_element(sources.begin(), sources.end(), lower)};
   for (auto next = graph.successors[path.back()]; !next.empty(); next = graph.successors[path.back()])
-    path.push_back(
-        *std::max_element(next.begin(), next.end(), lower));  // one tensor size: the transfer is equal
+    // One tensor size: the transfer is equal.
+    path.push_back(*std::max_element(next.begin(), next.end(), lower));
   return path;
 }
 

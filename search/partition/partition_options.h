@@ -29,8 +29,8 @@ struct PartitionOptions {
   int devices = 1;
   int chunks = 1;  ///< per device
   ChunkLayout layout = ChunkLayout::looped;
-  std::vector<int> order =
-      {};  ///< of all devices, in which several chunks pass through them; empty: 0, 1, ...
+  /// Of all devices, in which several chunks pass through them; empty: 0, 1, ...
+  std::vector<int> order = {};
   Bytes device_memory = kUnlimited;
   int micro_batches = 1;        ///< of a step; bounds what is in flight
   bool split_backward = false;  ///< needs backward_input and backward_weight in the profile

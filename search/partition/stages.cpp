@@ -354,8 +354,8 @@ ModelFacts facts_of(const Profile& profile, const PartitionOptions& options,
 bool step_fits(const ModelFacts& facts, const Placement& placement) {
   for (std::size_t d = 0; d < facts.step_memory.size(); ++d) {
     const Device& device = placement.devices[d];
-    const Bytes room =
-        std::max<Bytes>(0, device.memory - device.static_memory);  // 0: not for the step's sake
+    // 0: not for the step's sake.
+    const Bytes room = std::max<Bytes>(0, device.memory - device.static_memory);
     if (device.memory != kUnlimited && facts.step_memory[d] > room) return false;
   }
   return true;

@@ -57,15 +57,15 @@ struct LayerCost {
   Bytes labels = 0;            ///< that its loss reads: held from the forward to the end of the backward
   Bytes sent = 0;  ///< of its outputs, what no backward up to its own holds: a stage that ends here
                    ///< holds it until it is known to have been received
-  Bytes input_bytes =
-      0;  ///< what a transfer into this layer carries (floating point inputs come back as gradients)
+  /// What a transfer into this layer carries (floating point inputs come back as gradients).
+  Bytes input_bytes = 0;
   Bytes output_bytes = 0;
   std::optional<std::vector<LayerInput>> after;  ///< absent: the layer before it, whose output it reads
-  std::string lane =
-      {};              ///< of its device, on which it runs beside what computes (lanes.h); empty: it computes
+  /// Of its device, on which it runs beside what computes (lanes.h); empty: it computes.
+  std::string lane = {};
   std::string digest;  ///< of its name and the names and shapes of its parameters; empty: not known
-  bool shardable =
-      false;  ///< a part of it may lie on each of several devices (search/partition/stage_cost.h)
+  /// A part of it may lie on each of several devices (search/partition/stage_cost.h).
+  bool shardable = false;
 
   /// Whether its backward was measured in two halves.
   bool halves() const { return backward_input.repeats > 0 && backward_weight.repeats > 0; }
@@ -143,10 +143,10 @@ struct Profile {
   int warm_up = 0;
   int repeats = 0;
   int micro_batch_size = 0;
-  int slices =
-      1;  ///< ranks that hold a part of each layer (tensor slicing); `layers` has what one of them takes
-  std::int64_t tokens =
-      0;  ///< samples times length of the micro-batch that `layers` were measured with; 0: not known
+  /// Ranks that hold a part of each layer (tensor slicing); `layers` has what one of them takes.
+  int slices = 1;
+  /// Samples times length of the micro-batch that `layers` were measured with; 0: not known.
+  std::int64_t tokens = 0;
   std::vector<SizeCost> sizes;  ///< rising; empty: one size was measured
   RankCost rank;
   Restrictions restrictions;  ///< of the model and the run that was profiled

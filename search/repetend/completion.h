@@ -23,8 +23,8 @@ namespace ostinato {
 struct CompletionOptions {
   int micro_batches = 1;
   int width = 32;  ///< of the beam searches at both ends; 0: leave the ends as they are
-  std::int64_t work =
-      std::numeric_limits<std::int64_t>::max();  ///< narrower where this would not do (BeamResult::work)
+  /// Narrower where this would not do (BeamResult::work).
+  std::int64_t work = std::numeric_limits<std::int64_t>::max();
   std::function<bool()> stop = {};
 };
 

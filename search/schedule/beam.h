@@ -57,8 +57,8 @@ inline constexpr int kBeamFlavours = 3;
 struct BeamResult {
   std::vector<int> order;                                       ///< empty: nothing below `give_up` was found
   Nanoseconds value = std::numeric_limits<Nanoseconds>::max();  ///< largest end + tail
-  bool truncated =
-      false;              ///< some state was cut off because of the width (or the stop): a wider beam differs
+  /// Some state was cut off because of the width (or the stop): a wider beam differs.
+  bool truncated = false;
   std::int64_t work = 0;  ///< children * blocks that were looked at: a clock that runs alike on every machine
 };
 

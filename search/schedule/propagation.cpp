@@ -184,8 +184,8 @@ Nanoseconds Propagation::behind_forced(int side, int d, int b, int j) {
   for (const int a : blocks) left_.push_back(a == b ? j : forced(side, a, b, j));
   Nanoseconds latest = 0;
   Nanoseconds work = 0;
-  Nanoseconds least =
-      std::numeric_limits<Nanoseconds>::max();  // head; a block's next one may still be to raise
+  // Head; a block's next one may still be to raise.
+  Nanoseconds least = std::numeric_limits<Nanoseconds>::max();
   for (;;) {
     std::size_t last = blocks.size();
     Nanoseconds highest = -1;

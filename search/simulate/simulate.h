@@ -22,8 +22,8 @@ namespace ostinato {
 
 struct SimulateOptions {
   std::int64_t jitter_ppm = 0;  ///< each block's time varies by up to this share of it, in millionths
-  std::int64_t unequal_ppm =
-      0;  ///< and all blocks of a micro-batch alike by up to this, as of longer sequences
+  /// And all blocks of a micro-batch alike by up to this, as of longer sequences.
+  std::int64_t unequal_ppm = 0;
   std::int64_t transfer_ppm = 1'000'000;  ///< transfers take this many millionths of their time
   std::uint64_t seed = 0;
   int runs = 1;
@@ -81,8 +81,8 @@ struct CriticalStep {
   ScheduledBlock step;
   Binding binding = Binding::begin;
   int device = -1;  ///< that runs both, where the binding is device or memory; else the block's first
-  Nanoseconds transfer =
-      0;                 ///< time between the previous step of the chain and this one that a transfer took
+  /// Time between the previous step of the chain and this one that a transfer took.
+  Nanoseconds transfer = 0;
   Nanoseconds idle = 0;  ///< time between them that nothing took
   Bytes missing = 0;     ///< of memory: what the device lacked while the previous step of the chain ran
 };

@@ -55,8 +55,8 @@ TEST(SplitBackward, HalvesAddUpToTheWhole) {
   halves.run_weights();
   const auto expected = whole.gradients(), got = split.gradients();
   for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(at::allclose(got[i], expected[i])) << i;
-  EXPECT_TRUE(
-      at::equal(got[0], expected[0]));  // only the bias is a sum of two, in an order of the engine's own
+  // Only the bias is a sum of two, in an order of the engine's own.
+  EXPECT_TRUE(at::equal(got[0], expected[0]));
 }
 
 TEST(SplitBackward, SecondRunAddsUp) {

@@ -120,8 +120,8 @@ TEST(ShowText, TakesAnEmptyTime) {
 }
 
 TEST(ShowText, SharesColumnsByTime) {
-  const Placement placement =
-      v(1, 1000, 3000);  // one micro-batch after another: F, then three times as long B
+  // One micro-batch after another: F, then three times as long B.
+  const Placement placement = v(1, 1000, 3000);
   const auto lines = lines_of(show_text(plan_of("1f1b", placement, 1000), placement, {.width = 113}));
   const std::string row = lines[1].substr(13);
   EXPECT_EQ(std::count(row.begin(), row.end(), 'F'), 25) << row;
