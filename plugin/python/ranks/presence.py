@@ -71,8 +71,8 @@ class Vigil:
     def __init__(self, presence: Presence, limit_s: float, period_s: float, lost: Callable[[str], None]):
         self._presence, self._period_s, self._lost = presence, period_s, lost
         self._patience_s = max(limit_s / 2, LEAST_S)
-        # The open question; ranks that have not answered; when the store last answered.
-        self._number, self._silent, self._heard = (0, presence.others, 0.0)
+        self._number, self._silent = 0, presence.others  # the open question; ranks that have not answered it
+        self._heard = 0.0  # when the store last answered
         self.deadline = Deadline(limit_s / 2 + self._patience_s, lambda _: self._lost(self._missed()))
 
     def during(self, what: str) -> AbstractContextManager:

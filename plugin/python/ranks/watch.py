@@ -101,8 +101,8 @@ class Watch:
         self._elsewhere = None if presence is None else Elsewhere(presence)
         self._late: Position | None = None  # a wait to report, once other ranks have said where they are
         self._over, self._leaves = threading.Event(), False
-        # Why this rank gives up; whether its thread has asked other ranks.
-        self._why, self._names_silent, self._asked = ("", False, threading.Event())
+        self._why, self._names_silent = "", False  # why this rank gives up
+        self._asked = threading.Event()  # its thread has asked other ranks
         self._heard, self._lost = "", lost  # which rank has given up, and why
         self._silent: list[int] = []  # ranks that had said nothing since then, when last looked
         self._looks = 0  # how many are left

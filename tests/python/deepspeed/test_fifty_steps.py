@@ -22,7 +22,7 @@ from support.training import known
 from torch import nn
 
 # AGAIN: steps of a second run, which must repeat the first one's beginning.
-MICRO_BATCHES, STEPS, AGAIN, RATE = (4, 50, 10, 0.2)
+MICRO_BATCHES, STEPS, AGAIN, RATE = 4, 50, 10, 0.2
 BOUND = 1e-4  # of fp32 weights and gradients, to the largest of their tensor or to 1, after all steps
 LAYERS = 8
 ALL_2, ALL_4 = (0, 1), (0, 1, 2, 3)

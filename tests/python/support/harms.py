@@ -33,7 +33,7 @@ from .training import MICRO_BATCHES, Options
 CUTS = (2, 4, 6)
 LATE_S = 20.0
 # Of the section: where a rank goes, and where none does and the machine may be busy.
-TIMEOUT_S, PATIENT_S = (3.0, 240.0)
+TIMEOUT_S, PATIENT_S = 3.0, 240.0
 PLACES = {
     "raises": ("forward", "backward", "loader", "loss", "optimizer", "script"),
     "memory": ("forward", "backward"),

@@ -63,12 +63,11 @@ class Comparison:
         notes = [f"gradients not compared: {self.unseen} does not show them"] * bool(self.unseen)
         notes += [f"not compared: {counted(self.left_out, 'tensor')} split over ranks"] * bool(self.left_out)
         if self.empty:
-            several = len(self.empty) > 1
-            which = f"layer{'s'[:several]} {', '.join(map(str, self.empty))}"
-            notes.append(f"{which} {'have' if several else 'has'} no parameter or buffer")
+            have = "have" if len(self.empty) > 1 else "has"
+            notes.append(f"{_layers(self.empty)} {have} no parameter or buffer")
         if self.written_again:
-            which = f"layer{'s'[: len(self.written_again) > 1]} {', '.join(map(str, self.written_again))}"
-            notes.append(f"except buffers of {which}, to which a recomputed forward writes")
+            again = _layers(self.written_again)
+            notes.append(f"except buffers of {again}, to which a recomputed forward writes")
         itself = f"; {STOCK} does not repeat itself here: {_listed(self.itself)}" if self.itself else ""
         return " (".join([self._told() + itself, *["; ".join(notes) + ")"] * bool(notes)])
 
@@ -97,6 +96,10 @@ class Comparison:
             if kind not in (BEFORE, "norm")
         ]
         return f"{' and '.join(filter(None, [', '.join(words[:-1]), words[-1]]))} of {self.layers} layer{'s'[: self.layers != 1]}"
+
+
+def _layers(layers: Sequence[int]) -> str:
+    return f"layer{'s'[: len(layers) > 1]} {', '.join(map(str, layers))}"
 
 
 def _listed(differences: Sequence[Difference]) -> str:

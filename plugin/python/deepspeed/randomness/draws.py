@@ -18,7 +18,7 @@ from .random_state import KINDS, same, states
 
 TORCHS = set(KINDS[:3])  # torch's own generators
 # What may draw besides single layers; `LAYERS`: some layers, not known which.
-BATCH, LOSS, LAYERS, BACKWARD = ("the batch", "the loss", "layers", "backwards")
+BATCH, LOSS, LAYERS, BACKWARD = "the batch", "the loss", "layers", "backwards"
 
 
 @runtime_checkable

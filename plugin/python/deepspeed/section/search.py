@@ -33,7 +33,7 @@ FILES = PLAN, PLACEMENT = "plan.json", "placement.toml"
 PROFILE = "profile.json"
 ADAPTED = "adapted"  # a folder in "output" (adapt)
 # In it, what the plan was made from; devices only where they differ.
-BASE, BASE_DEVICES = ("base.json", "base-devices.toml")
+BASE, BASE_DEVICES = "base.json", "base-devices.toml"
 SIZES = "sizes.json"  # the profile for the plans of single steps, and the function that it was measured with
 NO_LIMIT = timedelta(days=7)
 USUAL_LIMIT = 10  # seconds of a search, by default

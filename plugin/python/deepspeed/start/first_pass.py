@@ -62,7 +62,7 @@ from ..data.sizes import Seen, agreed, seen_by, size_function
 from ..upstream import Config, Engine, Model
 
 # DeepSpeed's own steps that are timed: fewer where they take long.
-STEPS, LEAST_STEPS, ENOUGH_S = (5, 2, 15.0)
+STEPS, LEAST_STEPS, ENOUGH_S = 5, 2, 15.0
 THEN = {
     True: "ostinato measures the layers, searches a plan, and the run starts again with it",
     "measure": "ostinato measures the layers, searches a plan, and the run ends",
