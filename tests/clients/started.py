@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts a script on two ranks as a launcher would, but from a process that has imported DeepSpeed: only a
-second start imports it again.
+"""Starts a script on two ranks as a launcher would, but from a process that has imported DeepSpeed. So does each
+further start: the rank leaves what it would give to execve(), and another process goes on with it. With `real`,
+ranks replace themselves, and measure what a block costs, which takes two more processes.
 
 run = launched(script, ["--deepspeed_config", "ds.json"], folder, stdin="")
 run.status, run.said, run.seconds
 """
 
 import atexit
+import json
 import multiprocessing
 import os
 import runpy
@@ -19,6 +21,7 @@ from support import worlds
 
 TIMEOUT = 120  # seconds
 GRACE = 10  # once one rank has failed
+AGAIN = 75  # status of a rank that goes on in another process
 
 
 @dataclass(frozen=True)
@@ -29,21 +32,33 @@ class Run:
 
 
 def launched(
-    script: Path, arguments: list[str], folder: Path, stdin: str = "", environment: dict | None = None
+    script: Path,
+    arguments: list[str],
+    folder: Path,
+    stdin: str = "",
+    environment: dict | None = None,
+    real: bool = False,
 ) -> Run:
     """Both ranks print into one file, and run in the folder."""
     port, began = worlds.free_port(), time.time()
     (folder / "input").write_text(stdin)
-    ranks = [
-        worlds.forked().Process(
-            target=_rank, args=(rank, port, str(script), arguments, str(folder), environment or {})
+
+    def start(rank: int, variables: dict, before: int = 0):
+        process = worlds.forked().Process(
+            target=_rank, args=(rank, str(script), arguments, str(folder), variables, before, real)
         )
-        for rank in range(2)
-    ]
-    for process in ranks:
         process.start()
+        return process
+
+    given = {"GLOO_SOCKET_IFNAME": "lo", "TMPDIR": str(folder)} | (environment or {})
+    ranks = [start(rank, os.environ | worlds.environment(rank, 2, port) | given) for rank in range(2)]
     limit = time.time() + TIMEOUT
-    while time.time() < limit and any(process.is_alive() for process in ranks):
+    while time.time() < limit:
+        for rank, process in enumerate(ranks):
+            if process.exitcode == AGAIN:
+                ranks[rank] = start(rank, json.loads((folder / f"again.{rank}").read_text()), process.pid)
+        if not any(process.is_alive() for process in ranks):
+            break
         if any(process.exitcode for process in ranks):
             limit = min(limit, time.time() + GRACE)
         time.sleep(0.05)
@@ -54,15 +69,35 @@ def launched(
     return Run(status, (folder / "printed").read_text(), time.time() - began)
 
 
-def _rank(rank: int, port: int, script: str, arguments: list[str], folder: str, environment: dict) -> None:
-    os.environ |= (
-        worlds.environment(rank, 2, port) | {"GLOO_SOCKET_IFNAME": "lo", "TMPDIR": folder} | environment
-    )
-    os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)
+def _rank(
+    rank: int, script: str, arguments: list[str], folder: str, variables: dict, before: int, real: bool
+) -> None:
+    """`before`: the ID of the process that this one goes on for."""
+    os.environ.clear()
+    os.environ |= variables | {"PYTHONPATH": os.pathsep.join(sys.path)}
     os.chdir(folder)
     _redirect(folder)
     _pretend_to_be_started(script, arguments)
+    if before:
+        _take_over(before)
+    if not real:
+        worlds.costs_of_blocks()
+        os.execve = lambda _program, _words, left: _leave(Path(folder, f"again.{rank}"), left)
     _run(script)
+
+
+def _leave(file: Path, variables: dict) -> None:
+    file.write_text(json.dumps({name: str(value) for name, value in variables.items()}))
+    os._exit(AGAIN)
+
+
+def _take_over(before: int) -> None:
+    """The name of the folder that the first start left has the ID of its process."""
+    from ostinato.ranks import again
+
+    folder = Path(os.environ[again.FOLDER])
+    again.folder_of_first_start.cache_clear()  # of the process that this one is forked from
+    os.environ[again.FOLDER] = str(folder.rename(str(folder).replace(f"-{before}-", f"-{os.getpid()}-")))
 
 
 def _run(script: str) -> None:

@@ -117,7 +117,7 @@ print("trained on")
 
 def test_layers_that_are_sliced_over_ranks_are_measured_with_their_collectives(tmp_path):
     (tmp_path / "train.py").write_text(SLICED)
-    command = torchrun(4, "-m", "ostinato.profile", "train.py", "--html", "page.html")
+    command = torchrun(4, "-m", "ostinato.profile", "train.py", "--html", "page.html", *QUICK)
     result = subprocess.run(
         command, cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT, env=environment()
     )

@@ -23,8 +23,18 @@ from multiprocessing import forkserver
 from multiprocessing.connection import wait
 from unittest import mock
 
-# Which starts no thread; dynamo: for optimizers.
-LOADED = ["deepspeed", "torch._dynamo", "ostinato.deepspeed", "ostinato._plugin"]
+# None of them starts a thread. What torch, DeepSpeed and ostinato import only where it is used takes longer than most
+# trainings here: dynamo with an optimizer, muon (which compiles) with ZeRO.
+LOADED = [
+    "deepspeed",
+    "deepspeed.module_inject.auto_ep_layer",
+    "deepspeed.runtime.zero.muon.muon_optimizer",
+    "ostinato._plugin",
+    "ostinato.deepspeed.start.start",
+    "setuptools",
+    "torch._dynamo",
+    "torch.distributed.checkpoint",
+]
 TIMEOUT = 300  # seconds; generous, for busy machines
 GRACE = 20  # seconds for the other ranks once one has failed
 RUNS = 8  # of one world; then it starts anew, which takes 0.25 s of CPU for 2 ranks, and 0.5 for 4
@@ -34,7 +44,7 @@ RUNS = 8  # of one world; then it starts anew, which takes 0.25 s of CPU for 2 r
 def forked():
     """multiprocessing's context whose processes begin with LOADED imported, and with DeepSpeed on the CPU."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(LOADED)
+    context.set_forkserver_preload([*LOADED, "support.freeze"])
     with mock.patch.dict(os.environ, environment()):
         forkserver.ensure_running()
     return context
@@ -215,14 +225,14 @@ def _prepare() -> None:
     import ostinato.deepspeed  # noqa: F401
 
     __compatible_ops__["deepspeed_shm_comm"] = False  # it would be compiled first, for minutes
-    _costs_of_blocks()
+    costs_of_blocks()
     _streams_on_a_processor()
     deepspeed.logger.setLevel("ERROR")
 
 
-def _costs_of_blocks() -> None:
+def costs_of_blocks() -> None:
     """ "auto" measures them in two fresh processes, which import DeepSpeed: seconds of each test, and the same for all. test_profile_blocks.py and
-    tests/clients have them measured."""
+    tests/clients/test_clients.py measure them."""
     from ostinato.profile.machine import block_time
 
     block_time.measure_blocks = lambda size, touched: block_time.Cost(

@@ -120,6 +120,7 @@ def measure(
     with torch.enable_grad(), counted_memory(device):
         samples = [in_turns(of_item, job, split=False) for of_item in layers]
         memory = [footprint(layer) for layer in layers[0]]
+        step_times = [steps.time(layer.parameters, WARM_UP, REPEATS) if steps else 0 for layer in layers[0]]
     digests, found = local_digests(model), []
     for place, layer in enumerate(layers[0]):
         times = [
@@ -127,7 +128,6 @@ def measure(
             for of_item in samples
         ]
         state = settings.state_bytes(layer.parameters, layer.parameter_bytes)
-        step = steps.time(layer.parameters, WARM_UP, REPEATS) if steps else 0
         sent = layer.bytes_taken, layer.bytes_made
         found.append(
             MeasuredLayer(
@@ -138,7 +138,7 @@ def measure(
                 memory[place],
                 state,
                 *sent,
-                step,
+                step_times[place],
                 times,
             )
         )
