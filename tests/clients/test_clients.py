@@ -218,7 +218,7 @@ def test_a_loader_that_waits_for_another_rank(train, plan):
     assert train("sends").run.status == [0, 0]
     ours = train("sends", plan | {"timeout_s": 5})
     assert 0 not in ours.run.status and not ours.losses
-    line = r"rank 1 gave up; rank 0 is in step \d at instruction \d+ of \d+ \(\w+\), /\S+/sends.py:18, in shared\. It said: rank 1 "
+    line = r"rank 1 gave up; rank 0 is in step \d at instruction \d+ of \d+ \(\w+\), /\S+/sends.py:19, in shared\. It said: rank 1 "
     assert re.search(line, ours.run.said), ours.run.said[-3000:]
 
 
