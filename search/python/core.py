@@ -20,7 +20,7 @@ seconds, phase)` up to ten times a second, and after Ctrl-C raise Interrupted wi
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from os import PathLike, fspath
 from typing import Any, TypeVar
 
@@ -347,7 +347,8 @@ def plan(
     }  # fmt: skip
     check_counts(micro_batches=micro_batches)
     where = _devices(devices, device_memory)
-    profiles = [core_of(one, Profile) for one in ([profile] if isinstance(profile, Profile) else profile)]
+    several = isinstance(profile, Iterable) and not isinstance(profile, str)
+    profiles = [core_of(one, Profile) for one in (profile if several else [profile])]
     if not profiles:
         raise UsageError("plan() needs a profile")
     if sizes is None and (size or keep_order or effort != 100):

@@ -23,6 +23,7 @@ from .section import SECTION_FILE, VARIABLE
 
 SECTION = "ostinato"
 OFF = "ostinato_off"  # keeps a section without using it
+WANTED = "give a plan.json, a ds_config.json with the section, or the section as JSON"
 
 Known = tuple[dict | None, str | None]  # a section, and the file that it came from
 
@@ -94,16 +95,22 @@ def _of_environment() -> Known:
     if not given:
         return None, None
     if given.startswith("{"):
-        return _section_in(given, VARIABLE), None
+        from .section.config import parse_section
+
+        section = _section_in(given, VARIABLE)
+        if section is not None:
+            parse_section(section, VARIABLE)
+        return section, None
     if not os.path.isfile(given):
-        raise OstinatoError(
-            f"{VARIABLE}={given}: no such file; give a plan.json, a ds_config.json with the section, or the section as JSON"
-        )
+        raise OstinatoError(f"{VARIABLE}={given}: no such file; {WANTED}")
     with open(given) as file:
         made = _section_in(file.read(), given)
-    return (
-        {"plan": os.path.abspath(given)} if "ostinato-plan" in str((made or {}).get("format")) else made
-    ), os.path.abspath(given)
+    kind = made.get("format") if isinstance(made, dict) else None
+    if kind is None:
+        return made, os.path.abspath(given)
+    if not str(kind).startswith("ostinato-plan/"):
+        raise OstinatoError(f"{VARIABLE}={given} is of the format {kind}; {WANTED}")
+    return {"plan": os.path.abspath(given)}, os.path.abspath(given)
 
 
 def _of_arguments(arguments: list[str]) -> Known:
@@ -130,7 +137,7 @@ def _section_in(text: str, where: str) -> dict | None:
     try:
         made = json.loads(text)
     except ValueError as error:
-        raise OstinatoError(f"{where}: {error}") from None
+        raise OstinatoError(f"{where} is no JSON, or not all of it ({error}); {WANTED}") from None
     return made[SECTION] if isinstance(made, dict) and SECTION in made else made
 
 

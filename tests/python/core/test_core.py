@@ -299,8 +299,9 @@ def test_a_plan_that_does_not_run_tells_nothing(tmp_path):
         ),
         (
             lambda: ostinato.plan("p.json", devices=2, micro_batches=2),
-            "takes a Profile, but got a str: Profile",
+            r"takes a Profile, but got a str: Profile.from_file\('p.json'\) reads one",
         ),
+        (lambda: ostinato.plan(None, devices=2, micro_batches=2), "takes a Profile, but got a NoneType$"),
         (lambda: ostinato.partition(1, devices=2, micro_batches=2), "takes a Profile, but got a int$"),
         (lambda: ostinato.explain("plan.json"), "takes a Plan, but got a str: Plan"),
     ],

@@ -12,6 +12,8 @@ from ostinato.deepspeed.equal.comparison import compare
 from ostinato.deepspeed.equal.records import BEFORE, BLOCK, Difference, Records, fingerprint_of
 from support.tiers import everyday
 
+NOISE = torch.randn(1000, generator=torch.Generator().manual_seed(3))
+
 
 def records(eps: float = torch.finfo(torch.float32).eps, **gradients) -> Records:
     """Of one step: gradients by name, "l3" of layer 3; a tensor or None."""
@@ -20,7 +22,25 @@ def records(eps: float = torch.finfo(torch.float32).eps, **gradients) -> Records
     return Records([step], {name: int(name[1:]) for name in gradients}, [], "", eps)
 
 
-NOISE = torch.randn(1000, generator=torch.Generator().manual_seed(3))
+def several(began: int, *numbers: float) -> Records:
+    """Of several steps, each with a gradient of this size."""
+    made = [records(l0=number * NOISE) for number in numbers]
+    return made[0]._replace(steps=[step for record in made for step in record.steps], began=began)
+
+
+@pytest.mark.parametrize(
+    ("second", "told"),
+    [
+        (several(10, 1, 2, 3), "steps 1 to 3: losses and gradients of 1 layer equal DeepSpeed's 1F1B bit for bit"),
+        (several(11, 2, 3), "steps 2 and 3: losses and gradients of 1 layer equal DeepSpeed's 1F1B bit for bit"),
+        (several(12, 3), "step 3: loss and gradients of 1 layer equal DeepSpeed's 1F1B bit for bit"),
+        (several(12, 4), "step 3 differs from DeepSpeed's 1F1B beyond rounding: gradient of layer 0 (l0) by 0.34"),
+        (several(13, 4), "no step was compared with DeepSpeed's 1F1B: the first start began 3 steps before this one"),
+        (several(9, 1), "no step was compared with DeepSpeed's 1F1B: the first start began 1 step after this one"),
+    ],
+)  # fmt: skip
+def test_a_later_start_is_compared_from_its_first_step(second, told):
+    assert compare(several(10, 1, 2, 3), second).sentence() == told
 
 
 def test_differences_are_told_in_model_order():

@@ -76,6 +76,28 @@ def test_what_is_no_section_is_left_to_deepspeed(monkeypatch, tmp_path):
         known(monkeypatch, [], "nowhere.json")
 
 
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (
+            '{"format": "ostinato-profile/9"}',
+            r"made\.json is of the format ostinato-profile/9; give a plan\.json",
+        ),
+        ("[model]", r"made\.json is no JSON, or not all of it \(.*\); give a plan\.json"),
+        ('{"format": "ostin', r"made\.json is no JSON, or not all of it"),
+    ],
+)
+def test_a_wrong_file_in_the_environment_is_named(monkeypatch, tmp_path, content, told):
+    (tmp_path / "made.json").write_text(content)
+    with pytest.raises(OstinatoError, match=told):
+        known(monkeypatch, [], str(tmp_path / "made.json"))
+
+
+def test_a_wrong_section_in_the_environment_is_said_to_be_there(monkeypatch):
+    with pytest.raises(OstinatoError, match='OSTINATO_PLAN: "auto" in the "ostinato" section must be'):
+        known(monkeypatch, [], '{"auto": 3}')
+
+
 def trained(options: Options, how: str) -> dict:
     """`how` the plan is known when the model is made. With which layers this rank has then."""
     import deepspeed
@@ -373,15 +395,22 @@ class Instead:
 training.MODELS |= {"silent": Instead(Remembering), "unsteady": Instead(Unsteady)}
 
 
-def checked(options: Options) -> dict:
+def checked(options: Options, folder: str = "") -> dict:
+    """`folder`: of checkpoints; one is saved after each step, and the latest is loaded in the beginning."""
     printed, losses, error = io.StringIO(), [], ""
     os.environ.pop("CALLS", None)
     with redirect_stdout(printed):
         try:
             engine = training.make_engine(options)
             data = data_of(engine)
-            for _ in range(options.steps):
+            if folder and os.path.exists(f"{folder}/latest"):
+                engine.load_checkpoint(folder)
+            for _ in range(MICRO_BATCHES * engine.global_steps):
+                next(data or iter([None]))  # not every rank reads
+            while engine.global_steps < options.steps:
                 losses.append(engine.train_batch(data).item())
+                if folder:
+                    engine.save_checkpoint(folder)
         except NeedsNewStart:
             raise
         except OstinatoError as raised:
@@ -401,6 +430,13 @@ def test_what_is_equal_is_measured(world2, stock, plans, steps):
         and "equal DeepSpeed's 1F1B bit for bit" in ours[0]["said"]
     )
     assert "measured" not in ours[1]["said"] and "repeat itself" not in ours[0]["said"]
+
+
+def test_a_script_that_resumes_from_its_first_start_is_compared_from_there(world2, stock, plans, tmp_path):
+    options = replace(BASE, section={"plan": plans["wave"], "check": 2})
+    ours, theirs = world2.run(in_both_starts, checked, options, str(tmp_path)), stock(world2, BASE, checked)
+    assert [rank["losses"] for rank in ours] == [rank["losses"][1:] for rank in theirs], ours
+    assert re.search(r"ostinato: measured: step 2: .* equal DeepSpeed's 1F1B bit for bit", ours[0]["said"])
 
 
 def test_1f1b_is_its_own_control(world2, plans):

@@ -14,7 +14,8 @@ from ..upstream import Engine
 
 WHY = (
     "a layer that keeps state outside its buffers, an optimizer that looks at several parameters together, data that differ by "
-    "rank, or random numbers that the script draws without a seed or for the layers of its rank"
+    "rank, random numbers that the script draws without a seed or for the layers of its rank, or a file that it wrote before it "
+    "started again and then read"
 )
 
 
@@ -38,9 +39,10 @@ class ComparedSteps:
         compared = ComparedSteps(engine, first, require=True, leave=leave)
         compared.shown = Shown(...)     # once step 1 is over
 
-    `first`: Records of the first start, as text. Where the steps differ beyond rounding the run stops after the
-    last of them, unless `require` is off. `leave`: for later starts; gets the result, and whether bits are
-    equal. All ranks must make one.
+    `first`: Records of the first start, as text. A script that goes on from a checkpoint which the first start
+    saved begins with a later step, and is compared from there. Where the steps differ beyond rounding the run
+    stops after the last of them, unless `require` is off. `leave`: for later starts; gets the result, and whether
+    bits are equal. All ranks must make one.
     """
 
     def __init__(self, engine: Engine, first: str, require: bool, leave: Callable[[str, bool], None]):
@@ -52,6 +54,9 @@ class ComparedSteps:
         vars(engine)["train_batch"] = self._train_batch
 
     def _train_batch(self, *args: Any, **kwargs: Any) -> Any:
+        if self._left == len(self._theirs.steps):
+            ahead = self._engine.global_steps - self._theirs.began
+            self._left = self._left - ahead if 0 < ahead < self._left else self._left
         loss = self._train(*args, **kwargs)
         self._left -= 1
         if self._left == 0:

@@ -49,6 +49,7 @@ class Comparison:
     empty: Sequence[int] = ()
     # Layers with buffers that differ, as a recomputed forward writes to them.
     written_again: Sequence[int] = ()
+    first: int = 1  # number of the first step that was compared
 
     @property
     def equal(self) -> bool:
@@ -73,7 +74,9 @@ class Comparison:
 
     def _told(self) -> str:
         if not self.steps:
-            return f"no step was compared with {STOCK}"
+            apart = self.first - 1
+            when = f": the first start began {counted(abs(apart), 'step')} {'before' if apart > 0 else 'after'} this one"
+            return f"no step was compared with {STOCK}{when * bool(apart)}"
         if not self.within_rounding:
             beyond = [d for d in self.differences if not d.rounding]
             number = beyond[0].step
@@ -87,7 +90,10 @@ class Comparison:
         return f"{what} bit for bit{''.join(f'; {d} (rounding)' for d in self.differences[:1])}"
 
     def _span(self) -> str:
-        return "step 1" if self.steps == 1 else f"steps 1 {'and' if self.steps == 2 else 'to'} {self.steps}"
+        last = self.first + self.steps - 1
+        if self.steps == 1:
+            return f"step {last}"
+        return f"steps {self.first} {'and' if self.steps == 2 else 'to'} {last}"
 
     def _compared(self) -> str:
         words = [
@@ -112,13 +118,15 @@ def _listed(differences: Sequence[Difference]) -> str:
 def compare(
     first: Records, second: Records, keys: Sequence[str | None] = (), written_again: Collection[int] = ()
 ) -> Comparison:
-    """`first`: DeepSpeed's own. `keys`: of the model's layers, by which some are tied: these share tensors.
-    `written_again`: layers with buffers that may differ, as a recomputed forward writes to them. O(tensors)."""
+    """`first`: DeepSpeed's own; where the second began with a later step, the steps before that one are left out.
+    `keys`: of the model's layers, by which some are tied: these share tensors. `written_again`: layers with buffers
+    that may differ, as a recomputed forward writes to them. O(tensors)."""
     left_out, unseen = {*first.left_out, *second.left_out}, first.unseen or second.unseen
     layers = first.layers | second.layers
     compared = (name for name in sorted(layers, key=layers.__getitem__) if name.split("@")[0] not in left_out)
     names = ["", *(name for name in compared if name in second.layers or not _of_later_module(name))]
-    steps = list(zip(first.steps, second.steps, strict=False))
+    ahead = second.began - first.began
+    steps = list(zip(first.steps[ahead:], second.steps, strict=False)) if ahead >= 0 else []
     kinds = [
         kind
         for kind in KINDS
@@ -128,9 +136,9 @@ def compare(
     judge = _Judge(layers, eps, first)
     found = [
         judge.difference(number, kind, name, (a[kind].get(name), b[kind].get(name)), a["gradients"])
-        for number, (a, b) in enumerate(steps, 1)
+        for number, (a, b) in enumerate(steps, ahead + 1)
         for kind in kinds
-        if kind in a and kind in b
+        if kind in a and kind in b and (kind != BEFORE or number == 1)
         for name in names
         if not same(a[kind].get(name), b[kind].get(name))
     ]
@@ -141,7 +149,9 @@ def compare(
     empty = [] if left_out else [at for at in range(len(keys)) if at not in held]
     # Gradients that are only rounding come last.
     itself = sorted(first.itself, key=lambda d: (d.rounding and d.by > bound(eps), -d.by))
-    return Comparison(len(steps), len(held), kinds, found, len(left_out), unseen, itself, empty, again)
+    return Comparison(
+        len(steps), len(held), kinds, found, len(left_out), unseen, itself, empty, again, ahead + 1
+    )
 
 
 def _of_later_module(name: str) -> bool:

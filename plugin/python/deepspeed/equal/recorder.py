@@ -45,6 +45,7 @@ class Recorder:
         self._unseen = self._drew = ""
         self._itself: list[Difference] = []  # repeat()
         self._now: Step = {}  # of the current step
+        self._began = 0
         instructions, train = engine._INSTRUCTION_MAP, engine.train_batch
         step = instructions[OptimizerStep]
         self._ours = {
@@ -65,7 +66,14 @@ class Recorder:
 
     def _records(self, steps: list[Step], itself: list[Difference]) -> Records:
         return Records(
-            steps, self._layers, sorted(self._left_out), self._unseen, self._eps(), itself, self._drew
+            steps,
+            self._layers,
+            sorted(self._left_out),
+            self._unseen,
+            self._eps(),
+            itself,
+            self._drew,
+            self._began,
         )
 
     def _eps(self) -> float:
@@ -120,6 +128,8 @@ class Recorder:
             attributes.update({name: self._theirs[name]} if name in self._theirs else {})
 
     def _train(self, train: Callable, *args: Any, **given: Any) -> Any:
+        if not self._steps:
+            self._began = self._engine.global_steps
         loss = train(*args, **given)
         if self._expected:
             self._now["loss"] = {"": _fingerprint_of_numbers(loss)}
@@ -275,4 +285,5 @@ def _merged(everyone: list[tuple[str, dict[str, int], Records]]) -> Records:
         max(mine.eps for mine in records),
         [difference for mine in records for difference in mine.itself],
         max(mine.drew for mine in records),
+        records[0].began,
     )

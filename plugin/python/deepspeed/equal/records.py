@@ -68,18 +68,19 @@ class Records(NamedTuple):
     eps: float  # of the coarsest dtype
     itself: Sequence[Difference] = ()  # between two runs of the same step
     drew: str = ""  # the optimizer that draws random numbers
+    began: int = 0  # engine.global_steps before the first step
 
     def to_text(self) -> str:
         return json.dumps(self)
 
     @staticmethod
     def from_text(text: str) -> "Records":
-        steps, layers, left_out, unseen, eps, itself, drew = json.loads(text)
+        steps, layers, left_out, unseen, eps, itself, *rest = json.loads(text)
         made = [
             {k: {n: p and Fingerprint(*p) for n, p in of.items()} for k, of in step.items()} for step in steps
         ]
         return Records(
-            made, layers, left_out, unseen, eps, [Difference(*difference) for difference in itself], drew
+            made, layers, left_out, unseen, eps, [Difference(*difference) for difference in itself], *rest
         )
 
 
