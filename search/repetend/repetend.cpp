@@ -84,7 +84,16 @@ constexpr std::int64_t kUsualBlocks = 1000;
 
 /// Periods of `unroll` micro-batches below this are shorter for each than that of `best`.
 Nanoseconds below_rate_of(const Repetend& best, int unroll) {
-  return static_cast<Nanoseconds>((static_cast<__int128>(best.period) * unroll - 1) / best.unroll);
+  return static_cast<Nanoseconds>((static_cast<__int128>(best.period) * unroll - 1) / best.unroll) + 1;
+}
+
+/// Periods up to which the fraction of a nanosecond matters that several micro-batches may save.
+constexpr Nanoseconds kCoarse = 1000;
+
+/// No repetend has a better rate, but for that fraction. What takes no time has none.
+bool is_least(const Repetend& found, const Bounds& bounds) {
+  const Nanoseconds least = bounds.period(found.unroll);
+  return least == 0 || (found.period <= least && found.period > kCoarse);
 }
 
 /// Sweeps with periods above `refuted` and up to `most`: the longest first where several micro-batches make
@@ -138,10 +147,11 @@ std::vector<Repetend> repetends_of_growing_rate(const Instance& in, const Bounds
   std::vector<Repetend> found;
   for (int unroll = 1; unroll <= most_unroll && !(options.stop && options.stop()); ++unroll) {
     if (!found.empty()) options.below = below_rate_of(found.back(), unroll);
+    if (!found.empty() && options.below <= bounds.period(unroll)) continue;
     Repetend next = find_repetend(in, bounds, unroll, options);
     if (next.period == 0) continue;
     found.push_back(std::move(next));
-    if (found.back().period <= std::max<Nanoseconds>(1, bounds.period(unroll))) break;
+    if (is_least(found.back(), bounds)) break;
   }
   return found;
 }
@@ -149,14 +159,14 @@ std::vector<Repetend> repetends_of_growing_rate(const Instance& in, const Bounds
 std::vector<Repetend> swept_repetends(const Instance& in, const Bounds& bounds,
                                       const std::vector<Repetend>& found, const RepetendOptions& options) {
   std::vector<Repetend> swept;
-  if (found.empty() || found.back().period <= bounds.period(found.back().unroll)) return swept;
+  if (found.empty() || is_least(found.back(), bounds)) return swept;
   const Sweeps sweeps(in);
   SweepEffort effort{.work = options.swept + options.swept / kUsualBlocks * in.blocks(),
                      .stop = options.stop};
   for (int unroll = 1; unroll <= kMostSweptUnroll; ++unroll) {
     const Nanoseconds refuted = refuted_for(bounds, found, unroll);
     const Nanoseconds most = below_rate_of(swept.empty() ? found.back() : swept.back(), unroll) - 1;
-    if (!sweeps.apply(unroll) || most <= refuted) continue;
+    if (most <= refuted || !sweeps.apply(unroll)) continue;
     std::optional<Repetend> next = shortest_swept(sweeps, unroll, refuted, most, effort);
     if (!next) continue;
     next->refuted = refuted;

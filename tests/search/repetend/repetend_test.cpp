@@ -28,6 +28,15 @@ TEST(Repetend, OneThatCoversThreeMicroBatchesBeatsThoseThatCoverOne) {
   EXPECT_EQ(Bounds(in).period(3), 12);
 }
 
+TEST(Repetend, AFractionOfANanosecondIsNotLeftOut) {
+  // One micro-batch takes 5, the bound of 4.25 rounded up, and four take 18.
+  const Placement p = shape("v", {.devices = 8, .forward = 1, .backward = 1, .weight = 1, .capacity = 4});
+  const Instance in(p);
+  const Repetend best = repetends_of_growing_rate(in, Bounds(in), kMostUnroll, {}).back();
+  EXPECT_EQ(best.unroll, 4);
+  EXPECT_EQ(best.period, 18);
+}
+
 TEST(Repetend, ReachesTheBoundOfTesselsShapes) {
   for (const auto& [name, period] : {std::pair{"v", 4}, {"x", 8}, {"m", 6}, {"nn", 8}, {"k", 6}}) {
     const Placement p = shape(name, {.forward = 1, .backward = 3, .shard_forward = 1, .shard_backward = 1});
