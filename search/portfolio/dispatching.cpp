@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "search/portfolio/techniques.h"
+#include "search/schedule/beat.h"
 #include "search/schedule/dispatch.h"
 
 namespace ostinato {
@@ -38,26 +39,32 @@ constexpr std::int64_t kPatientWork = 6'000'000;
 /// The time that devices are asked to keep, from the bound (0) to the best (4) and beyond.
 constexpr int kSpans[] = {0, 1, 2, 4, 6};
 
-/// Free devices wait where a step in between would delay others.
+/// Free devices wait where a step in between would delay others; and micro-batches begin when they pass all
+/// others without waiting.
 void try_patience(Hunt& hunt) {
   if (hunt.options.objective == Objective::latency || hunt.few() || hunt.best.empty()) return;
   std::size_t most = 0;
   for (int d = 0; d < hunt.in.devices(); ++d) most = std::max(most, hunt.in.blocks_on(d).size());
   const std::int64_t work = hunt.steps() * static_cast<std::int64_t>(most);
   std::int64_t left = hunt.share(kPatientWork);
+  const auto try_rule = [&](DispatchRule rule, int span, bool backwards) {
+    if (hunt.proved() || hunt.stopped() || left < work) return;
+    left -= work;
+    rule.span = hunt.bound() + (hunt.best.score().objective - hunt.bound()) / 4 * span;
+    std::vector<int> sequence =
+        dispatch(backwards ? hunt.mirror : hunt.in, hunt.micro_batches, rule, hunt.stop());
+    if (backwards) std::reverse(sequence.begin(), sequence.end());
+    if (!sequence.empty()) hunt.best.offer(sequence, "patient dispatch");
+  };
   for (const int span : kSpans) {
-    for (const Priority priority : {Priority::deepest, Priority::due}) {
-      for (const bool backwards : {false, true}) {
-        if (hunt.proved() || hunt.stopped() || left < work) return;
-        left -= work;
-        const Nanoseconds gap = hunt.best.score().objective - hunt.bound();
-        const DispatchRule rule{.priority = priority, .span = hunt.bound() + gap / 4 * span};
-        std::vector<int> sequence =
-            dispatch(backwards ? hunt.mirror : hunt.in, hunt.micro_batches, rule, hunt.stop());
-        if (backwards) std::reverse(sequence.begin(), sequence.end());
-        if (!sequence.empty()) hunt.best.offer(sequence, "patient dispatch");
-      }
-    }
+    for (const Priority priority : {Priority::deepest, Priority::due})
+      for (const bool backwards : {false, true}) try_rule({.priority = priority}, span, backwards);
+  }
+  const Nanoseconds beat = hunt.in.any_limited() ? beat_of(hunt.in) : 0;
+  for (const int beats : {1, 2}) {
+    if (beat == 0) break;
+    for (const Priority priority : {Priority::deepest, Priority::due, Priority::longest})
+      try_rule({.priority = priority, .beat = beats * beat}, 4, false);
   }
 }
 

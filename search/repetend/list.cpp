@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // 1. The blocks on several devices take their phases first, in one of the orders of wide_orders().
 // 2. All other items follow in the order of their earliest starts, the longest tail first: each takes the
-//    earliest start that has a free phase (slots.h), and never moves again.
+//    earliest start that has a free phase (slots.h), and never moves again. Micro-batches begin evenly spread,
+//    and where that leads to nothing, a beat (schedule/beat.h) apart.
 // 3. From the last block back, whatever gives no memory back moves later by whole periods, as far as its
 //    followers allow, so that memory is held for a shorter time.
 // list_repetend() tries every order forwards and backwards in time, renumbers the micro-batches so that each
@@ -14,6 +15,7 @@
 #include <tuple>
 
 #include "search/repetend/slots.h"
+#include "search/schedule/beat.h"
 
 namespace ostinato {
 namespace {
@@ -21,10 +23,12 @@ namespace {
 /// One pass over all items; item = copy * blocks + block.
 class ListScheduler {
  public:
-  ListScheduler(const Instance& in, int unroll, Nanoseconds period)
+  /// The micro-batches begin `apart`.
+  ListScheduler(const Instance& in, int unroll, Nanoseconds period, Nanoseconds apart)
       : in_(in),
         unroll_(unroll),
         period_(period),
+        apart_(apart),
         slots_(in, unroll, period),
         start_(in.blocks() * unroll, 0),
         phase_(start_.size(), -1),
@@ -34,7 +38,7 @@ class ListScheduler {
   std::optional<std::vector<Nanoseconds>> run(const std::vector<int>& wide) {
     for (int x = 0; x < items(); ++x) {
       waiting_[x] = static_cast<int>(in_.inputs(block(x)).size());
-      start_[x] = copy(x) * (period_ / unroll_);
+      start_[x] = copy(x) * apart_;
       if (waiting_[x] == 0) ready_.emplace(start_[x], -in_.tail(block(x)), x);
     }
     for (int copy = 0; copy < unroll_; ++copy) {
@@ -96,7 +100,7 @@ class ListScheduler {
 
   const Instance& in_;
   int unroll_;
-  Nanoseconds period_;
+  Nanoseconds period_, apart_;
   Slots slots_;
   std::vector<Nanoseconds> start_;
   std::vector<Nanoseconds> phase_;  ///< of what was placed first; -1: not yet
@@ -175,16 +179,20 @@ std::optional<Repetend> list_repetend(const Instance& in, int unroll, Nanosecond
   std::optional<Repetend> best;
   const Instance mirror = in.reversed();
   const std::int64_t items = static_cast<std::int64_t>(in.blocks()) * unroll;
-  for (const std::vector<int>& wide :
-       wide_orders(in, std::max<std::int64_t>(2, kListedItems / (2 * items)))) {
-    for (const bool backwards : {false, true}) {
-      auto start = ListScheduler(backwards ? mirror : in, unroll, period).run(wide);
-      if (!start) continue;
-      if (backwards) turn_round(in, *start);
-      Repetend r{.period = period, .unroll = unroll, .start = std::move(*start)};
-      number_in_order(in, r);
-      if (!fits(in, r) || (best && !(memory_of(in, r) < memory_of(in, *best)))) continue;
-      best = std::move(r);
+  const auto orders = wide_orders(in, std::max<std::int64_t>(2, kListedItems / (2 * items)));
+  const Nanoseconds beat = unroll > 1 ? beat_of(in) : 0;
+  for (const Nanoseconds apart : {period / unroll, beat}) {
+    if (apart == 0 || best) continue;
+    for (const std::vector<int>& wide : orders) {
+      for (const bool backwards : {false, true}) {
+        auto start = ListScheduler(backwards ? mirror : in, unroll, period, apart).run(wide);
+        if (!start) continue;
+        if (backwards) turn_round(in, *start);
+        Repetend r{.period = period, .unroll = unroll, .start = std::move(*start)};
+        number_in_order(in, r);
+        if (!fits(in, r) || (best && !(memory_of(in, r) < memory_of(in, *best)))) continue;
+        best = std::move(r);
+      }
     }
   }
   return best;

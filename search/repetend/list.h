@@ -31,7 +31,8 @@ void number_in_order(const Instance& instance, Repetend& repetend);
 bool listable(const Instance& instance, int unroll);
 
 /// The one that holds least (with_least_memory) of those found that fit the memory; nullopt if none does.
-/// O(orders * (items * k^2 + devices)), k items a device; at most kListedItems items in all orders.
+/// O(orders * (items * k^2 + devices)), k items a device; at most kListedItems items in all orders, and
+/// as many again of several micro-batches.
 std::optional<Repetend> list_repetend(const Instance& instance, int unroll, Nanoseconds period);
 
 inline constexpr std::int64_t kListedItems = 100'000;

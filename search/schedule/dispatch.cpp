@@ -70,11 +70,26 @@ class Dispatcher {
     clock_.take_arrived(d, now, [&](int b) {
       held_back(b) ? held_.push_back({d, b, clock_.count(b)}) : add(d, b);
     });
-    const int best = ready_.first(d, [&](int b, const Urgency&) { return clock_.fits(b); });
-    if (best < 0 || waits(d, best, now)) return;
+    const int best =
+        ready_.first(d, [&](int b, const Urgency&) { return clock_.fits(b) && in_time(b, now) == now; });
+    if (best < 0) return wake_at_beat(d, now);
+    if (waits(d, best, now)) return;
     if (clock_.start_when_free(best, d, now)) {
       if (rule_.span > 0) begin_devices(best, now);
       started(clock_.count(best) - 1, now + in_.time(best));
+    }
+  }
+
+  /// When the next step of b may start, if it could from `at` on.
+  Nanoseconds in_time(int b, Nanoseconds at) const {
+    return rule_.beat > 0 && in_.inputs(b).empty() ? (at + rule_.beat - 1) / rule_.beat * rule_.beat : at;
+  }
+
+  void wake_at_beat(int d, Nanoseconds now) {
+    if (rule_.beat == 0) return;
+    for (const int b : in_.blocks_on(d)) {
+      if (in_.inputs(b).empty() && !clock_.ended(b) && !held_back(b) && clock_.fits(b))
+        clock_.wake(d, in_time(b, now + 1));
     }
   }
 
@@ -87,7 +102,8 @@ class Dispatcher {
     int awaited = -1;
     for (const int b : in_.blocks_on(d)) {
       if (clock_.ended(b) || !clock_.fits(b)) continue;
-      const Nanoseconds at = clock_.arrival(b);
+      const Nanoseconds arrival = clock_.arrival(b);
+      const Nanoseconds at = arrival == DispatchClock::kNever ? arrival : in_time(b, std::max(arrival, now));
       if (at <= now || at >= until || at > latest || urgency(b) >= urgency(best)) continue;
       until = at;
       awaited = b;

@@ -30,6 +30,8 @@ struct DispatchRule {
   /// so long after its first start: a step too many ahead of that one would delay all that wait for it. 0: it
   /// never waits.
   Nanoseconds span = 0;
+  /// Blocks without inputs start only at multiples of this (beat.h). 0: at any time.
+  Nanoseconds beat = 0;
 };
 
 /// Phases first, which meets the bound of most placements whose memory is not limited; then every priority

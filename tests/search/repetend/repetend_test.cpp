@@ -37,6 +37,14 @@ TEST(Repetend, AFractionOfANanosecondIsNotLeftOut) {
   EXPECT_EQ(best.period, 18);
 }
 
+TEST(Repetend, ListsMicroBatchesThatBeginABeatApart) {
+  // 908 apart, they wait at every crossing; 605 apart, at none.
+  ShapeOptions options{.devices = 32, .forward = 298, .backward = 297, .weight = 188, .capacity = 24};
+  options.link.latency = 5;
+  const Placement p = shape("v", options);
+  EXPECT_TRUE(list_repetend(Instance(p), 2, 3 * 605));
+}
+
 TEST(Repetend, ReachesTheBoundOfTesselsShapes) {
   for (const auto& [name, period] : {std::pair{"v", 4}, {"x", 8}, {"m", 6}, {"nn", 8}, {"k", 6}}) {
     const Placement p = shape(name, {.forward = 1, .backward = 3, .shard_forward = 1, .shard_backward = 1});
