@@ -119,8 +119,8 @@ std::string robust_line(const Plan& plan) {
 /// A search of placements may be cut where that of what it takes was not.
 std::string cut_text(const Plan& plan) {
   if (!plan.search.cut_by_limit) return "";
-  if (!is_optimal(plan)) return ", stopped by the limit";
-  return ", the limit left other placements untried";
+  if (!is_optimal(plan)) return ", stopped early";
+  return ", stopped early: other placements are untried";
 }
 
 /// What the step takes where devices share processors; of a step whose micro-batches are alike.

@@ -74,7 +74,7 @@ def test_there_is_no_progress_where_standard_error_is_no_terminal(tmp_path, hard
     )
     assert result.returncode == 0
     assert result.stderr == ""
-    assert "stopped by the limit" in result.stdout
+    assert "stopped early" in result.stdout
 
 
 def test_a_plan_that_a_limit_cut_says_so_and_holds(tmp_path, hard):
@@ -95,7 +95,7 @@ def test_what_is_proved_is_never_cut(tmp_path, small):
     found = json.loads(plan.read_text())
     assert found["optimal"]["makespan"] and not found["search"]["cut_by_limit"]
     assert told.returncode == 0
-    assert "optimal (proved)" in told.stdout and "stopped by the limit" not in told.stdout
+    assert "optimal (proved)" in told.stdout and "stopped early" not in told.stdout
 
 
 def test_a_curve_that_was_cut_names_the_memory_that_was_not_tried(tmp_path, hard):
