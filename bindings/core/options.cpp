@@ -106,7 +106,8 @@ const std::vector<OptionRow>& option_table() {
        text,
        "",
        {},
-       "What not to try, comma-separated: chunks, split, shards, recompute, branches, moves, lanes, fewer-devices"},
+       "What not to try, comma-separated: chunks, split, shards, recompute, branches, moves, lanes, "
+       "fewer-devices"},
       {"plan", "only", text, "", {}, "Try only these of them, comma-separated: chunks,split"},
       {"plan",
        "exact_losses",

@@ -347,8 +347,8 @@ def plan(
     }  # fmt: skip
     check_counts(micro_batches=micro_batches)
     where = _devices(devices, device_memory)
-    several = isinstance(profile, Iterable) and not isinstance(profile, str)
-    profiles = [core_of(one, Profile) for one in (profile if several else [profile])]
+    several = profile if isinstance(profile, Iterable) and not isinstance(profile, str) else [profile]
+    profiles = [core_of(one, Profile) for one in several]
     if not profiles:
         raise UsageError("plan() needs a profile")
     if sizes is None and (size or keep_order or effort != 100):

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // 1. The blocks on several devices take their phases first, in one of the orders of wide_orders().
 // 2. All other items follow in the order of their earliest starts, the longest tail first: each takes the
-//    earliest start that has a free phase (slots.h), and never moves again. Micro-batches begin evenly spread,
-//    and where that leads to nothing, a beat (schedule/beat.h) apart.
+//    earliest start that has a free phase (slots.h), and never moves again. Micro-batches begin evenly
+//    spread, and where that leads to nothing, a beat (schedule/beat.h) apart.
 // 3. From the last block back, whatever gives no memory back moves later by whole periods, as far as its
 //    followers allow, so that memory is held for a shorter time.
 // list_repetend() tries every order forwards and backwards in time, renumbers the micro-batches so that each

@@ -97,9 +97,7 @@ def equal(a: dict, b: dict) -> bool:
 @pytest.mark.parametrize("placement", everyday(["stock", "uneven", "wave", "halves"], "halves"))
 def test_nothing_drawn(world2, stock, plans, placement):
     theirs, ours = both(world2, stock, BASE, plans[placement])
-    assert (
-        ours["start"][1] == "ostinato: expected: the same losses as 1F1B, bit for bit" and not ours["first"]
-    )
+    assert "ostinato: expected: the same losses as 1F1B, bit for bit" in ours["start"] and not ours["first"]
     assert equal(theirs, ours) and not ours["later"]
 
 
