@@ -13,6 +13,7 @@ needs neither torch nor the rest of ostinato.
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -141,6 +142,9 @@ class BalancedBatches:
         """Over replicas and micro-batches, of one step; the same for the same arguments."""
         if len(samples) != self.samples_a_step:
             raise ValueError(f"a step has {self.samples_a_step} samples, not {len(samples)}")
+        for sample in samples:
+            if not 0 <= self.sizes[sample] < math.inf:  # nor NaN
+                raise ValueError(f"the size of sample {sample} is {self.sizes[sample]}; it must be 0 or more")
         batches = self._grouped(sorted(samples, key=lambda s: (-self.sizes[s], s)))
         costs = [_Cost(self.times([self.sizes[s] for s in batch])) for batch in batches]
         dealt = _deal(costs, self.replicas, self.effort)

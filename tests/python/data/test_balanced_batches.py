@@ -135,3 +135,9 @@ def test_it_needs_neither_torch_nor_the_compiled_half():
         check=True,
         env={**__import__("os").environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"},
     )
+
+
+@pytest.mark.parametrize("size", [-1, float("nan"), float("inf")])
+def test_a_size_that_is_none_is_named(size):
+    with pytest.raises(ValueError, match=f"the size of sample 2 is {size}; it must be 0 or more"):
+        list(BalancedBatches([1, 2, size, 4], micro_batches=2))
