@@ -33,14 +33,14 @@ std::string degrees_text(const std::vector<Degree>& degrees, std::size_t chosen)
                   "micro-batches", to_string(best.winner().plan->objective), "gradients", "step");
   for (std::size_t i = 0; i < degrees.size(); ++i) text += row(degrees[i], i == chosen);
   const bool costs = best.all_reduce > 0 || best.replicas == 1;
-  return text +
-         wrapped(fmt::format(
-             "Launch {} with PipelineModule({}) and gradient_accumulation_steps {}. The plan "
-             "below is for one of {}. Assumed: a ring over the replicas sums the gradients after the last "
-             "backward{}; each replica holds the whole optimizer state (no ZeRO).\n",
-             counted(best.pipeline * best.slices * best.replicas, "rank"), module_arguments(best),
-             best.options.search.micro_batches, counted(best.replicas, "replica"),
-             costs ? "" : ", free because no link was measured"));
+  return text + wrapped(fmt::format(
+                    "Launch {} with PipelineModule({}) and gradient_accumulation_steps {}. The plan "
+                    "below is for {}. Assumed: a ring over the replicas sums the gradients after the last "
+                    "backward{}; each replica holds the whole optimizer state (no ZeRO).\n",
+                    counted(best.pipeline * best.slices * best.replicas, "rank"), module_arguments(best),
+                    best.options.search.micro_batches,
+                    best.replicas == 1 ? "the only replica" : "one of " + counted(best.replicas, "replica"),
+                    costs ? "" : ", free because no link was measured"));
 }
 
 Json degrees_json(const std::vector<Degree>& degrees) {

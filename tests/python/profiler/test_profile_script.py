@@ -263,6 +263,9 @@ def test_other_programs_are_told_what_profiles_them(tmp_path, capsys):
 def test_no_such_script(capsys, tmp_path):
     assert main([str(tmp_path / "none.py")]) == 3
     assert "none.py: no such file" in capsys.readouterr().err
+    (tmp_path / "plan.json").write_text("{}")
+    assert main([str(tmp_path / "plan.json")]) == 3
+    assert "plan.json is no Python script: give the one that trains" in capsys.readouterr().err
     assert main([str(tmp_path / "none.py"), "--json"]) == 3
     told = json.loads(capsys.readouterr().out)
     assert told["status"] == 3 and "none.py: no such file" in told["error"]

@@ -263,6 +263,8 @@ def _end(result: Any) -> NoReturn:
 def check_script(script: Path, module: bool) -> None:
     if not module and not script.is_file():
         raise ProfileError(f"{script}: no such file")
+    if not module and script.suffix in (".json", ".toml"):
+        raise ProfileError(f"{script} is no Python script: give the one that trains")
 
 
 def capture(script: Path, arguments: list[str], size: int | None = None, module: bool = False) -> Job:
