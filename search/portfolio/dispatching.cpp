@@ -61,8 +61,8 @@ void try_patience(Hunt& hunt) {
       for (const bool backwards : {false, true}) try_rule({.priority = priority}, span, backwards);
   }
   const Nanoseconds beat = hunt.in.any_limited() ? beat_of(hunt.in) : 0;
+  if (beat == 0) return;
   for (const int beats : {1, 2}) {
-    if (beat == 0) break;
     for (const Priority priority : {Priority::deepest, Priority::due, Priority::longest})
       try_rule({.priority = priority, .beat = beats * beat}, 4, false);
   }

@@ -180,9 +180,7 @@ std::optional<Repetend> list_repetend(const Instance& in, int unroll, Nanosecond
   const Instance mirror = in.reversed();
   const std::int64_t items = static_cast<std::int64_t>(in.blocks()) * unroll;
   const auto orders = wide_orders(in, std::max<std::int64_t>(2, kListedItems / (2 * items)));
-  const Nanoseconds beat = unroll > 1 ? beat_of(in) : 0;
-  for (const Nanoseconds apart : {period / unroll, beat}) {
-    if (apart == 0 || best) continue;
+  const auto list = [&](Nanoseconds apart) {
     for (const std::vector<int>& wide : orders) {
       for (const bool backwards : {false, true}) {
         auto start = ListScheduler(backwards ? mirror : in, unroll, period, apart).run(wide);
@@ -194,7 +192,10 @@ std::optional<Repetend> list_repetend(const Instance& in, int unroll, Nanosecond
         best = std::move(r);
       }
     }
-  }
+  };
+  list(period / unroll);
+  if (best || unroll == 1) return best;
+  if (const Nanoseconds beat = beat_of(in); beat > 0) list(beat);
   return best;
 }
 

@@ -146,8 +146,10 @@ std::vector<Repetend> repetends_of_growing_rate(const Instance& in, const Bounds
                                                 RepetendOptions options) {
   std::vector<Repetend> found;
   for (int unroll = 1; unroll <= most_unroll && !(options.stop && options.stop()); ++unroll) {
-    if (!found.empty()) options.below = below_rate_of(found.back(), unroll);
-    if (!found.empty() && options.below <= bounds.period(unroll)) continue;
+    if (!found.empty()) {
+      options.below = below_rate_of(found.back(), unroll);
+      if (options.below <= bounds.period(unroll)) continue;
+    }
     Repetend next = find_repetend(in, bounds, unroll, options);
     if (next.period == 0) continue;
     found.push_back(std::move(next));

@@ -87,7 +87,7 @@ def _rank(
 
 
 def _leave(file: Path, variables: dict) -> None:
-    file.write_text(json.dumps({name: str(value) for name, value in variables.items()}))
+    file.write_text(json.dumps(variables))
     os._exit(AGAIN)
 
 

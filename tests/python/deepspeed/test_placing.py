@@ -405,8 +405,8 @@ def checked(options: Options, folder: str = "") -> dict:
             data = data_of(engine)
             if folder and os.path.exists(f"{folder}/latest"):
                 engine.load_checkpoint(folder)
-            for _ in range(MICRO_BATCHES * engine.global_steps):
-                next(data or iter([None]))  # not every rank reads
+            for _ in range(MICRO_BATCHES * engine.global_steps if data else 0):  # not every rank reads
+                next(data)
             while engine.global_steps < options.steps:
                 losses.append(engine.train_batch(data).item())
                 if folder:

@@ -56,7 +56,8 @@ class ComparedSteps:
     def _train_batch(self, *args: Any, **kwargs: Any) -> Any:
         if self._left == len(self._theirs.steps):
             ahead = self._engine.global_steps - self._theirs.began
-            self._left = self._left - ahead if 0 < ahead < self._left else self._left
+            if 0 < ahead < self._left:
+                self._left -= ahead
         loss = self._train(*args, **kwargs)
         self._left -= 1
         if self._left == 0:
