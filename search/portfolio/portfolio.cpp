@@ -8,9 +8,9 @@
 //    growing width: local search, another quick trial, the exact beam, orders, beams; until a round cuts
 //    nothing off. Then patient dispatching, which for the span comes before 2: it may prove it, and else
 //    half of the time goes to the makespan first.
-// Many micro-batches are searched as few (stretch.h), then repeated, and compared with named and dispatched
-// schedules of all. certify() raises the bound of the final plan by windows and by the trial of all
-// schedules.
+// Many micro-batches are searched as few (stretch.h), then repeated, and where that does not meet the bound
+// named, dispatched and justified schedules of all are tried. certify() raises the bound of the final plan by
+// windows and by the trial of all schedules.
 #include "search/portfolio/portfolio.h"
 
 #include <fmt/format.h>
@@ -75,15 +75,10 @@ void Portfolio::run_for_objective() {
   if (!found) return run_phases();
   if (hunt_.proved()) return;
   run(kNamed);  // never worse than those that repeat nothing
-  if (of_span()) {
-    run(kWindows);
-    run(kPatience);
-    if (hunt_.proved()) return;
-  }
-  if (hunt_.stopped()) return;
-  const SteadyState& steady = hunt_.best.repeated();
-  if (steady.period <= hunt_.bounds.period(steady.unroll)) return;
-  run(kDispatch);  // what repeats nothing may have a better rate
+  run(kWindows);
+  if (of_span()) run(kPatience);
+  if (hunt_.proved() || hunt_.stopped()) return;
+  run(kDispatch);  // what repeats nothing may have a better rate, or lose less at its ends
   run(kJustification);
   if (!of_span()) run_patiently();
 }

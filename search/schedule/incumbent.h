@@ -39,8 +39,6 @@ class Incumbent {
   /// The best becomes a schedule of all micro-batches, and so are further offers.
   void repeat();
 
-  const SteadyState& repeated() const { return steady_; }  ///< what repeat() repeated
-
   bool empty() const { return schedule_.empty(); }
   const Score& score() const { return score_; }
   const std::vector<ScheduledBlock>& schedule() const { return schedule_; }

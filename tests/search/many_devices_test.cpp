@@ -48,6 +48,13 @@ TEST(ManyDevices, PhasesMeetTheBoundWithoutAMemoryLimit) {
   }
 }
 
+/// The repeating part of a search for few micro-batches has the best rate; the ends of all of them hide more.
+TEST(ManyDevices, ManyMicroBatchesMeetTheBoundWhereFewThatAreRepeatedDoNot) {
+  const Placement wave = shape("wave", {.devices = 16, .forward = 10, .backward = 19});
+  const Plan plan = test::searched(wave, 256);
+  EXPECT_TRUE(plan.optimal.makespan) << plan.makespan << " " << plan.lower_bound.makespan;
+}
+
 TEST(ManyDevices, DispatchByPhasesAlignsTheDevicesForABlockOnAllOfThem) {
   const Placement p = tessel("nn", 32);
   const Instance in(p);
