@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import torch.distributed as dist
 from ostinato.errors import Error
-from ostinato.files import write_text
+from ostinato.files import Diagnostic, write_text
 from ostinato.measured import CHANGED, Measured, replanned, speeds_in
 from ostinato.objects import Placement, Profile
 from ostinato.groups import everyones
@@ -252,7 +252,7 @@ class Adapt:
         if dist.get_rank() == 0:
             names = {PROFILE: f"{ADAPTED}/{BASE}", DEVICES: f"{ADAPTED}/{BASE_DEVICES}"}
             for name, text in files.items():
-                write_text(self._output / names.get(name, name), text)
+                Diagnostic(self._output / names.get(name, name)).write(text)
 
     def close(self) -> None:
         if self._planning is not None:
