@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import torch.distributed as dist
 from ostinato.errors import Error
 from ostinato.files import Diagnostic, write_text
-from ostinato.measured import CHANGED, Measured, replanned, speeds_in
+from ostinato.measured import ADAPTED, BASE, BASE_DEVICES, CHANGED, Measured, replanned, speeds_in
 from ostinato.objects import Placement, Profile
 from ostinato.groups import everyones
 from ostinato.restrictions import Restriction
@@ -32,7 +32,7 @@ from pydantic import BaseModel
 from ..errors import OstinatoError
 from ..section import plans
 from ..section.config import Adapting, Paths, Search
-from ..section.search import ADAPTED, BASE, BASE_DEVICES, FILES, PLACEMENT, PLAN, PROFILE
+from ..section.search import FILES, PLACEMENT, PLAN, PROFILE
 from ..tell.announce import say
 from ..tell.drift import WARM_UP, BlockTimes, Comparisons, slow_devices
 
