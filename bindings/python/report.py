@@ -14,9 +14,9 @@ from rich.console import Console
 from rich.table import Table
 
 from ostinato.errors import Error, Status, counted, fail, fail_usage, printable
-from ostinato.files import why_not_all, why_not_apart, write_text
+from ostinato.files import ADAPTED, BASE, BASE_DEVICES, why_not_all, why_not_apart, write_text
 from ostinato.gain import WARM_UP, Gain
-from ostinato.measured import ADAPTED, BASE, BASE_DEVICES, Measured, block_rows, replanned, speeds_in
+from ostinato.measured import Measured, block_rows, replanned, speeds_in
 from ostinato.objects import Placement, Profile
 from ostinato.trace import RankTrace, TraceError, missing_devices, perfetto, read_traces, trace_files
 

@@ -24,9 +24,6 @@ from typing import Any, NamedTuple
 from ostinato.errors import Error
 from ostinato.trace import RankTrace, TracedInstruction
 
-ADAPTED = "adapted"  # a folder in "output" (adapt)
-# In it: what the plan in "output" was made from, if it is not the profile beside it, and speeds of devices.
-BASE, BASE_DEVICES = "base.json", "base-devices.toml"
 SAME = 0.05  # relative; a device this close to the median is not called slow
 CHANGED = 0.15  # relative; blocks or a step that differ more are reported
 TIMES = {"forward": "F", "backward": "B", "backward_input": "I", "backward_weight": "W"}

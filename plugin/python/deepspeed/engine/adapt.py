@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 
 import torch.distributed as dist
 from ostinato.errors import Error
-from ostinato.files import Diagnostic, write_text
-from ostinato.measured import ADAPTED, BASE, BASE_DEVICES, CHANGED, Measured, replanned, speeds_in
+from ostinato.files import ADAPTED, BASE, BASE_DEVICES, Diagnostic, write_text
+from ostinato.measured import CHANGED, Measured, replanned, speeds_in
 from ostinato.objects import Placement, Profile
 from ostinato.groups import everyones
 from ostinato.restrictions import Restriction

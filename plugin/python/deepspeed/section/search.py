@@ -21,8 +21,7 @@ from pathlib import Path
 import torch.distributed as dist
 from ostinato.core import Devices, Placement, Plan, Profile, plan, search
 from ostinato.errors import Error, InfeasibleError, counted, printable
-from ostinato.files import Diagnostic
-from ostinato.measured import ADAPTED, BASE, BASE_DEVICES
+from ostinato.files import ADAPTED, BASE, BASE_DEVICES, Diagnostic
 from ostinato.restrictions import Restriction
 from torch.distributed.distributed_c10d import _get_default_store
 
