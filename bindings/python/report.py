@@ -14,11 +14,11 @@ from rich.console import Console
 from rich.table import Table
 
 from ostinato.errors import Error, Status, counted, fail, fail_usage, printable
-from ostinato.files import why_not_all, why_not_apart, write_text
+from ostinato.files import ADAPTED, BASE, BASE_DEVICES, why_not_all, why_not_apart, write_text
 from ostinato.gain import WARM_UP, Gain
-from ostinato.measured import Measured, block_rows, replanned
+from ostinato.measured import Measured, block_rows, replanned, speeds_in
 from ostinato.objects import Placement, Profile
-from ostinato.trace import RankTrace, TraceError, perfetto, read_traces, trace_files
+from ostinato.trace import RankTrace, TraceError, missing_devices, perfetto, read_traces, trace_files
 
 KINDS = {"F": "forward", "B": "backward", "I": "backward input", "W": "backward weight"}
 
@@ -136,6 +136,7 @@ def summary(ranks: list[RankTrace]) -> dict:
         "status": Status.DONE,
         "plan_sha256": ranks[0].plan_sha256,
         "over": over(ranks),
+        "missing_devices": missing_devices(ranks),
         "step": of_step,
         "beside": [
             {"name": name, "predicted": time, "measured_step": measured or None}
@@ -188,6 +189,12 @@ def table(title: str, columns: list[str], rows: list[list[str]]) -> Table:
 
 def show(report: dict, console: Console) -> None:
     console.print(report["over"], highlight=False)
+    if missing := report["missing_devices"]:
+        console.print(
+            f"Files of ranks on device {', '.join(map(str, missing))} are missing, so figures of the step and bubbles are only those of the ranks "
+            "below: gather the rank-*.json of all nodes in one folder.",
+            highlight=False,
+        )
     rows = [
         [str(r["stage"]), r["kind"], str(r["rank"]), milliseconds(r["planned"]), milliseconds(r["measured"]),
          ratio(r["measured"], r["planned"])]
@@ -346,10 +353,27 @@ def _write_measured(ranks: list[RankTrace], args: argparse.Namespace) -> None:
     placement, profile = Placement.from_file(args.placement), Profile.from_file(args.profile)
     if placement.sha256 != ranks[0].placement_sha256:
         raise TraceError(f"{args.placement} is not the placement that ran: give that one with --placement")
-    for name, text in zip(
-        MEASURED, replanned(Measured.of(ranks), placement.to_dict(), profile.to_dict()), strict=True
-    ):
+    if missing := set(range(len(placement.devices))) - {trace.device for trace in ranks}:
+        raise TraceError(
+            f"{args.trace}: no file of a rank on device {', '.join(map(str, sorted(missing)))}: gather those of all ranks in one folder"
+        )
+    speeds = _speeds_of_adapted(args)
+    again = replanned(Measured.of(ranks), placement.to_dict(), profile.to_dict(), speeds)
+    for name, text in zip(MEASURED, again, strict=True):
         write_text(args.measured / name, text)
+
+
+def _speeds_of_adapted(args: argparse.Namespace) -> list[float]:
+    """Of the devices that "adapt" has made the placement for; []: it has not."""
+    base = args.placement.parent / ADAPTED / BASE
+    if not base.is_file():
+        return []
+    if args.profile.read_bytes() != base.read_bytes():
+        raise TraceError(
+            f'{args.placement} was not made from {args.profile}, because "adapt" has measured since: use --profile {base} --placement {args.placement}'
+        )
+    speeds = base.with_name(BASE_DEVICES)
+    return speeds_in(speeds.read_text()) if speeds.is_file() else []
 
 
 def main(argv: list[str]) -> int:

@@ -8,6 +8,7 @@ ranks[0].instructions[0].text, ranks[0].instructions[0].measured    # "0F0", nan
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -168,6 +169,14 @@ def read_traces(folder: Path) -> list[RankTrace]:
         ):
             raise TraceError(f"{folder}: the ranks differ in {key}: this folder mixes files of several runs")
     return ranks
+
+
+def missing_devices(ranks: list[RankTrace]) -> list[int]:
+    """Devices of which ranks are missing: others exchange messages with them, or more pipelines have the other
+    devices."""
+    counts = Counter(trace.device for trace in ranks)
+    peers = {i.peer for trace in ranks for i in trace.instructions if i.peer is not None}
+    return sorted(device for device in peers | counts.keys() if counts[device] < max(counts.values()))
 
 
 def _read(path: Path) -> RankTrace:

@@ -18,6 +18,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+ADAPTED = "adapted"  # a folder in "output" (adapt)
+# In it: what the plan in "output" was made from, if it is not the profile beside it, and speeds of devices.
+BASE, BASE_DEVICES = "base.json", "base-devices.toml"
 OWN_FILES = "/proc/self/fd"
 BEGIN, END = ".ostinato-", ".tmp"
 

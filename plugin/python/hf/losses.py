@@ -2,6 +2,7 @@
 """The loss that a transformers model computes from labels, as a `loss_fn` for PipelineModule."""
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,14 +13,14 @@ from .routers import RouterLoss, wanted
 
 class Loss:
     """loss(logits, labels): the same as `model(..., labels=labels).loss`. Causal models shift the labels
-    themselves, and -100 is ignored.
+    themselves, and -100 is ignored. `own`: what the script has set as the model's `loss_function`.
 
     Labels may be (labels, count): the sum over the labels is then divided by `count`, as the model does with
     `num_items_in_batch`. Pass the step's number of labels divided by its number of micro-batches, because
     DeepSpeed takes the mean over these.
     """
 
-    def __init__(self, kind: type, config):
+    def __init__(self, kind: type, config, own: Callable | None = None):
         from transformers.loss.loss_utils import LOSS_MAPPING
 
         self.config = copy.deepcopy(config)
@@ -28,7 +29,7 @@ class Loss:
             for name in ("ForMaskedLM", "ForImageClassification", "ForCausalLM")
             if _sounds(kind.__name__, name)
         )
-        self._function: Any = LOSS_MAPPING[self.name]
+        self._function: Any = own or LOSS_MAPPING[self.name]
         self._routers = RouterLoss(kind, self.config) if wanted(self.config) else None
 
     def __call__(self, outputs: torch.Tensor | tuple[torch.Tensor, ...], labels) -> torch.Tensor:
@@ -47,7 +48,10 @@ class Loss:
             return self._function(labels, logits, self.config, **more)
         if self.name == "ForCausalLM":
             return self._function(logits, labels, vocab_size=self.config.vocab_size, **more)
-        return functional.cross_entropy(logits.view(-1, self.config.vocab_size), labels.view(-1))
+        rows = logits.view(-1, self.config.vocab_size), labels.view(-1)
+        if more:
+            return functional.cross_entropy(*rows, reduction="sum") / more["num_items_in_batch"]
+        return functional.cross_entropy(*rows)
 
 
 def _sounds(kind: str, loss: str) -> bool:

@@ -49,7 +49,7 @@ def _frozen(kind, source: Source, inputs: tuple[str, ...]) -> bool:
 
 def make_loss(given, kind) -> Loss:
     source = source_of(given, kind, untried=True)
-    return Loss(source.kind, source.config)
+    return Loss(source.kind, source.config, source.loss)
 
 
 def _say(source: Source, inputs: tuple[str, ...]) -> None:

@@ -31,6 +31,7 @@ class Source(ABC):
 
     in_memory = False
     wrapped: Any = None  # peft's PeftModel around the model
+    loss: Callable | None = None  # that the script has set as the model's `loss_function`
     change: Callable | None = (
         None  # what the script does to a layer's part of the model, in the layer's constructor
     )
@@ -68,7 +69,7 @@ class FromModel(Source):
     def __init__(self, model, wrapped):
         super().__init__(model)
         check_untouched(model, self.outline)
-        self.model, self.wrapped = model, wrapped
+        self.model, self.wrapped, self.loss = model, wrapped, getattr(model, "_loss_function", None)
 
     def _carved(self, stubs, keeps):
         made = shallow(self.model, leave=lambda name: name in stubs)

@@ -146,7 +146,8 @@ class Watch:
         """
         notes = [note.removeprefix("ostinato: ") for note in getattr(error, "__notes__", ())]
         where = notes or [str(self._position())]
-        said = f"{self._who} {how} with {type(error).__name__}: {in_a_line(str(error))}"
+        what = ": ".join(filter(None, [type(error).__name__, in_a_line(str(error))]))
+        said = f"{self._who} {how} with {what}"
         self._tell(
             "; ".join([said, *where]), names_silent=isinstance(error, RuntimeError) and is_of_a_peer(error)
         )

@@ -9,7 +9,7 @@ import ostinato
 import pytest
 from ostinato import report
 from ostinato.deepspeed.tell.trace import means_of
-from ostinato.measured import Measured, replanned
+from ostinato.measured import Measured, replanned, speeds_in
 from ostinato.trace import read_traces
 from support.profiles import write_profile
 
@@ -177,3 +177,36 @@ def test_a_device_that_is_fast_again(ran):
     assert [kind["speed"] for kind in made["kinds"]] == [1] and [
         node["devices"] for node in made["nodes"]
     ] == [DEVICES]
+
+
+def test_a_plan_that_adapt_has_made_is_measured_by_what_it_was_made_from(ran, capsys):
+    """Else what "adapt" has found out would be lost: that plan already expects it."""
+    folder = ran()
+    (folder / "adapted").mkdir()
+    base = folder / "adapted/base.json"
+    write_profile(base, [2000] * 12)
+    arguments = [
+        str(folder),
+        "--placement",
+        str(folder / "placement.toml"),
+        "--measured",
+        str(folder / "new"),
+    ]
+    assert report.main([*arguments, "--profile", str(folder / "profile.json")]) == 3
+    said = capsys.readouterr().err
+    assert '"adapt" has measured since' in said and f"use --profile {base}" in said
+    before = [1.0, 0.5, 1.0, 1.0]
+    kinds = "".join(f'[[kinds]]\nname = "{at}"\nspeed = {speed}\n' for at, speed in enumerate(before))
+    nodes = "".join(f'[[nodes]]\nkind = "{at}"\ndevices = 1\n' for at in range(4))
+    (folder / "adapted/base-devices.toml").write_text(kinds + nodes)
+    assert report.main([*arguments, "--profile", str(base)]) == 0
+    assert speeds_in((folder / "new/devices.toml").read_text()) == before
+
+
+def test_a_missing_rank_is_named(ran, capsys):
+    folder = ran()
+    (folder / "rank-2.json").unlink()
+    arguments = ["--profile", str(folder / "profile.json"), "--measured", str(folder / "new")]
+    assert report.main([str(folder), *arguments]) == 3
+    assert "no file of a rank on device 2: gather those of all ranks" in capsys.readouterr().err
+    assert not (folder / "new").exists()

@@ -221,6 +221,24 @@ def test_peers_say_whose_is_whose(tmp_path):
     assert found == [(("0SEND_F", 0, 0), ("3RECV_F", 0, 3)), (("1SEND_F", 0, 1), ("2RECV_F", 0, 2))]
 
 
+def test_devices_whose_ranks_have_no_file_here_are_named(tmp_path, capsys):
+    """As where every node has written to a disk of its own."""
+
+    def sending(rank: int, device: int) -> dict:
+        made = trace(rank, device=device)
+        made["instructions"][1] |= {"peer": 1 - device, "peer_stage": 1 - device}
+        return made
+
+    write(tmp_path, sending(0, 0), sending(1, 1), sending(2, 0))
+    assert report.main([str(tmp_path)]) == 0
+    assert "ranks on device 1 are missing" in " ".join(capsys.readouterr().out.split())
+    write(tmp_path, sending(3, 1))
+    assert report.summary(read_traces(tmp_path))["missing_devices"] == []
+    for rank in (1, 3):
+        (tmp_path / f"rank-{rank}.json").unlink()
+    assert report.summary(read_traces(tmp_path))["missing_devices"] == [1]
+
+
 def test_a_run_names_the_peers_of_its_transfers(tmp_path):
     there = SimpleNamespace(action="SEND_F", stage=0, micro_batch=0, peer=1, peer_stage=1, start=0, end=0)
     here = SimpleNamespace(action="F", stage=0, micro_batch=0, peer=-1, peer_stage=-1, start=0, end=0)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from ostinato.deepspeed.section import search
-from ostinato.deepspeed.section.config import Search
+from ostinato.deepspeed.section.config import Paths, Search, Section
 from ostinato.deepspeed.errors import OstinatoError
 from ostinato.restrictions import Restriction
 from support.models import LAYERS
@@ -262,6 +262,21 @@ def test_auto_on_another_number_of_ranks(world2, world4, stock, tmp_path):
     assert (tmp_path / "plan.json").read_bytes() == for_two and not (tmp_path / "2-ranks").exists()
     assert (tmp_path / "4-ranks/plan.json").read_bytes() == for_four
     assert (tmp_path / "profile.json").read_bytes() == measured
+
+
+@pytest.mark.parametrize("adapts", [False, True])
+def test_a_new_search_removes_what_an_earlier_adapt_has_left(tmp_path, adapts):
+    """Else a plan for another number of ranks would be searched with times of the plan before."""
+    made = write_profile(tmp_path / "profile.json", [100] * LAYERS)
+    base, devices = (tmp_path / "adapted" / name for name in ("base.json", "base-devices.toml"))
+    base.parent.mkdir()
+    for file in (base, devices):
+        file.write_text("of the plan before")
+    section = Section(profile=str(made), output=str(tmp_path), adapt={} if adapts else None)
+    paths = Paths(plan=None, placement=None, profile=made, output=tmp_path, trace=None, memory=None)
+    search._found(section, paths, search.Size(2, 4))
+    assert not devices.exists() and base.exists() == adapts
+    assert not adapts or base.read_bytes() == made.read_bytes()
 
 
 def said_and_trained(options: Options, known: bool) -> tuple[str, list[float], dict]:

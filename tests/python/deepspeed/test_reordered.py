@@ -45,7 +45,7 @@ def followed(options: Options, method: str) -> tuple:
 
 def _leave(output: Path, method: str) -> None:
     folder, placement = output / "adapted", ostinato.Placement.from_file(output / "placement.toml")
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     placement.save(folder / "placement.toml")
     ostinato.search(placement, micro_batches=MICRO_BATCHES, method=method).save(folder / "plan.json")
     (folder / "profile.json").write_bytes((output / "profile.json").read_bytes())
@@ -103,3 +103,19 @@ def test_a_search_in_the_background_keeps_to_what_the_run_allows(world2, tmp_pat
     section = {"auto": True, "output": str(left(tmp_path / "out")), "adapt": {"every": 2}}
     rules, status = world2.run(searched, replace(BASE, section=section))[0]
     assert rules == ["whole_backwards", "no_shards", "fixed_ends"] and status == 0
+
+
+def followed_on_a_full_disk(options: Options) -> tuple:
+    output = Path(options.section["output"])
+    if dist.get_rank() == 0:
+        (output / "adapted").mkdir()
+        for name in ("base.json", "base-devices.toml"):  # as good as no space: nothing can be written there
+            (output / "adapted" / name).mkdir()
+    return followed(options, "gpipe")
+
+
+def test_an_output_that_cannot_be_written_does_not_stop_the_run(world2, stock, tmp_path):
+    section = {"auto": True, "output": str(left(tmp_path / "out")), "adapt": {"every": 2, "gain": 0.001}}
+    found = world2.run(followed_on_a_full_disk, replace(BASE, section=section))
+    assert [rank[:2] for rank in found] == stock(world2, BASE, alone)
+    assert "no layer moves, so all ranks go on with it\n" in found[0][2]

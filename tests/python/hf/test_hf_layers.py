@@ -154,6 +154,28 @@ def test_a_count_of_labels_takes_the_place_of_the_mean(count):
     )
 
 
+def test_a_count_of_labels_takes_the_place_of_the_mean_in_a_masked_model():
+    """BERT itself takes no count."""
+    case = Case("bert")
+    model = case.make()
+    inputs, labels = batch(case)
+    logits, loss = run(built(hf.layers(model)), inputs), hf.loss(model)
+    found = (labels != -100).sum()
+    torch.testing.assert_close(loss(logits, (labels, 2 * found)), loss(logits, labels) / 2)
+
+
+def test_a_loss_that_the_script_gives_the_model_is_the_loss():
+    case = Case()
+    model = case.make()
+    inputs, labels = batch(case)
+    usual = own_loss(model, inputs, labels).loss
+    own = model.loss_function
+    model.loss_function = lambda *args, **more: 3 * own(*args, **more)
+    logits = run(built(hf.layers(model)), inputs)
+    found = hf.loss(model)(logits, labels)
+    assert torch.equal(found, own_loss(model, inputs, labels).loss) and not torch.equal(found, usual)
+
+
 def test_a_configuration_s_weights_are_drawn_as_the_model_draws_them():
     """GPT-2 scales those that end a residual branch."""
     case = Case("gpt2", more={"n_embd": 128, "n_head": 2})

@@ -248,7 +248,7 @@ def test_a_rank_without_memory_for_a_thread_tells_the_others(store, monkeypatch)
     mine.tell_of(MemoryError())
     assert (
         store.values["ostinato/watch/test/failed"]
-        == '["rank 1", "rank 1 fails with MemoryError: ; rank 1 is here"]'
+        == '["rank 1", "rank 1 fails with MemoryError; rank 1 is here"]'
     )
 
 

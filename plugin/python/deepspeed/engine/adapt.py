@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import torch.distributed as dist
 from ostinato.errors import Error
-from ostinato.files import write_text
+from ostinato.files import ADAPTED, BASE, BASE_DEVICES, Diagnostic, write_text
 from ostinato.measured import CHANGED, Measured, replanned, speeds_in
 from ostinato.objects import Placement, Profile
 from ostinato.groups import everyones
@@ -32,7 +32,7 @@ from pydantic import BaseModel
 from ..errors import OstinatoError
 from ..section import plans
 from ..section.config import Adapting, Paths, Search
-from ..section.search import ADAPTED, BASE, BASE_DEVICES, FILES, PLACEMENT, PLAN, PROFILE
+from ..section.search import FILES, PLACEMENT, PLAN, PROFILE
 from ..tell.announce import say
 from ..tell.drift import WARM_UP, BlockTimes, Comparisons, slow_devices
 
@@ -252,7 +252,7 @@ class Adapt:
         if dist.get_rank() == 0:
             names = {PROFILE: f"{ADAPTED}/{BASE}", DEVICES: f"{ADAPTED}/{BASE_DEVICES}"}
             for name, text in files.items():
-                write_text(self._output / names.get(name, name), text)
+                Diagnostic(self._output / names.get(name, name)).write(text)
 
     def close(self) -> None:
         if self._planning is not None:

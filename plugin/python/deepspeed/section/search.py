@@ -21,7 +21,7 @@ from pathlib import Path
 import torch.distributed as dist
 from ostinato.core import Devices, Placement, Plan, Profile, plan, search
 from ostinato.errors import Error, InfeasibleError, counted, printable
-from ostinato.files import Diagnostic
+from ostinato.files import ADAPTED, BASE, BASE_DEVICES, Diagnostic
 from ostinato.restrictions import Restriction
 from torch.distributed.distributed_c10d import _get_default_store
 
@@ -31,9 +31,6 @@ from ..errors import OstinatoError
 
 FILES = PLAN, PLACEMENT = "plan.json", "placement.toml"
 PROFILE = "profile.json"
-ADAPTED = "adapted"  # a folder in "output" (adapt)
-# In it, what the plan was made from; devices only where they differ.
-BASE, BASE_DEVICES = "base.json", "base-devices.toml"
 SIZES = "sizes.json"  # the profile for the plans of single steps, and the function that it was measured with
 NO_LIMIT = timedelta(days=7)
 USUAL_LIMIT = 10  # seconds of a search, by default
@@ -149,11 +146,12 @@ def _found(section: Section, paths: Paths, size: Size) -> dict[str, str]:
         Diagnostic(paths.output / PLAN).write(found.text)
         for name in verdict.BESIDE:  # of the plan before it
             (paths.output / name).unlink(missing_ok=True)
-        if section.adapt is not None and paths.profile is not None:
-            base = paths.output / ADAPTED / BASE
-            if paths.profile != base:
+        base = paths.output / ADAPTED / BASE
+        if paths.profile is not None and paths.profile != base:
+            base.unlink(missing_ok=True)  # of the plan before it
+            if section.adapt is not None:
                 Diagnostic(base).write(paths.profile.read_text())
-            base.with_name(BASE_DEVICES).unlink(missing_ok=True)
+        base.with_name(BASE_DEVICES).unlink(missing_ok=True)
     costs = _costs_by_size(section, paths)
     if section.auto and paths.output is not None and costs:
         Diagnostic(paths.output / SIZES).write(costs[SIZES])
