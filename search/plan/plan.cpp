@@ -29,7 +29,7 @@ std::string in_words(const Baseline& baseline) {
   }
   if (name == "1f1b") name = "1F1B";
   if (name == "interleaved-1f1b") name = "Interleaved 1F1B";
-  if (name == "gpipe") name = "One after the other";
+  if (name == "gpipe") name = "one after the other";
   return name + " on " + where;
 }
 

@@ -174,7 +174,7 @@ TEST(PlanCommand, InferenceForLatencyAndForThroughput) {
         {"plan", profile, "--inference", "--devices", "2", "--micro-batches", "8", "--objective", objective,
          "--time-limit", "2", "--placement-output", folder / "p.toml", "--output", folder / "p.json"});
     ASSERT_EQ(result.status, 0) << result.err;
-    EXPECT_NE(result.out.find("One after the other on an even split"), std::string::npos) << result.out;
+    EXPECT_NE(result.out.find("one after the other on an even split"), std::string::npos) << result.out;
     EXPECT_EQ(result.out.find("1F1B on"), std::string::npos) << result.out;
     EXPECT_NE(result.out.find("in flight         at least 2 requests"), std::string::npos) << result.out;
     EXPECT_EQ(ostinato_run({"verify", folder / "p.json", folder / "p.toml"}).status, 0);
