@@ -30,28 +30,56 @@ Bounds::Bounds(const Instance& instance)
   for (int d = 0; d < in_.devices(); ++d) {
     if (held_[d] && in_.room(d) > 0) areas_[d] = area_of(in_, d, *held_[d]);
   }
+  paths_.push_back(paths(in_.times(), std::vector<Nanoseconds>(in_.blocks(), 0), true));
   for (const std::vector<int>& cut : sets_to_cut(in_)) {
-    if (static_cast<std::int64_t>(cut.size()) * size_ <= kMostCutWork) beside_.push_back(beside(cut));
+    if (static_cast<std::int64_t>(cut.size()) * size_ <= kMostCutWork) paths_.push_back(beside(cut));
   }
 }
 
-Bounds::Beside Bounds::beside(const std::vector<int>& cut) const {
+Bounds::Paths Bounds::paths(std::vector<Nanoseconds> time, std::vector<Nanoseconds> ends,
+                            bool transfers) const {
+  Paths p{std::move(time), ends, ends};
   const std::size_t blocks = in_.blocks();
-  Beside left;
-  left.time.resize(blocks);
-  left.head = left.tail = left.time;
-  for (int b = 0; b < in_.blocks(); ++b)
-    if (shares_with_all(in_, b, cut)) left.time[b] = in_.time(b);
-  for (const int b : cut) left.cut_out += std::exchange(left.time[b], 0);
   for (std::size_t i = 0; i < blocks; ++i) {
     const int b = in_.topological()[i];
     const int last = in_.topological()[blocks - 1 - i];
-    for (const Edge& e : in_.inputs(b))
-      left.head[b] = std::max(left.head[b], left.head[e.block] + left.time[e.block]);
-    for (const Edge& e : in_.followers(last))
-      left.tail[last] = std::max(left.tail[last], left.time[e.block] + left.tail[e.block]);
+    for (const Edge& e : in_.inputs(b)) {
+      if (p.before[e.block] < 0) continue;
+      const Nanoseconds arrives = p.before[e.block] + p.time[e.block] + (transfers ? e.transfer : 0);
+      p.before[b] = std::max(p.before[b], arrives);
+    }
+    for (const Edge& e : in_.followers(last)) {
+      if (p.after[e.block] < 0) continue;
+      const Nanoseconds follows = (transfers ? e.transfer : 0) + p.time[e.block] + p.after[e.block];
+      p.after[last] = std::max(p.after[last], follows);
+    }
   }
+  return p;
+}
+
+Bounds::Paths Bounds::beside(const std::vector<int>& cut) const {
+  std::vector<Nanoseconds> time(in_.blocks(), 0);
+  Nanoseconds cut_out = 0;
+  for (int b = 0; b < in_.blocks(); ++b)
+    if (shares_with_all(in_, b, cut)) time[b] = in_.time(b);
+  for (const int b : cut) cut_out += std::exchange(time[b], 0);
+  Paths left = paths(std::move(time), std::vector<Nanoseconds>(in_.blocks(), 0), false);
+  left.cut_out = cut_out;
   return left;
+}
+
+Nanoseconds Bounds::busiest(const Paths& p, int micro_batches) const {
+  Nanoseconds bound = 0;
+  std::vector<Task> work;
+  for (int d = 0; d < in_.devices(); ++d) {
+    work.clear();
+    for (const int b : in_.blocks_on(d)) {
+      if (p.before[b] >= 0 && p.after[b] >= 0)
+        work.push_back({p.before[b], micro_batches * p.time[b], p.after[b]});
+    }
+    bound = std::max(bound, least_end(work));
+  }
+  return micro_batches * p.cut_out + bound;
 }
 
 Nanoseconds Bounds::period(int unroll) const {
@@ -63,31 +91,12 @@ Nanoseconds Bounds::period(int unroll) const {
 }
 
 Nanoseconds Bounds::makespan(int micro_batches) const {
-  Nanoseconds bound = in_.critical_path();
-  std::vector<Task> work;
+  Nanoseconds bound = 0;
+  for (const Paths& p : paths_) bound = std::max(bound, busiest(p, micro_batches));
   for (int d = 0; d < in_.devices(); ++d) {
-    work.clear();
-    for (const int b : in_.blocks_on(d))
-      work.push_back({in_.head(b), micro_batches * in_.time(b), in_.tail(b)});
-    bound = std::max(bound, least_end(work));
     if (!areas_[d]) continue;
     const Nanoseconds window = window_of(*areas_[d], micro_batches, in_.room(d));
     bound = std::max(bound, areas_[d]->head + window + areas_[d]->tail);
-  }
-  return std::max(bound, around_several_devices(micro_batches));
-}
-
-/// M6 of M2, where nothing stays of what is cut out.
-Nanoseconds Bounds::around_several_devices(int micro_batches) const {
-  Nanoseconds bound = 0;
-  std::vector<Task> work;
-  for (const Beside& left : beside_) {
-    for (int d = 0; d < in_.devices(); ++d) {
-      work.clear();
-      for (const int b : in_.blocks_on(d))
-        work.push_back({left.head[b], micro_batches * left.time[b], left.tail[b]});
-      bound = std::max(bound, micro_batches * left.cut_out + least_end(work));
-    }
   }
   return bound;
 }
@@ -96,37 +105,10 @@ Nanoseconds Bounds::span(int micro_batches) const {
   Nanoseconds bound = micro_batches * in_.heaviest_load();
   for (int d = 0; d < in_.devices(); ++d) {
     if (areas_[d]) bound = std::max(bound, window_of(*areas_[d], micro_batches, in_.room(d)));
-    if (d == 0 || (d + 1) * size_ <= kMostOrigins) bound = std::max(bound, between_starts(d, micro_batches));
-  }
-  return bound;
-}
-
-/// S1 and S2 from device d.
-Nanoseconds Bounds::between_starts(int d, int micro_batches) const {
-  const std::size_t blocks = in_.blocks();
-  std::vector<Nanoseconds> from(blocks, -1);
-  std::vector<Nanoseconds> to(blocks, -1);
-  for (const int b : in_.blocks_on(d)) from[b] = to[b] = 0;
-  for (std::size_t i = 0; i < blocks; ++i) {
-    const int b = in_.topological()[i];
-    const int last = in_.topological()[blocks - 1 - i];
-    for (const Edge& e : in_.inputs(b)) {
-      if (from[e.block] >= 0) from[b] = std::max(from[b], from[e.block] + in_.time(e.block) + e.transfer);
-    }
-    for (const Edge& e : in_.followers(last)) {
-      if (to[e.block] >= 0) to[last] = std::max(to[last], e.transfer + in_.time(e.block) + to[e.block]);
-    }
-  }
-  Nanoseconds bound = 0;
-  std::vector<Task> between;
-  for (int e = 0; e < in_.devices(); ++e) {
-    between.clear();
-    for (const int b : in_.blocks_on(e)) {
-      if (from[b] < 0 || to[b] < 0) continue;
-      between.push_back({from[b], micro_batches * in_.time(b), to[b]});
-      bound = std::max(bound, from[b] + in_.time(b) + to[b]);
-    }
-    bound = std::max(bound, least_end(between));
+    if (d > 0 && (d + 1) * size_ > kMostOrigins) continue;
+    std::vector<Nanoseconds> ends(in_.blocks(), -1);
+    for (const int b : in_.blocks_on(d)) ends[b] = 0;
+    bound = std::max(bound, busiest(paths(in_.times(), std::move(ends), true), micro_batches));
   }
   return bound;
 }

@@ -32,19 +32,23 @@ class Bounds {
   const Matchings& held() const { return held_; }
 
  private:
-  /// What is left of one micro-batch where a set is cut out.
-  struct Beside {
-    Nanoseconds cut_out = 0;
-    std::vector<Nanoseconds> time, head, tail;  ///< of each block
+  /// Of each block of one micro-batch its time, and the longest paths from an end to its start and from its
+  /// end to the other; -1: there is none.
+  struct Paths {
+    std::vector<Nanoseconds> time, before, after;
+    Nanoseconds cut_out = 0;  ///< of every micro-batch, beside them (M6)
   };
-  Beside beside(const std::vector<int>& cut) const;
-  Nanoseconds around_several_devices(int micro_batches) const;
-  Nanoseconds between_starts(int d, int micro_batches) const;
+  /// Paths that begin and end where `ends` is 0, and not where it is -1; O(edges).
+  Paths paths(std::vector<Nanoseconds> time, std::vector<Nanoseconds> ends, bool transfers) const;
+  /// What is left where a set is cut out, and nothing of it stays.
+  Paths beside(const std::vector<int>& cut) const;
+  /// M2, or S1 where the paths are those from a device and back to it. With one block, it is M1, or S2.
+  Nanoseconds busiest(const Paths& paths, int micro_batches) const;
 
   const Instance& in_;
   std::int64_t size_;  ///< blocks and edges
   Matchings held_;
-  std::vector<Beside> beside_;
+  std::vector<Paths> paths_;  ///< of all blocks, and beside each set that is cut out
   std::vector<std::optional<Area>> areas_;
 };
 

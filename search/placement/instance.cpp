@@ -56,7 +56,6 @@ Instance Instance::reversed() const {
 void Instance::order_and_measure() {
   const std::size_t blocks = time_.size();
   rank_.resize(blocks);
-  critical_ = 0;
   for (std::size_t i = 0; i < topological_.size(); ++i) rank_[topological_[i]] = static_cast<int>(i);
   head_.assign(blocks, 0);
   tail_.assign(blocks, 0);
@@ -67,7 +66,6 @@ void Instance::order_and_measure() {
   for (auto b = topological_.rbegin(); b != topological_.rend(); ++b) {
     for (const Edge& e : followers_[*b])
       tail_[*b] = std::max(tail_[*b], e.transfer + time_[e.block] + tail_[e.block]);
-    critical_ = std::max(critical_, head_[*b] + time_[*b] + tail_[*b]);
   }
 }
 

@@ -44,6 +44,7 @@ class Instance {
   int blocks() const { return static_cast<int>(time_.size()); }
   int devices() const { return static_cast<int>(room_.size()); }
   Nanoseconds time(int b) const { return time_[b]; }
+  const std::vector<Nanoseconds>& times() const { return time_; }  ///< [block]
   Bytes memory(int b) const { return memory_[b]; }
   /// 0 for a block that takes no time: it runs at no instant.
   Bytes workspace(int b) const { return workspace_[b]; }
@@ -63,7 +64,6 @@ class Instance {
   Nanoseconds heaviest_load() const { return heaviest_; }  ///< of all devices
   Nanoseconds head(int b) const { return head_[b]; }       ///< longest path to the start of b
   Nanoseconds tail(int b) const { return tail_[b]; }       ///< longest path from the end of b
-  Nanoseconds critical_path() const { return critical_; }  ///< longest path of one micro-batch
 
  private:
   void order_and_measure();
@@ -75,7 +75,6 @@ class Instance {
   Lists<Edge> inputs_, followers_;
   std::vector<int> topological_, rank_;
   Nanoseconds heaviest_ = 0;
-  Nanoseconds critical_ = 0;
   bool any_limited_ = false;
   bool mirrored_ = false;
 };

@@ -79,8 +79,13 @@ std::optional<Repetend> first_listed(const Instance& in, int unroll, Nanoseconds
 
 /// Micro-batches of a repetend up to which a sweep is tried: of more, the phases are too many for a beam.
 constexpr int kMostSweptUnroll = 2;
-/// Of so many blocks, sweeps may take twice the work.
-constexpr std::int64_t kUsualBlocks = 1000;
+/// Sweeps may take twice the usual work for an eighth of so many blocks and more, three times for twice as
+/// many.
+constexpr std::int64_t kManyBlocks = 1000;
+
+std::int64_t sweep_work(std::int64_t usual, std::int64_t blocks) {
+  return usual + usual / kManyBlocks * std::max(blocks, std::min(8 * blocks, kManyBlocks));
+}
 
 /// Periods of `unroll` micro-batches below this are shorter for each than that of `best`.
 Nanoseconds below_rate_of(const Repetend& best, int unroll) {
@@ -163,8 +168,7 @@ std::vector<Repetend> swept_repetends(const Instance& in, const Bounds& bounds,
   std::vector<Repetend> swept;
   if (found.empty() || is_least(found.back(), bounds)) return swept;
   const Sweeps sweeps(in);
-  SweepEffort effort{.work = options.swept + options.swept / kUsualBlocks * in.blocks(),
-                     .stop = options.stop};
+  SweepEffort effort{.work = sweep_work(options.swept, in.blocks()), .stop = options.stop};
   for (int unroll = 1; unroll <= kMostSweptUnroll; ++unroll) {
     const Nanoseconds refuted = refuted_for(bounds, found, unroll);
     const Nanoseconds most = below_rate_of(swept.empty() ? found.back() : swept.back(), unroll) - 1;

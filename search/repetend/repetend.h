@@ -34,7 +34,7 @@ struct Repetend {
 };
 
 /// Micro-batches that a repetend is searched for at most.
-inline constexpr int kMostUnroll = 4;
+inline constexpr int kMostUnroll = 5;
 
 struct RepetendOptions {
   std::int64_t nodes = 4000;        ///< branches tried per period, or per limit of memory
@@ -57,7 +57,7 @@ std::vector<Repetend> repetends_of_growing_rate(const Instance& instance, const 
                                                 int most_unroll, RepetendOptions options);
 
 /// More at growing rates, all better than the last of `found`, by sweeps over the devices (sweep.h), where
-/// memory is tight: O(options.swept), and twice as much for 1,000 blocks.
+/// memory is tight: O(options.swept), and twice as much for 125 to 1,000 blocks.
 std::vector<Repetend> swept_repetends(const Instance& instance, const Bounds& bounds,
                                       const std::vector<Repetend>& found, const RepetendOptions& options);
 

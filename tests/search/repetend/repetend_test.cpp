@@ -45,6 +45,17 @@ TEST(Repetend, ListsMicroBatchesThatBeginABeatApart) {
   EXPECT_TRUE(list_repetend(Instance(p), 2, 3 * 605));
 }
 
+TEST(Repetend, FiveMicroBatchesReachABetterRateThanFour) {
+  ShapeOptions options{.devices = 16, .forward = 298, .backward = 297, .weight = 188, .capacity = 12};
+  options.link.latency = 5;
+  const Placement p = shape("v", options);
+  const Instance in(p);
+  const std::vector<Repetend> found = repetends_of_growing_rate(in, Bounds(in), kMostUnroll, {});
+  ASSERT_EQ(found.back().unroll, 5);
+  EXPECT_EQ(found[found.size() - 2].period, 1810);  // of two
+  EXPECT_LT(found.back().period, 5 * 890);
+}
+
 TEST(Repetend, ReachesTheBoundOfTesselsShapes) {
   for (const auto& [name, period] : {std::pair{"v", 4}, {"x", 8}, {"m", 6}, {"nn", 8}, {"k", 6}}) {
     const Placement p = shape(name, {.forward = 1, .backward = 3, .shard_forward = 1, .shard_backward = 1});

@@ -143,5 +143,18 @@ TEST(Sweep, PlansKeepTheRate) {
   EXPECT_LE(plan.makespan, 256 * 14 + 6 * 32);
 }
 
+TEST(Sweep, ReachesTwoMicroBatchesOnManyDevices) {
+  const Placement p = nn(64);
+  const Instance in(p);
+  const Bounds bounds(in);
+  const std::vector<Repetend> listed = repetends_of_growing_rate(in, bounds, 1, {});
+  ASSERT_EQ(listed.back().period, 10);
+  const std::vector<Repetend> swept = swept_repetends(in, bounds, listed, {});
+  ASSERT_FALSE(swept.empty());
+  EXPECT_EQ(swept.back().unroll, 2);
+  EXPECT_EQ(swept.back().period, 19);
+  expect_repeats(p, swept.back());
+}
+
 }  // namespace
 }  // namespace ostinato
