@@ -77,9 +77,11 @@ def test_one_object_at_several_places(world2, plan):
         )
 
 
-def test_a_frozen_front(world2, stock, plan):
-    """A stage without a gradient to compute, frozen by the script after its layers were made."""
-    options = replace(BASE, change="front_frozen")
+@pytest.mark.parametrize("change", ["front_frozen", "one_table"])
+def test_layers_move(world2, stock, plan, change):
+    """front_frozen: a stage without a gradient to compute, frozen by the script after its layers were made.
+    one_table: a module without parameters that several layers have been given, as rotary embeddings are."""
+    options = replace(BASE, change=change)
     theirs, ours = stock(world2, options)[0], world2.run(train, replace(options, section={"plan": plan}))[0]
     assert (ours["losses"], ours["evaluation"], ours["last"]) == (
         theirs["losses"],

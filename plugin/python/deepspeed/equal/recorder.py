@@ -110,7 +110,7 @@ class Recorder:
             name: None if gradient is None else fingerprint_of(gradient)
             for name, gradient in gradients.items()
         }
-        step["buffers"] = self._fingerprints(engine.module.named_buffers())
+        step["buffers"] = self._fingerprints(_named_buffers(engine.module))
         return step
 
     def _unreduced(self, parameter: Any) -> torch.Tensor | None:
@@ -154,7 +154,7 @@ class Recorder:
             "gradients": gradients,
             "norm": {} if norm is None else {"": _fingerprint_of_number(norm)},
             "weights": self._fingerprints(engine.module.named_parameters()),
-            "buffers": self._fingerprints(engine.module.named_buffers()),
+            "buffers": self._fingerprints(_named_buffers(engine.module)),
         }
 
     def _fingerprints(self, named: Iterable[tuple[str, torch.Tensor]]) -> dict[str, Fingerprint | None]:
@@ -213,6 +213,11 @@ class Recorder:
             yield engine.torch_autocast_dtype()
         if engine.device.type == "cuda" and torch.get_float32_matmul_precision() != "highest":
             yield torch.float16  # as many digits as TF32
+
+
+def _named_buffers(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """One that several layers share by its name in each: the first that this rank has may be another's elsewhere."""
+    return module.named_buffers(remove_duplicate=False)
 
 
 def _fingerprint_of_number(number: Any) -> Fingerprint:
