@@ -111,7 +111,9 @@ def told(world, stock, layout: Layout, options: Options, folder):
     expected = stock(world, options, recorded)
     got = world.run(recorded, replace(options, section={"plan": str(plan)}))
     assert len(set(expected)) == len(set(got)) == 1  # all ranks have all
-    return compare(Records.from_text(expected[0]), Records.from_text(got[0]))
+    comparison = compare(Records.from_text(expected[0]), Records.from_text(got[0]))
+    assert not comparison.other_data
+    return comparison
 
 
 def test_deepspeed_repeats_itself(world2, stock):

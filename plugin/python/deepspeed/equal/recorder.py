@@ -150,8 +150,10 @@ class Recorder:
             parts = item if isinstance(item, tuple | list) else ()
             for kind, part, stage in zip(DATA, parts, (0, self._engine.num_stages - 1), strict=False):
                 if self._engine.stage_id == stage:
-                    name = f"{kind} of rank {dist.get_rank()}"
-                    self._data[-1][name] = self._data[-1].get(name, "") + digest(part)
+                    name, this = f"{kind} of rank {dist.get_rank()}", digest(part)
+                    before = self._data[-1].get(name, "")
+                    # A plan may look at an item before it reads it.
+                    self._data[-1][name] = before + this * (this not in before)
         return item
 
     def _step(self, step: Callable, **given: Any) -> None:
