@@ -77,6 +77,12 @@ def test_one_object_at_several_places(world2, plan):
         )
 
 
+def test_one_object_on_both_ranks(world2, plan):
+    """A model's embedding and head, say, each as an argument of a LayerSpec."""
+    for message in world2.run(refusal, replace(BASE, change="borrowed_twice", section={"plan": plan})):
+        assert message.startswith("OstinatoError") and '" shares parameters with another layer' in message
+
+
 @pytest.mark.parametrize("change", ["front_frozen", "one_table"])
 def test_layers_move(world2, stock, plan, change):
     """front_frozen: a stage without a gradient to compute, frozen by the script after its layers were made.

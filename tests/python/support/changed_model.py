@@ -50,14 +50,17 @@ class Table(nn.Module):
         super().__init__()
         self.register_buffer("sizes", torch.linspace(0.5, 1.5, SIDE), persistent=False)
 
+    def forward(self, hidden):
+        return hidden * self.sizes
+
 
 class Borrowing(Cell):
-    def __init__(self, lent: Table):
+    def __init__(self, lent: nn.Module):
         super().__init__()
         self.lent = lent
 
     def forward(self, hidden):
-        return super().forward(hidden) * self.lent.sizes
+        return self.lent(super().forward(hidden))
 
 
 class Head(nn.Module):
@@ -91,6 +94,10 @@ def layers_of(options) -> list:
     if options.change == "one_object":
         cell = Cell()
         return [Cell(), cell, Cell(), cell, Cell(), cell, Cell(), Head()]
+    if options.change == "borrowed_twice":  # on both ranks of DeepSpeed's partition
+        conv = nn.Conv2d(WIDTH, WIDTH, 3, padding=1)
+        others = [LayerSpec(Cell) for _ in range(LAYERS - 3)]
+        return [LayerSpec(Borrowing, conv), *others, LayerSpec(Borrowing, conv), LayerSpec(Head)]
     if options.change == "one_table":
         table = Table()
         return [LayerSpec(Borrowing, table) for _ in range(LAYERS - 1)] + [LayerSpec(Head)]
