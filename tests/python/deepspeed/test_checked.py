@@ -101,7 +101,7 @@ def recorded(options: Options) -> str:
     recorder, data = Recorder(engine, options.steps), data_of(engine)
     for _ in range(options.steps + 1):  # the last is not seen
         engine.train_batch(data)
-    assert not {"train_batch", "_INSTRUCTION_MAP"} & engine.__dict__.keys()
+    assert not {"train_batch", "_next_batch", "_INSTRUCTION_MAP"} & engine.__dict__.keys()
     return recorder.all().to_text()
 
 
@@ -111,7 +111,9 @@ def told(world, stock, layout: Layout, options: Options, folder):
     expected = stock(world, options, recorded)
     got = world.run(recorded, replace(options, section={"plan": str(plan)}))
     assert len(set(expected)) == len(set(got)) == 1  # all ranks have all
-    return compare(Records.from_text(expected[0]), Records.from_text(got[0]))
+    comparison = compare(Records.from_text(expected[0]), Records.from_text(got[0]))
+    assert not comparison.other_data
+    return comparison
 
 
 def test_deepspeed_repeats_itself(world2, stock):
@@ -267,6 +269,20 @@ def test_an_optimizer_that_draws_random_numbers_is_named(world2, stock, tmp_path
     ):
         compared.tell(compare(theirs, ours), compared.Shown(), require=True, drew=theirs.drew)
     assert not Records.from_text(stock(world2, options, recorded)[0]).drew
+
+
+def of_other_data(options: Options) -> str:
+    """recorded(), as of a script that draws its data without a seed."""
+    engine = make_engine(options)
+    recorder = Recorder(engine, 1)
+    engine.train_batch(data_of(engine, seed=99))
+    return recorder.all().to_text()
+
+
+def test_other_data_are_named(world2, stock):
+    told = compare(*(Records.from_text(stock(world2, ADAM, job)[0]) for job in (recorded, of_other_data)))
+    with pytest.raises(OstinatoError, match=r"\(the inputs of rank 0 in step 1 are not those of the first"):
+        compared.tell(told, compared.Shown(), require=True, drew="")
 
 
 def repeated(options: Options) -> str:

@@ -77,9 +77,17 @@ def test_one_object_at_several_places(world2, plan):
         )
 
 
-def test_a_frozen_front(world2, stock, plan):
-    """A stage without a gradient to compute, frozen by the script after its layers were made."""
-    options = replace(BASE, change="front_frozen")
+def test_one_object_on_both_ranks(world2, plan):
+    """A model's embedding and head, say, each as an argument of a LayerSpec."""
+    for message in world2.run(refusal, replace(BASE, change="borrowed_twice", section={"plan": plan})):
+        assert message.startswith("OstinatoError") and '" shares parameters with another layer' in message
+
+
+@pytest.mark.parametrize("change", ["front_frozen", "one_table"])
+def test_layers_move(world2, stock, plan, change):
+    """front_frozen: a stage without a gradient to compute, frozen by the script after its layers were made.
+    one_table: a module without parameters that several layers have been given, as rotary embeddings are."""
+    options = replace(BASE, change=change)
     theirs, ours = stock(world2, options)[0], world2.run(train, replace(options, section={"plan": plan}))[0]
     assert (ours["losses"], ours["evaluation"], ours["last"]) == (
         theirs["losses"],

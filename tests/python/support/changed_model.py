@@ -43,6 +43,26 @@ class Counting(Cell):
         return super().forward(hidden) * (1 + 0.01 * self.calls + 0.001 * len(self.table))
 
 
+class Table(nn.Module):
+    """What a model makes once for all its layers, as rotary embeddings are: a buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("sizes", torch.linspace(0.5, 1.5, SIDE), persistent=False)
+
+    def forward(self, hidden):
+        return hidden * self.sizes
+
+
+class Borrowing(Cell):
+    def __init__(self, lent: nn.Module):
+        super().__init__()
+        self.lent = lent
+
+    def forward(self, hidden):
+        return self.lent(super().forward(hidden))
+
+
 class Head(nn.Module):
     def __init__(self):
         super().__init__()
@@ -74,6 +94,13 @@ def layers_of(options) -> list:
     if options.change == "one_object":
         cell = Cell()
         return [Cell(), cell, Cell(), cell, Cell(), cell, Cell(), Head()]
+    if options.change == "borrowed_twice":  # on both ranks of DeepSpeed's partition
+        conv = nn.Conv2d(WIDTH, WIDTH, 3, padding=1)
+        others = [LayerSpec(Cell) for _ in range(LAYERS - 3)]
+        return [LayerSpec(Borrowing, conv), *others, LayerSpec(Borrowing, conv), LayerSpec(Head)]
+    if options.change == "one_table":
+        table = Table()
+        return [LayerSpec(Borrowing, table) for _ in range(LAYERS - 1)] + [LayerSpec(Head)]
     kind = Counting if options.change == "counting" else Cell
     drop = 0.5 if options.change.startswith("dropout") else 0.0
     return [LayerSpec(kind, drop) for _ in range(LAYERS - 1)] + [LayerSpec(Head)]

@@ -224,7 +224,8 @@ def weights(engine) -> dict[str, bytes]:
     """Every parameter and buffer of the whole model by its name and data-parallel replica, as bytes; parts
     are put together. Asserts that all that hold the same agree.
     """
-    mine = dict(engine.module.named_parameters()) | dict(engine.module.named_buffers())
+    mine = dict(engine.module.named_parameters())
+    mine |= dict(engine.module.named_buffers(remove_duplicate=False))  # shared ones by the name in each layer
     mine.pop("ostinato_idle", None)  # of a rank with nothing to train: no layer's
     run = getattr(engine, "_ostinato", None)
     places = {id(p.parameter): (p.shard.index, p.dimension) for p in run.parameter_parts} if run else {}

@@ -104,5 +104,7 @@ def digest(value: Any) -> str:
     found = hashlib.sha256()
     for tensor in tensors(value):
         found.update(f"{tuple(tensor.shape)}{tensor.dtype}".encode())
-        found.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        found.update(
+            tensor.detach().to_dense().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+        )
     return found.hexdigest()

@@ -80,7 +80,10 @@ def tell(told: Comparison, shown: Shown, require: bool, drew: str) -> None:
         say(line)
     if require and not told.within_rounding:
         draws = f"{drew}.step(), which draws random numbers for its rank's parameters, " * bool(drew)
+        why = f"possible causes: {draws}{WHY}"
+        if told.other_data and not drew:
+            why = f"{told.other_data} are not those of the first start: seed what shuffles or draws them"
         raise OstinatoError(
-            f'{told.sentence()} (possible causes: {draws}{WHY}); "require": false in the "ostinato" section lets the run go on anyway'
+            f'{told.sentence()} ({why}); "require": false in the "ostinato" section lets the run go on anyway'
         )
     say(f"measured: {told.sentence()}")

@@ -50,6 +50,8 @@ class Comparison:
     # Layers with buffers that differ, as a recomputed forward writes to them.
     written_again: Sequence[int] = ()
     first: int = 1  # number of the first step that was compared
+    # What a rank has read, and in which step, where the first start has read something else.
+    other_data: str = ""
 
     @property
     def equal(self) -> bool:
@@ -149,9 +151,17 @@ def compare(
     empty = [] if left_out else [at for at in range(len(keys)) if at not in held]
     # Gradients that are only rounding come last.
     itself = sorted(first.itself, key=lambda d: (d.rounding and d.by > bound(eps), -d.by))
-    return Comparison(
-        len(steps), len(held), kinds, found, len(left_out), unseen, itself, empty, again, ahead + 1
+    other = _other_data(first.data[max(ahead, 0) :], second.data, ahead + 1)
+    numbers = (len(steps), len(held), kinds, found, len(left_out), unseen, itself, empty, again, ahead + 1)
+    return Comparison(*numbers, other)
+
+
+def _other_data(first: Sequence[dict[str, str]], second: Sequence[dict[str, str]], begin: int) -> str:
+    steps = enumerate(zip(first, second, strict=False), begin)
+    differ = (
+        f"the {name} in step {n}" for n, (a, b) in steps for name in a if b.get(name, a[name]) != a[name]
     )
+    return next(differ, "")
 
 
 def _of_later_module(name: str) -> bool:

@@ -24,6 +24,7 @@ from deepspeed.runtime.pipe.schedule import OptimizerStep
 from ostinato.profile.model.tensors import map_tensors
 from ostinato.groups import everyones
 
+from ..data.same_data import KINDS as DATA, digest
 from ..randomness import random_state
 from ..randomness.random_state import random_state_kept
 from ..save.tensor_names import layer_of, tied_key
@@ -46,11 +47,13 @@ class Recorder:
         self._itself: list[Difference] = []  # repeat()
         self._now: Step = {}  # of the current step
         self._began = 0
-        instructions, train = engine._INSTRUCTION_MAP, engine.train_batch
+        self._data: list[dict[str, str]] = []
+        instructions, train, read = engine._INSTRUCTION_MAP, engine.train_batch, engine._next_batch
         step = instructions[OptimizerStep]
         self._ours = {
             "_INSTRUCTION_MAP": instructions | {OptimizerStep: lambda _, **given: self._step(step, **given)},
             "train_batch": lambda *args, **given: self._train(train, *args, **given),
+            "_next_batch": lambda: self._read(read),
         }
         self._theirs = {name: engine.__dict__[name] for name in self._ours if name in engine.__dict__}
         if steps:
@@ -74,6 +77,7 @@ class Recorder:
             itself,
             self._drew,
             self._began,
+            self._data,
         )
 
     def _eps(self) -> float:
@@ -110,7 +114,7 @@ class Recorder:
             name: None if gradient is None else fingerprint_of(gradient)
             for name, gradient in gradients.items()
         }
-        step["buffers"] = self._fingerprints(engine.module.named_buffers())
+        step["buffers"] = self._fingerprints(_named_buffers(engine.module))
         return step
 
     def _unreduced(self, parameter: Any) -> torch.Tensor | None:
@@ -130,6 +134,8 @@ class Recorder:
     def _train(self, train: Callable, *args: Any, **given: Any) -> Any:
         if not self._steps:
             self._began = self._engine.global_steps
+        if self._expected:
+            self._data.append({})
         loss = train(*args, **given)
         if self._expected:
             self._now["loss"] = {"": _fingerprint_of_numbers(loss)}
@@ -137,6 +143,18 @@ class Recorder:
             if len(self._steps) == self._expected:
                 self._leave()
         return loss
+
+    def _read(self, read: Callable[[], Any]) -> Any:
+        item = read()
+        if self._expected and len(self._data) > len(self._steps):  # not for an evaluation
+            parts = item if isinstance(item, tuple | list) else ()
+            for kind, part, stage in zip(DATA, parts, (0, self._engine.num_stages - 1), strict=False):
+                if self._engine.stage_id == stage:
+                    name, this = f"{kind} of rank {dist.get_rank()}", digest(part)
+                    before = self._data[-1].get(name, "")
+                    # A plan may look at an item before it reads it.
+                    self._data[-1][name] = before + this * (this not in before)
+        return item
 
     def _step(self, step: Callable, **given: Any) -> None:
         """Runs DeepSpeed's instruction, and records what is there before and after it."""
@@ -154,7 +172,7 @@ class Recorder:
             "gradients": gradients,
             "norm": {} if norm is None else {"": _fingerprint_of_number(norm)},
             "weights": self._fingerprints(engine.module.named_parameters()),
-            "buffers": self._fingerprints(engine.module.named_buffers()),
+            "buffers": self._fingerprints(_named_buffers(engine.module)),
         }
 
     def _fingerprints(self, named: Iterable[tuple[str, torch.Tensor]]) -> dict[str, Fingerprint | None]:
@@ -213,6 +231,11 @@ class Recorder:
             yield engine.torch_autocast_dtype()
         if engine.device.type == "cuda" and torch.get_float32_matmul_precision() != "highest":
             yield torch.float16  # as many digits as TF32
+
+
+def _named_buffers(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """One that several layers share by its name in each: the first that this rank has may be another's elsewhere."""
+    return module.named_buffers(remove_duplicate=False)
 
 
 def _fingerprint_of_number(number: Any) -> Fingerprint:
@@ -286,4 +309,8 @@ def _merged(everyone: list[tuple[str, dict[str, int], Records]]) -> Records:
         [difference for mine in records for difference in mine.itself],
         max(mine.drew for mine in records),
         records[0].began,
+        [
+            {name: at for of in step for name, at in of.items()}
+            for step in zip(*(mine.data for mine in records), strict=False)
+        ],
     )

@@ -69,6 +69,8 @@ class Records(NamedTuple):
     itself: Sequence[Difference] = ()  # between two runs of the same step
     drew: str = ""  # the optimizer that draws random numbers
     began: int = 0  # engine.global_steps before the first step
+    # By step: a digest of what the first rank of a pipeline has read as inputs, and the last one as labels.
+    data: Sequence[dict[str, str]] = ()
 
     def to_text(self) -> str:
         return json.dumps(self)

@@ -58,16 +58,14 @@ def bound_layers(model) -> list[Restriction]:
         if rank == model.stage_id and (name := module_name_of(layer, spec)) is not None:
             layers_of.setdefault(name, []).append(layer)
     found: list[Restriction] = []
-    holder: dict[int, str] = {}  # the name of a module, by the address of a tensor
+    holder: dict[int, str] = {}  # the name of a module, by the address of a parameter
     for name, layers in layers_of.items():
         spec, module = model._layer_specs[layers[0]], model.get_submodule(name)
         if "." in name and len(layers) > 1 and (more := beside(spec, module)):
             why = f'tied as "{spec.key}", and DeepSpeed\'s own partition runs them on one module, whose "{more[0]}" is not tied'
             found.append(Restriction("together", why, layers=tuple(layers)))
         others = {
-            holder.setdefault(t.data_ptr(), name)
-            for t in tensors_of(module).values()
-            if t.numel() and t.data_ptr()
+            holder.setdefault(p.data_ptr(), name) for p in module.parameters() if p.numel() and p.data_ptr()
         } - {name}
         found += [_sharing(module, sorted(layers_of[other] + layers), model.stage_id) for other in others]
         far = {
