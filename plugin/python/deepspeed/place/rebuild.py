@@ -36,12 +36,6 @@ from ..save.universal import ParameterPart
 from ..upstream import Model, count_elsewhere
 
 
-SHARES = (
-    "shares parameters with another layer of its new rank, but under DeepSpeed each of their ranks trains its own: "
-    "use TiedLayerSpec for layers that share weights, or leave them on different ranks"
-)
-
-
 @dataclass(frozen=True)
 class Rebuilt:
     """`stock_modules`: by pipeline rank, the names of its modules in DeepSpeed's partition, in the order in which
@@ -215,10 +209,6 @@ class _Mover:
         """Builds the module as `source` has, or this rank's part of it."""
         try:
             layer = self._build(name, source)
-            kept = (self.modules[held] for held in self.new[self.rank] if held in self.modules)
-            here = {id(p) for module in (*kept, *self.arrived.values()) for p in module.parameters()}
-            if any(p.requires_grad and id(p) in here for p in layer.parameters()):
-                return None, f'layer "{name}" {SHARES}'
             return self._place(self._cut(name, layer) if name in self.shards else layer), ""
         except ShardingError as error:
             return None, f'layer "{name}": {error}'

@@ -108,6 +108,38 @@ def uneven_layers(model) -> list[Restriction]:
     return found
 
 
+def lent_layers(model) -> list[Restriction]:
+    """The layers of this rank in DeepSpeed's own partition that hold a parameter of another rank's layers, because
+    their LayerSpecs were given the same module (a model's embedding and its head): they stay, as each rank
+    trains its own copy. All ranks of the pipeline must call it."""
+    names, rank, layers = _names_of_lent(model._layer_specs), model.stage_id, dict[str, list[int]]()
+    for layer, (owner, spec) in enumerate(zip(owners_of(model), model._layer_specs, strict=True)):
+        if owner == rank and (module_name_of(layer, spec) or "").isdecimal():
+            for parameter in model.get_submodule(str(layer)).parameters():
+                if id(parameter) in names:
+                    layers.setdefault(names[id(parameter)], []).append(layer)
+    everyone = everyones(list(layers), model._grid.pp_proc_group)
+    elsewhere = {name for other, held in enumerate(everyone) if other != rank for name in held}
+    stay = sorted({layer for name in layers.keys() & elsewhere for layer in layers[name]})
+    return [_sharing(model.get_submodule(str(layer)), [layer], rank) for layer in stay]
+
+
+def _names_of_lent(specs: Sequence) -> dict[int, str]:
+    """By the id of a parameter that LayerSpecs were given: a name that is the same on all ranks."""
+    names: dict[int, str] = {}
+    seen: set[int] = set()
+    for layer, spec in enumerate(specs):
+        given = (*getattr(spec, "module_args", ()), *getattr(spec, "module_kwargs", {}).values())
+        for place, value in enumerate(given):
+            if id(value) not in seen and isinstance(value, torch.nn.Module):
+                for name, parameter in value.named_parameters():
+                    names.setdefault(id(parameter), f"{layer}.{place}.{name}")
+            elif isinstance(value, torch.nn.Parameter):
+                names.setdefault(id(value), f"{layer}.{place}")
+            seen.add(id(value))
+    return names
+
+
 def _built_alike(a, b) -> bool:
     """Whether two tied LayerSpecs ask for the same module."""
     try:
@@ -119,9 +151,8 @@ def _built_alike(a, b) -> bool:
 
 
 def fixed_layers(model) -> list[Restriction]:
-    """What this rank's layers do not allow in a placement: bound_layers() and uneven_layers(). All ranks of the
-    pipeline must call it."""
-    return bound_layers(model) + uneven_layers(model)
+    """What this rank's layers do not allow in a placement. All ranks of the pipeline must call it."""
+    return bound_layers(model) + uneven_layers(model) + lent_layers(model)
 
 
 def sums_of(model, stages: Sequence[Stage]) -> tuple[list[str], dict[int, list[str]]]:
