@@ -84,6 +84,8 @@ void bind_program(py::module_& m) {
                     "Its forward keeps its inputs only, and its backward runs it again.")
       .def_readonly("lane", &ProgramStage::lane,
                     "It runs on this lane of its ranks, beside what they compute; empty: it computes.")
+      .def_readonly("holds", &ProgramStage::holds,
+                    "More lanes of its ranks, on which nothing runs meanwhile.")
       .def_readonly("offload", &ProgramStage::offload,
                     "The lane that copies what it keeps to the host and back; empty: it stays.")
       .def_readonly("has_backward", &ProgramStage::has_backward)

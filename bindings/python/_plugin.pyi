@@ -26,6 +26,7 @@ class Stage:
     layers: range | tuple[int, ...]
     recomputes: bool
     lane: str
+    holds: list[str]
     offload: str
     has_backward: bool
     inputs: list[int]

@@ -28,7 +28,7 @@ struct Part {
 /// A stage ends where layers on a lane end, so that those of the next are computed when they are needed.
 /// Those that a stage begins with are computed: what they hold would stand before any block that counts it.
 /// So are those of a stage that is sharded or, as asked, recomputes, and the model's last layer, with the
-/// loss.
+/// loss. Such a stage holds the lane, too.
 std::vector<Part> parts_of(const Profile& profile, const PartitionOptions& options,
                            const std::vector<Stage>& stages) {
   std::vector<Part> parts;
@@ -136,7 +136,20 @@ class Builder {
       const int found = find_lane(placement_, device, lane);
       lane_of_[s] = found < 0 ? add_lane(placement_, device, lane) : found;
     }
+    held_.resize(parts_.size());
+    for (int s = 0; s < count(); ++s)
+      for (const int l : parts_[s].stage.layers) hold(s, model_.profile.layers[l].lane);
     link_lanes(placement_);
+  }
+
+  /// What a stage computes of a lane's layers holds that lane, where one of its devices has it: exchanges of
+  /// the same ranks must be in one order on all of them.
+  void hold(int stage, const std::string& lane) {
+    const std::vector<int>& devices = parts_[stage].stage.devices;
+    const auto has_it = [&](int d) { return find_lane(placement_, d, lane) >= 0; };
+    if (lane.empty() || std::ranges::none_of(devices, has_it)) return;
+    for (const int d : devices)
+      held_[stage].insert(has_it(d) ? find_lane(placement_, d, lane) : add_lane(placement_, d, lane));
   }
 
   bool is_on(int stage, int device) const {
@@ -236,6 +249,7 @@ class Builder {
     block.name = block.stage + suffix;
     block.kind = kind;
     block.devices = parts_[s].stage.devices;
+    block.devices.insert(block.devices.end(), held_[s].begin(), held_[s].end());
     std::sort(block.devices.begin(), block.devices.end());
     block.time = time;
     block.workspace = workspace;
@@ -303,10 +317,11 @@ class Builder {
   const std::vector<Part> parts_;
   std::vector<StageCost> costs_;
   std::vector<Neighbours> inputs_, readers_;  ///< by stage
-  std::vector<int> lane_of_;   ///< by stage: where the layers beside it run; -1: there are none
-  std::vector<int> forward_;   ///< blocks, by stage
-  std::vector<int> output_;    ///< block that hands on the stage's output ...
-  std::vector<int> gradient_;  ///< ... and the gradient of its input
+  std::vector<int> lane_of_;         ///< by stage: where the layers beside it run; -1: there are none
+  std::vector<std::set<int>> held_;  ///< by stage: lanes on which nothing runs meanwhile
+  std::vector<int> forward_;         ///< blocks, by stage
+  std::vector<int> output_;          ///< block that hands on the stage's output ...
+  std::vector<int> gradient_;        ///< ... and the gradient of its input
   Placement placement_;
 };
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Layers that run beside what their rank computes."""
 
-from typing import TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
 
-from ostinato.profile.model.lanes import ATTRIBUTE
+from ostinato.profile.model.lanes import ATTRIBUTE, lane_of
 from torch import nn
 
 Kind = TypeVar("Kind", bound=type[nn.Module])
@@ -25,3 +26,20 @@ def on_lane(kind: Kind, lane: str = "network") -> Kind:
     """
     setattr(kind, ATTRIBUTE, lane)
     return kind
+
+
+def computed_beside(stages: Sequence[Any], layers: Iterable[Any]) -> str:
+    """Which stage of a program computes a layer of a lane while its rank may have that lane at work, in words; "":
+    none does. Both would exchange with the same ranks, on two threads: in an order that differs from rank to
+    rank. `layers`: of the model, as lane_of() takes them."""
+    lanes = list(map(lane_of, layers))
+    used = {(rank, stage.lane) for stage in stages for rank in stage.ranks}
+    for stage in stages:
+        for layer in stage.layers if not stage.lane else ():
+            lane = lanes[layer] if layer < len(lanes) else ""  # of another model, which is refused elsewhere
+            if lane and lane not in stage.holds and any((rank, lane) in used for rank in stage.ranks):
+                return (
+                    f'stage "{stage.name}" computes layer {layer}, while other layers run on lane {lane} of its rank: '
+                    f'plan again, or give its blocks lane = ["compute", "{lane}"]'
+                )
+    return ""

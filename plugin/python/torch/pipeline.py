@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from ostinato.errors import Error, counted
 from ostinato.nn import ShardedLogits
+from ostinato.nn.lanes import computed_beside
 from ostinato.groups import link_groups, make_group
 from ostinato.ranks.names import agreed
 from ostinato.ranks.position import Position
@@ -66,6 +67,10 @@ class Pipeline(nn.Module):
         self._device, self._timeout_s, self._dynamic = torch.device(device), timeout_s, dynamic_shapes
         self.rank, self._ranks = place_in(group, self.program)
         check_copies(self.program)
+        if isinstance(build, ChainOfLayers) and (
+            at_once := computed_beside(self.program.stages, build.chain)
+        ):
+            raise PipelineError(at_once)
         offload.check(self.program, self._device)
         self._takers = [stage.name for stage in self.program.stages if not stage.inputs]
         self._inputs: dict[str, list] = {}  # by the stage that takes them

@@ -84,6 +84,13 @@ def test_a_layer_that_learns_is_refused_on_a_lane(world2, section):
     )
 
 
+def test_an_exchange_that_is_computed_beside_a_lane_is_refused(world2, section):
+    said = world2.run(refused, replace(PLAIN, changed=(*PLAIN.changed, (2, "exchange")), section=section))
+    assert said[0] == said[1] and said[0].startswith(
+        'Unsupported: stage "s2" computes layer 2, while other layers run on lane network of its rank'
+    )
+
+
 EXAMPLE = Path(__file__).parents[3] / "examples" / "moe" / "train.py"
 WITHOUT_COMPILING = f"""
 import runpy

@@ -72,6 +72,10 @@ TEST(PartitionLanes, AreComputedWhereAStageBeginsWithThemOrRecomputes) {
   const Placement begins = place_stages(profile, {.devices = 2}, stages);
   EXPECT_THAT(names(begins), testing::Not(testing::Contains("s1:network.F")));
   EXPECT_EQ(block(begins, "s2.F").time, 8 + 10);
+  // While they compute an exchange, nothing runs on the lane to which s2 leaves its next one.
+  const int lane = block(begins, "s2:network.F").devices.front();
+  for (const char* computes : {"s2.F", "s2.B", "s3.F", "s3.B"})
+    EXPECT_EQ(block(begins, computes).devices, (std::vector<int>{1, lane})) << computes;
   stages[1].recompute = true;
   const Placement recomputes = place_stages(profile, {.devices = 2}, stages);
   EXPECT_EQ(block(recomputes, "s2.F").time, 8 + 10 + 8 + 12 + 8);

@@ -8,6 +8,7 @@ import torch
 from deepspeed.accelerator import get_accelerator
 from deepspeed.runtime.pipe import schedule
 from ostinato.groups import everyones
+from ostinato.nn.lanes import computed_beside
 from ostinato.restrictions import Restriction, is_deepspeeds, of_classes
 
 from ostinato import _search, offload
@@ -125,12 +126,14 @@ def check_allowed(program: Any, stages: list[plans.Stage], restrictions: list[Re
         raise Unsupported(f'the plan has {forbidden}: {ways} with "auto" and a new folder as "output"')
 
 
-def check_lanes(model: Model, stages: list[plans.Stage]) -> None:
+def check_lanes(model: Model, stages: list[plans.Stage], program: Any) -> None:
     """Raises Unsupported where a stage on a lane, which runs in a thread beside what DeepSpeed's engine knows of,
-    is more than layers without parameters. All ranks must call it."""
+    is more than layers without parameters, or its rank would exchange at the same time. All ranks must call it."""
     beside = [stage for stage in stages if stage.lane]
     if not beside:
         return
+    if at_once := computed_beside(program.stages, model._layer_specs):
+        raise Unsupported(at_once)
     wrong = [
         f"layer {', '.join(map(str, stage.layers))} on lane {stage.lane} {what}"
         for stage in beside

@@ -237,7 +237,7 @@ def _install(
     )
     assert program is not None
     stages, rebuilt = placed.stages, placed.rebuilt
-    check_lanes(model, stages)
+    check_lanes(model, stages, program)
     check_offloads(program)
     notes = [
         model_identity.size_note(program, config.train_micro_batch_size_per_gpu),
