@@ -63,8 +63,9 @@ def test_kept_memory_of_every_stage_is_what_the_layer_rows_say():
     assert [check.first for check in checks] == [0, *(check.last for check in checks[:-1])]
     assert checks[-1].last == 5
     for check in checks:
-        assert check.measured.kept == check.from_layers.kept > 0
+        assert check.measured.kept == check.from_layers.kept
         assert check.measured.forward > 0 and check.measured.backward > 0 and check.drift > 0
+    assert sum(check.measured.kept for check in checks) > 0  # a first layer alone may keep nothing
     assert sum(check.from_layers.forward for check in checks) == sum(r.forward.median for r in profile.layers)
 
 

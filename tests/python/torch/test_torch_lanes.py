@@ -3,11 +3,12 @@
 training, with and without."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import ostinato
 import pytest
 import torch
-from ostinato.profile.model.lanes import lane_of
+from ostinato.profile.model.lanes import lane_of, mark_lanes
 from support import lane_jobs
 from support.profiles import write_profile
 
@@ -29,6 +30,15 @@ def planned(folder: Path, without: list[str]) -> ostinato.Plan:
 
 def test_a_class_says_that_its_layers_run_on_a_lane():
     assert lane_of(lane_jobs.Dispatch()) == "network" and lane_of(lane_jobs.Gate()) == ""
+
+
+@pytest.mark.parametrize(
+    ("parameters", "lanes"), [((8, 0, 0), ["", "network", "network"]), ((8, 0, 8), ["", "", ""])]
+)
+def test_a_lane_is_not_used_where_one_of_its_layers_has_parameters(parameters, lanes):
+    rows = [SimpleNamespace(parameters=count, lane="") for count in parameters]
+    marked = mark_lanes(rows, [lane_jobs.Gate(), lane_jobs.Dispatch(), lane_jobs.Dispatch()])
+    assert [row.lane for row in marked] == lanes
 
 
 def test_exchanges_beside_the_computing_change_no_bit(world2, tmp_path):

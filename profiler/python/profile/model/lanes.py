@@ -19,7 +19,10 @@ def lane_of(layer: Any) -> str:
 
 def mark_lanes(rows: list[Any], layers: Iterable[Any]) -> list[Any]:
     """`layers`: of the rows; none where the rows are operators. A layer with parameters computes, whatever its class
-    says: a training updates them with the rest of its rank."""
-    for row, layer in zip_longest(rows, layers):
-        row.lane = "" if layer is None or row.parameters else lane_of(layer)
+    says: a training updates them with the rest of its rank. So do all layers of its lane, as two threads must not
+    exchange with the same ranks."""
+    lanes = [(row, "" if layer is None else lane_of(layer)) for row, layer in zip_longest(rows, layers)]
+    computing = {lane for row, lane in lanes if row.parameters}
+    for row, lane in lanes:
+        row.lane = "" if lane in computing else lane
     return rows
