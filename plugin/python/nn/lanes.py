@@ -22,7 +22,8 @@ def on_lane(kind: Kind, lane: str = "network") -> Kind:
                 return exchanged(tokens), gates, rest     # an all-to-all: on its way back another one
 
     A model is then a list of parts: attention and gate, dispatch, experts, combine. The layer must not draw random
-    numbers, and no layer of another class may exchange in its group. Where no plan uses lanes it is a layer as any other.
+    numbers, and no layer of another class may exchange in its group. Where no plan uses lanes it is a layer as any
+    other.
     """
     setattr(kind, ATTRIBUTE, lane)
     return kind

@@ -152,8 +152,9 @@ def compare(
     # Gradients that are only rounding come last.
     itself = sorted(first.itself, key=lambda d: (d.rounding and d.by > bound(eps), -d.by))
     other = _other_data(first.data[max(ahead, 0) :], second.data, ahead + 1)
-    numbers = (len(steps), len(held), kinds, found, len(left_out), unseen, itself, empty, again, ahead + 1)
-    return Comparison(*numbers, other)
+    return Comparison(
+        len(steps), len(held), kinds, found, len(left_out), unseen, itself, empty, again, ahead + 1, other
+    )
 
 
 def _other_data(first: Sequence[dict[str, str]], second: Sequence[dict[str, str]], begin: int) -> str:
