@@ -12,6 +12,8 @@ namespace {
 /// each.
 constexpr std::int64_t kOrdersWork = 20'000'000;
 constexpr std::int64_t kNearWork = 40'000'000;
+/// Of the former, the first round spends a quarter, and nothing of the latter.
+constexpr int kFirstShare = 4;
 
 Nanoseconds limit_of(Hunt& hunt) {
   return hunt.to_beat().value_or(beyond_all_schedules(hunt.in, hunt.micro_batches));
@@ -46,12 +48,15 @@ void descend(Hunt& hunt, std::int64_t work,
 void search_all_orders(Hunt& hunt) {
   hunt.exhausted = false;
   if (hunt.few() || !orders_can_be_searched(hunt.in, hunt.micro_batches)) return;
-  descend(hunt, hunt.share(kOrdersWork), [&](const OrderSearchOptions& options) {
+  const std::int64_t work = hunt.width == kFirstWidth ? kOrdersWork / kFirstShare : kOrdersWork;
+  descend(hunt, hunt.share(work), [&](const OrderSearchOptions& options) {
     return search_orders(hunt.in, hunt.micro_batches, options);
   });
   refuse_what_fits_in_no_order(hunt);
   // The makespan has beams for what is too large here.
-  if (hunt.exhausted || hunt.best.empty() || hunt.options.objective == Objective::makespan) return;
+  if (hunt.width == kFirstWidth || hunt.exhausted || hunt.best.empty() ||
+      hunt.options.objective == Objective::makespan)
+    return;
   std::uint64_t seed = static_cast<std::uint64_t>(hunt.width) << 32;
   descend(hunt, hunt.share(kNearWork), [&](const OrderSearchOptions& options) {
     return search_near(hunt.in, hunt.micro_batches, options, hunt.best.sequence(), seed++);

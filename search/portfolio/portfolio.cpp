@@ -2,8 +2,9 @@
 // The order of run_phases(); each part ends the search if the best meets its bound or the time is up:
 // 1. One micro-batch after another, and the named schedules; for the latency one micro-batch repeated;
 //    windows, which raise the bound; dispatching.
-// 2. Repetends with their completion, then justification; sweeps where these do not meet the bound, and
-//    before them where the repetends are too large for exact search.
+// 2. Where there is little but the ends to schedule, a round of 3 without beams. Repetends with their
+//    completion, then justification; sweeps where these do not meet the bound, and before them where the
+//    repetends are too large for exact search.
 // 3. A quick trial of all schedules. If the bound is met: the same in less memory (sparing). Else rounds of
 //    growing width: local search, another quick trial, the exact beam, orders, beams; until a round cuts
 //    nothing off. Then patient dispatching, which for the span comes before 2: it may prove it, and else
@@ -21,6 +22,7 @@
 #include "search/files/error.h"
 #include "search/named/named.h"
 #include "search/repetend/modulo.h"
+#include "search/schedule/order_search.h"
 
 namespace ostinato {
 
@@ -96,6 +98,12 @@ void Portfolio::run_phases() {
     if (!shortest.empty()) hunt_.best.offer(shortest, kOfMakespan);
     if (hunt_.stopped()) return;
   }
+  if (mostly_ends()) {
+    run(kJustification);
+    if (!hunt_.proved()) settled_by_round(kFirstWidth);
+    hunt_.width = 0;
+    if (hunt_.exhausted || hunt_.stopped()) return;
+  }
   run(kRepetend);
   if (hunt_.stopped()) return;
   const bool large = !searchable(hunt_.in, 1);
@@ -112,21 +120,34 @@ void Portfolio::run_phases() {
   if (!of_span() && !hunt_.exhausted) run_patiently();
 }
 
+/// The ends are most of what there is to schedule, and so little that a round may settle it sooner than a
+/// repetend is found.
+bool Portfolio::mostly_ends() const {
+  return !hunt_.few() && !hunt_.best.empty() && hunt_.micro_batches <= 2 * hunt_.in.devices() &&
+         orders_can_be_searched(hunt_.in, hunt_.micro_batches);
+}
+
 void Portfolio::run_rounds() {
   for (const int width : kWidths) {
-    hunt_.width = width;
-    hunt_.truncated = false;
-    for (const Technique* technique : {&kLocalSearch, &kQuickTrial}) {
-      run(*technique);
-      if (hunt_.proved() || hunt_.stopped()) return;
-    }
-    for (const Technique* technique : {&kExact, &kOrders}) {
-      run(*technique);
-      if (hunt_.exhausted || hunt_.proved() || hunt_.stopped()) return;
-    }
+    if (settled_by_round(width)) return;
     run(kBeams);
     if (!hunt_.truncated) return;
   }
+}
+
+/// Without beams. True: more rounds are not needed, or have no time.
+bool Portfolio::settled_by_round(int width) {
+  hunt_.width = width;
+  hunt_.truncated = false;
+  for (const Technique* technique : {&kLocalSearch, &kQuickTrial}) {
+    run(*technique);
+    if (hunt_.proved() || hunt_.stopped()) return true;
+  }
+  for (const Technique* technique : {&kExact, &kOrders}) {
+    run(*technique);
+    if (hunt_.exhausted || hunt_.proved() || hunt_.stopped()) return true;
+  }
+  return false;
 }
 
 /// Last, so that whatever it finds is better than what all others do.

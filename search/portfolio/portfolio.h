@@ -47,7 +47,9 @@ class Portfolio {
   std::vector<int> shortest_in_all();
   void run_for_objective();
   void run_phases();
+  bool mostly_ends() const;
   void run_rounds();
+  bool settled_by_round(int width);
   void run_patiently();
   bool of_span() const { return hunt_.options.objective == Objective::span; }
   void run(const Technique& technique);

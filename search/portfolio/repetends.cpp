@@ -11,19 +11,18 @@ namespace {
 /// Steps up to which a plan that meets its bound already is improved in memory.
 constexpr std::int64_t kSparedSteps = 1'000'000;
 /// RepetendOptions::work for that.
-constexpr std::int64_t kSparingWork = 2'000'000;
+constexpr std::int64_t kSparingWork = 1'000'000;
 
 void find_repetends(Hunt& hunt) {
   if (hunt.proved() && hunt.steps() > kSparedSteps) return;
   RepetendOptions options;
-  options.work = hunt.share(options.work);
+  options.work = hunt.proved() ? kSparingWork : hunt.share(options.work);
   options.stop = hunt.stop();
   hunt.repetends =
       repetends_of_growing_rate(hunt.in, hunt.bounds, std::min(kMostUnroll, hunt.micro_batches), options);
   hunt.justified = 0;
   if (hunt.repetends.empty()) return;
   const Repetend& best = hunt.repetends.back();
-  if (hunt.proved()) options.work = std::min(options.work, kSparingWork);
   Repetend spare = with_least_memory(hunt.in, best, options);
   if (held_by(hunt.in, spare) != held_by(hunt.in, best)) hunt.repetends.push_back(std::move(spare));
 }
