@@ -22,7 +22,7 @@ namespace {
 at::Tensor to_tensor(py::handle object, int stage) {
   if (object.is_none()) return {};
   if (THPVariable_Check(object.ptr())) return THPVariable_Unpack(object.ptr());
-  throw py::type_error("forward of stage " + std::to_string(stage) + " returned a " +
+  throw py::type_error("forward of stage " + std::to_string(stage) + " returned " +
                        std::string(py::str(py::type::of(object).attr("__name__"))) +
                        "; expected a tensor or a tuple of tensors and None");
 }

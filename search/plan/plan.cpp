@@ -28,7 +28,7 @@ std::string in_words(const Baseline& baseline) {
     where = words;
   }
   if (name == "1f1b") name = "1F1B";
-  if (name == "interleaved-1f1b") name = "Interleaved 1F1B";
+  if (name == "interleaved-1f1b") name = "interleaved 1F1B";
   if (name == "gpipe") name = "one after the other";
   return name + " on " + where;
 }

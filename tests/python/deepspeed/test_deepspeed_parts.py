@@ -218,7 +218,7 @@ def test_the_line_where_layers_say_little_of_the_step(measured, said):
 
 
 def test_the_line_of_another_batch_size_keeps_to_one_yardstick():
-    beside = [("Interleaved 1F1B on the plan's stages", 28_000_000, 0), ("GPipe", 29_000_000, 0)]
+    beside = [("interleaved 1F1B on the plan's stages", 28_000_000, 0), ("GPipe", 29_000_000, 0)]
     what = 'plan 3f2a91c0d4e5 on placement "gpt-4", 8 micro-batches: '
     assert changed(program(beside=beside)) == changed(program(beside=[])) == f"{what}predicted 27.0 ms a step"
     assert changed(program()) == told(program()).splitlines()[0]
