@@ -55,6 +55,11 @@ class RandomNumbers:
         self._unread: generators.State | None = None  # before the first batch of the next step was read
         self._watcher: Draws | Streams | Learning | None = None  # hears of each layer before it runs
 
+    @property
+    def said(self) -> bool:
+        """Whether this rank, or rank 0 for it, has said that a step draws different numbers than 1F1B's."""
+        return self._told["step"]
+
     # ---- a step, an evaluation
 
     def before_step(self, data_iter):
