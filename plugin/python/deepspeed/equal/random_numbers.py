@@ -266,7 +266,8 @@ class RandomNumbers:
             engine._INSTRUCTION_MAP[schedule.ForwardPass]
             is PipelineEngine._INSTRUCTION_MAP[schedule.ForwardPass]
         )
-        further = model.get_additional_losses.__func__ is not PipelineModule.get_additional_losses
+        losses = getattr(model.get_additional_losses, "__func__", None)
+        further = losses is not PipelineModule.get_additional_losses
         if model.loss_fn is None or self._loss_draws or further or not own or not self._loss_stays():
             yield None
             return
