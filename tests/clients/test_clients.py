@@ -121,7 +121,7 @@ def refused(ours: Trained) -> str:
     return ours.run.said
 
 
-ALL = ("adapters", "borrowed", "dropout", "evaluates_first", "first_norm", "frozen", "hooks", "loader", "loss_layer", "megatron", "own_optimizer", "subclass",
+ALL = ("adapters", "borrowed", "dropout", "evaluates_first", "first_norm", "frozen", "hooks", "loader", "loss_layer", "megatron", "numbers_layers", "own_optimizer", "subclass",
        "surroundings", "talks_to_last", "tied", "training_data", "two_engines", "wrapped_step")  # fmt: skip
 # Every day the one with most habits; those of the rest are tried one by one in test_strangers*.py,
 # test_deepspeed_changed.py, test_deepspeed_forward_state.py, test_deepspeed_engines.py and, what goes around

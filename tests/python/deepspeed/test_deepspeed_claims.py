@@ -8,6 +8,7 @@ import random
 import shutil
 from contextlib import redirect_stdout
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy
@@ -160,6 +161,49 @@ def test_dropout_in_two_directions(world2, stock, tmp_path):
         and not ours["first"]
     )
     assert ours["losses"] == pytest.approx(theirs["losses"], rel=1e-5)
+
+
+def counted(options: Options, noise: float) -> dict:
+    """Losses of steps and evaluations, where the loss counts its calls for the script, and may draw."""
+    engine, calls, losses = make_engine(options), [], []
+
+    def loss(outputs, targets):
+        calls.append(outputs)
+        return models.loss(outputs + noise * torch.rand_like(outputs) if noise else outputs, targets)
+
+    engine.module.loss_fn = loss
+    data, printed = data_of(engine), io.StringIO()
+    with redirect_stdout(printed):
+        for _ in range(2):
+            losses += [engine.train_batch(data).item(), engine.eval_batch(data).item()]
+    said = [line for line in printed.getvalue().splitlines() if "random numbers" in line]
+    return {"losses": losses, "weights": weights(engine), "calls": len(calls), "said": said}
+
+
+@pytest.mark.parametrize(
+    ("placement", "changed", "noise", "more"),
+    everyday(
+        [
+            ("split", (), 0.0, 0),
+            ("split", (), 0.1, 1),
+            ("split", DROPPING, 0.0, 1),
+            ("split", DROPPING, 0.1, 2),
+            ("wave", (), 0.1, 2),
+        ],
+        ("split", (), 0.0, 0),
+        ("split", (), 0.1, 1),
+        ("split", DROPPING, 0.1, 2),
+    ),
+)
+def test_how_often_the_loss_is_called(world2, plans, placement, changed, noise, more):
+    """As often as under 1F1B, unless what it draws must be known: then once more in steps, and in evaluations."""
+    options, job = replace(BASE, changed=changed), partial(counted, noise=noise)
+    theirs, ours = (
+        world2.run(job, options),
+        world2.run(job, replace(options, section={"plan": plans[placement]})),
+    )
+    assert equal(theirs[0], ours[0]) and not any(rank["said"] for rank in ours)
+    assert sum(rank["calls"] for rank in ours) == sum(rank["calls"] for rank in theirs) + more
 
 
 @pytest.mark.parametrize(

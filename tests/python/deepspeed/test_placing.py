@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from ostinato.deepspeed import hook
 from ostinato.deepspeed.errors import OstinatoError
 from ostinato.deepspeed.section import VARIABLE, search, verdict
@@ -374,6 +375,14 @@ class Unsteady(training.models.Block):
         return super().forward(hidden) * (1 + 1e-5 * random.SystemRandom().random())
 
 
+class Skipping(training.models.Block):
+    """As LayerDrop, or dropout of sequences that differ in length: draws more for one micro-batch than for another."""
+
+    def forward(self, hidden):
+        made = super().forward(hidden)
+        return torch.nn.functional.dropout(made, 0.3) if torch.rand(()) < 0.5 else made
+
+
 class Instead:
     """Of Block, another class."""
 
@@ -392,7 +401,11 @@ class Instead:
         ]
 
 
-training.MODELS |= {"silent": Instead(Remembering), "unsteady": Instead(Unsteady)}
+training.MODELS |= {
+    "silent": Instead(Remembering),
+    "unsteady": Instead(Unsteady),
+    "skipping": Instead(Skipping),
+}
 
 
 def checked(options: Options, folder: str = "") -> dict:
@@ -461,6 +474,13 @@ def test_what_differs_stops_the_run_unless_it_may(world2, plans):
     assert "beyond rounding" in ours[0]["said"] and len(ours[0]["losses"]) == 3
     unchecked = world2.run(checked, replace(options, section={"plan": plans["wave"]}))
     assert "equal" not in unchecked[0]["said"] and "expected: the same losses as 1F1B" in unchecked[0]["said"]
+
+
+def test_random_numbers_that_are_known_to_differ_are_named(world2, plans):
+    options = replace(BASE, model="skipping", section={"plan": plans["wave"], "check": 1})
+    for rank in world2.run(in_both_starts, checked, options):
+        assert "(random numbers differ from 1F1B's, as said above, " in rank["error"], rank
+        assert "possible causes" not in rank["error"] and not rank["losses"]
 
 
 def measuring(options: Options) -> str:

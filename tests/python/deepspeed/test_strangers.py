@@ -122,6 +122,14 @@ def layers_listed_anew(engine):
     ]
 
 
+def weights_by_number(engine):
+    """As scripts number layers that load them from files."""
+    model = engine.module
+    for place, layer in enumerate(model.forward_funcs):
+        for parameter in layer.parameters():
+            parameter.data.mul_(1 + (place + model._local_start) / 10)
+
+
 def layers_dropped(engine):
     engine.module.forward_funcs.pop()
 
@@ -140,7 +148,7 @@ def after_initialize(options: Options, change) -> dict:
         globals()["make_engine"] = made
 
 
-@pytest.mark.parametrize("change", [layers_wrapped, layers_listed_anew])
+@pytest.mark.parametrize("change", [layers_wrapped, layers_listed_anew, weights_by_number])
 def test_what_a_script_does_to_the_model_after_initialize(world2, stock, plans, change):
     theirs = world2.run(after_initialize, BASE, change)
     ours = world2.run(after_initialize, replace(BASE, section={"plan": plans["looped"]}), change)

@@ -5,6 +5,8 @@
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from ostinato.groups import everyones
+
 from ..tell.announce import say, written_again
 from ..errors import OstinatoError
 from .comparison import Comparison, compare
@@ -16,6 +18,12 @@ WHY = (
     "a layer that keeps state outside its buffers, an optimizer that looks at several parameters together, data that differ by "
     "rank, random numbers that the script draws without a seed or for the layers of its rank, or a file that it wrote before it "
     "started again and then read"
+)
+
+
+OTHERS = (
+    "random numbers differ from 1F1B's, as said above, so that these steps cannot be compared: PipelineModule(seed_layers=True) makes "
+    'them equal, and "check": 0 compares nothing'
 )
 
 
@@ -69,12 +77,13 @@ class ComparedSteps:
         told = compare(self._theirs, self._recorder.all(), keys, self.shown.written_again)
         if told.steps:
             self._leave(told.sentence(), told.equal)
-        tell(told, self.shown, self._require, self._theirs.drew)
+        others = any(everyones(self._engine._ostinato.random_numbers.said))
+        tell(told, self.shown, self._require, self._theirs.drew, others)
 
 
-def tell(told: Comparison, shown: Shown, require: bool, drew: str) -> None:
-    """`drew`: the optimizer that draws random numbers, or "". Raises OstinatoError where steps differ beyond
-    rounding, unless `require` is off."""
+def tell(told: Comparison, shown: Shown, require: bool, drew: str, others: bool = False) -> None:
+    """`drew`: the optimizer that draws random numbers, or ""; `others`: a rank has said that random numbers are not
+    those of 1F1B. Raises OstinatoError where steps differ beyond rounding, unless `require` is off."""
     rounding = () if told.equal else shown.rounding
     for line in shown._replace(rounding=rounding, written_again=told.written_again).lines():
         say(line)
@@ -83,6 +92,8 @@ def tell(told: Comparison, shown: Shown, require: bool, drew: str) -> None:
         why = f"possible causes: {draws}{WHY}"
         if told.other_data and not drew:
             why = f"{told.other_data} are not those of the first start: seed what shuffles or draws them"
+        elif others:
+            why = OTHERS
         raise OstinatoError(
             f'{told.sentence()} ({why}); "require": false in the "ostinato" section lets the run go on anyway'
         )

@@ -23,13 +23,16 @@ from typing import Any
 
 import torch
 from deepspeed.runtime.pipe import schedule
+from deepspeed.runtime.pipe.engine import PipelineEngine
+from deepspeed.runtime.pipe.module import PipelineModule
 from ostinato.groups import everyones
 
 from ..randomness import generators
 from ..tell import announce
-from ..randomness.draws import BATCH, LAYERS, TORCHS, Draws, merged
+from ..randomness.draws import BATCH, LAYERS, LOSS, TORCHS, Draws, merged
 from ..data.items import Made, made_once
 from ..section.plans import Stage
+from ..randomness.generators import Counts
 from ..randomness.random_state import random_state_kept
 from .streams import Learning, Streams, layers_kept
 
@@ -47,9 +50,15 @@ class RandomNumbers:
         self._evaluated = False  # at least once, or what layers draw in an evaluation is being learned
         self._told = {"step": False, "evaluation": False}  # whether a rank has said what draws
         self._learning = False  # what runs is neither a step nor an evaluation
+        self._loss_draws: bool | None = None  # None: not known, as it has not run yet
         self._streams: Streams | None = None  # of the current step or evaluation
         self._unread: generators.State | None = None  # before the first batch of the next step was read
         self._watcher: Draws | Streams | Learning | None = None  # hears of each layer before it runs
+
+    @property
+    def said(self) -> bool:
+        """Whether this rank, or rank 0 for it, has said that a step draws different numbers than 1F1B's."""
+        return self._told["step"]
 
     # ---- a step, an evaluation
 
@@ -75,6 +84,8 @@ class RandomNumbers:
         """All ranks must call it."""
         if self._draws is not None:
             self._draws.enter(LAYERS)
+            if self._loss_draws and self._streams is None and not self._learning:
+                self._watcher = self._draws  # which tells the loss from the layers
         if self._streams is not None:
             streams, self._streams = self._streams, None  # read the first batch before they begin
             streams.begin_step(batches, self._read_first())
@@ -177,6 +188,10 @@ class RandomNumbers:
         everyone = everyones(mine) if together else [mine]
         drawn = merged(draws for draws, _ in everyone)
         strays = merged((stray for _, stray in everyone), with_batches=True)
+        first = what == "step" and self._number == 1
+        if streams is None and (first or LOSS in drawn) and self._loss_stays():
+            # It goes on with its rank's generators, as under 1F1B.
+            self._loss_draws = drawn.pop(LOSS, None) is not None or bool(self._loss_draws)
         rank = self._engine.global_rank
         if (drawn or strays) and not self._told[what] and (not together or rank == 0):
             print(announce.draws(rank, what, self._engine.global_steps, drawn, strays), flush=True)
@@ -221,24 +236,75 @@ class RandomNumbers:
             engine.data_iterator = iter(first)
         self._watcher, self._learning = (learning := Learning()), True
         with torch.set_grad_enabled(self._module.training), random_state_kept(), layers_kept(self._module):
-            engine._exec_schedule(schedule.InferenceSchedule(1, engine.num_stages, engine.stage_id))
+            with self._without_loss() as given:
+                engine._exec_schedule(schedule.InferenceSchedule(1, engine.num_stages, engine.stage_id))
+            counts = self._gathered(learning)
+            if given is not None and counts and self._loss_draws is None:
+                learning.enter(LOSS)
+                for outputs, labels in given:
+                    self._module.loss_fn(outputs, labels)
+                learning.leave()
+                counts = self._gathered(learning)
+            if given is None or counts:
+                self._loss_draws = LOSS in counts
         self._watcher, self._learning, run.batches_before = None, False, batches_before
         assert self._draws is not None
         self._draws.new()
         if iterator is not None:
             engine.training_dataloader, engine.data_iterator = loader, chain(first, iterator)
-        streams = self._follow(learning, follows_none)
+        streams = self._follow(counts, follows_none)
         self._unread = self._unread if streams else None
         return streams
 
-    def _follow(self, learning: Learning, follows_none: bool) -> Streams | None:
+    @contextmanager
+    def _without_loss(self) -> Iterator[list[tuple[Any, Any]] | None]:
+        """Leaves out the loss, which may count what it gets for the script, unless it is known to draw, or runs
+        where only a count lets it draw what it draws under 1F1B. Yields what it would have been given; None where
+        it runs."""
+        model, engine = self._module, self._engine
+        own = (
+            engine._INSTRUCTION_MAP[schedule.ForwardPass]
+            is PipelineEngine._INSTRUCTION_MAP[schedule.ForwardPass]
+        )
+        losses = getattr(model.get_additional_losses, "__func__", None)
+        further = losses is not PipelineModule.get_additional_losses
+        if model.loss_fn is None or self._loss_draws or further or not own or not self._loss_stays():
+            yield None
+            return
+        given: list[tuple[Any, Any]] = []
+
+        def note(outputs: Any, labels: Any) -> torch.Tensor:
+            given.append((outputs, labels))
+            return torch.zeros((), device=engine.device)
+
+        # A loss that is a module is a child of the model instead.
+        held = {name: vars(model)[name] for name in ["loss_fn"] if name in vars(model)}
+        vars(model)["loss_fn"] = note
+        try:
+            yield given
+        finally:
+            del vars(model)["loss_fn"]
+            vars(model).update(held)
+
+    def _loss_stays(self) -> bool:
+        """Whether the loss runs as under 1F1B: on the last rank, and micro-batch after micro-batch."""
+        run, last = self._engine._ostinato, self._engine.num_stages - 1
+        ends = [stage for stage in self._stages if stage.ends]
+        if run.step_plans is not None or [stage.ranks for stage in ends] != [(last,)]:
+            return False
+        forwards = (i for i in run.program.instructions(last) if (i.action, i.stage) == ("F", ends[0].index))
+        order = [forward.micro_batch for forward in forwards]
+        return order == sorted(order)
+
+    def _gathered(self, learning: Learning) -> dict[int | str, Counts | None]:
+        """What the layers of all ranks draw. All ranks must call it."""
+        everyone = everyones(learning.counts, self._engine._ostinato.group)
+        return {what: count for of_rank in everyone for what, count in of_rank.items()}
+
+    def _follow(self, counts: dict[int | str, Counts | None], follows_none: bool) -> Streams | None:
         run = self._engine._ostinato
-        counts = {
-            what: count
-            for of_rank in everyones(learning.counts, run.group)
-            for what, count in of_rank.items()
-        }
         shared = {layer for stage in self._stages if stage.sharded for layer in stage.layers}
         if (not counts and not follows_none) or None in counts.values() or shared & set(counts):
             return None
-        return Streams(run.stock_parts, self._engine.stage_id, counts, run.group, self._engine.device)
+        known = {what: count for what, count in counts.items() if count is not None}
+        return Streams(run.stock_parts, self._engine.stage_id, known, run.group, self._engine.device)

@@ -106,12 +106,6 @@ class LayerFiles(Model):
             return None
         return WholeLayer(layer, self._shards[index], collect) if index in self._shards else layer
 
-    def ckpt_layer_path(self, ckpt_dir, local_layer_idx):
-        return super().ckpt_layer_path(ckpt_dir, self._local_layers[local_layer_idx] - self._local_start)
-
-    def ckpt_layer_path_list(self, ckpt_dir, local_layer_idx):
-        return super().ckpt_layer_path_list(ckpt_dir, self._local_layers[local_layer_idx] - self._local_start)
-
 
 class WholeLayer:
     """Stands for a sharded layer while checkpoints are written or read."""

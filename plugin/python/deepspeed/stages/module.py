@@ -8,6 +8,7 @@
 The stage must be shown during its backward too: activation checkpointing recomputes through forward_funcs.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -106,7 +107,7 @@ class StagedLayers(RecomputedLayers, LayerFiles):
         self._shown = None
         self.forward_funcs = self._local_funcs
         self._shown_layers = self._local_layers
-        self._set_bounds(self._local_layers[0], self._local_layers[-1] + 1)
+        self._set_bounds(FirstLayer(self._local_layers), self._local_layers[-1] + 1)
 
     def follow(self) -> None:
         """To be called before a step: takes over what the script has put into forward_funcs since the last."""
@@ -182,6 +183,27 @@ class StagedLayers(RecomputedLayers, LayerFiles):
     def layers_here(self) -> dict[int, Any]:
         """The function of each layer of this rank, by its index in the model."""
         return dict(zip(self._local_layers, self._local_funcs, strict=True))
+
+
+class FirstLayer(int):
+    """The number of a rank's first layer at rest. A place in forward_funcs is added to it, by scripts and by
+    DeepSpeed: then the number of the layer in that place, also where a rank's layers are not consecutive."""
+
+    _layers: Sequence[int] = ()
+
+    def __new__(cls, layers: Sequence[int] | int):
+        if isinstance(layers, int):  # a copy, which gets its attributes later
+            return super().__new__(cls, layers)
+        made = super().__new__(cls, layers[0])
+        made._layers = layers
+        return made
+
+    def __add__(self, place: Any) -> Any:
+        if place in range(len(self._layers)):
+            return self._layers[place]
+        return int(self) + place
+
+    __radd__ = __add__
 
 
 class _View:
