@@ -42,6 +42,10 @@ CASES = {  # options, the placement that saves
     "fp32-tied": (Options(tied=True), "looped"),
     "fp32-two-groups": (Options(config=WARMUP, own_optimizer=True), "looped"),
     "fp32-idle-rank": (Options(model="changed", change="front_frozen"), "front"),
+    "fp32-idle-rank-frozen-left-out": (
+        Options(model="changed", change="front_frozen", frozen_too=False),
+        "front",
+    ),
     "fp32-zero1": (Options(config=ZERO_1), "wave"),
     "fp32-zero1-tied": (Options(config=ZERO_1, tied=True), "wave"),
     "fp16": (Options(config=FP16), "wave"),
@@ -212,6 +216,7 @@ def test_what_cannot_be_converted_leaves_nothing(world2, plans, saved, tmp_path,
         how = [Path(plans[word]).with_name("placement.toml") if word in plans else word for word in how]
         status, out, err = run(capsys, "convert", spoilt, tmp_path / "to" / "new", *how)
         assert status == 3 and words in err and err.startswith("ostinato checkpoint: "), err
+        assert str(spoilt) in err or words.startswith(("--", "DeepSpeed alone needs")), err
         assert not (tmp_path / "to").exists() or not list((tmp_path / "to").iterdir()), words
     (tmp_path / "there").mkdir()
     assert "already exists" in run(capsys, "convert", folder, tmp_path / "there")[2]
