@@ -254,7 +254,11 @@ def _buffers(made: Contents) -> Iterator[str]:
 def _names(made: Contents, rank: int) -> Iterator[str]:
     """Names of the parameters and buffers that a rank had, as far as its file has them."""
     yield from made.heads[rank].get("buffer_names") or ()
-    for group in made.heads[rank].get("param_shapes") or ():
+    yield from _parameters(made, rank)
+
+
+def _parameters(made: Contents, rank: int) -> Iterator[str]:
+    for group in made.heads.get(rank, {}).get("param_shapes") or ():
         yield from group
 
 
@@ -283,7 +287,8 @@ def _read_ranks(made: Contents, present: set[str], mains: list[int]) -> None:
             if (opens := _try(made, name := made.share(rank, replica), present)) is not None:
                 share = made.shares[rank, replica] = unsealed(opens[constants.OPTIMIZER_STATE_DICT])
                 base = share[constants.BASE_OPTIMIZER_STATE]
-                states = base["state"].values() if isinstance(base, dict) else ()
+                learns = any(name != checkpoint.IDLE for name in _parameters(made, rank))
+                states = base["state"].values() if learns and isinstance(base, dict) else ()
                 steps.setdefault(
                     next((str(float(state["step"])) for state in states if "step" in state), ""), name
                 )
