@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ostinato.errors import Error, Status, counted, fail, fail_usage, printable, size
+from ostinato.files import why_not_writable
 
 if TYPE_CHECKING:
     from ostinato.deepspeed.save.contents import Contents
@@ -142,6 +143,8 @@ def converted(args: argparse.Namespace, contents: Contents) -> dict[str, Any]:
 
     if args.to.resolve().is_relative_to(args.folder.resolve()):
         raise Error(f"{args.to} is in {args.folder}, among its tags: choose a folder beside it")
+    if not args.to.exists() and (why := why_not_writable(args.to)):
+        raise Error(f"{args.to}: {why}")
     stages = contents.stages if args.stages is None else args.stages
     bounds = convert.bounds_of(args.placement) if args.placement else convert.bounds_for(contents, stages)
     replicas = contents.replicas if args.replicas is None else args.replicas
@@ -159,6 +162,9 @@ def misused(args: argparse.Namespace) -> str:
     converts = args.what == "convert"
     if converts and args.to is None:
         return "convert needs a folder TO, which does not exist yet"
+    for option, number in (("--stages", args.stages), ("--replicas", args.replicas)):
+        if number is not None and number < 1:
+            return f'{option} needs a whole number of at least 1, got "{number}"'
     if not converts and (args.to or args.placement or args.stages is not None or args.replicas is not None):
         return "show takes one folder; TO, --stages, --placement and --replicas are for convert"
     return ""

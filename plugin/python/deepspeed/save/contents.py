@@ -138,7 +138,8 @@ def chosen(root: Path, tag: str | None) -> Path:
     """The folder of one checkpoint. `root`: the folder that save_checkpoint() was given, or the checkpoint's
     own. Raises OstinatoError where there is none."""
     if not root.is_dir():
-        raise OstinatoError(f"{root}: no such folder")
+        is_file = "this is a file; give the folder that save_checkpoint() was given"
+        raise OstinatoError(f"{root}: {is_file if root.exists() else 'no such folder'}")
     if _is_checkpoint(root) and tag is None:
         return root
     if not (tags := tags_in(root)):
@@ -152,7 +153,7 @@ def chosen(root: Path, tag: str | None) -> Path:
     elif tag is None and len(tags) > 1:
         raise OstinatoError(f"{root} has no file {checkpoint.LATEST!r}: choose a tag with --tag; {said}")
     else:
-        tag, where = tag or tags[0], f"{root}: "
+        tag, where = tags[0] if tag is None else tag, f"{root}: "
     if tag not in tags:
         raise OstinatoError(f"{where}tag {tag!r}, which does not exist; {said}")
     return root / tag

@@ -41,9 +41,8 @@ def bounds_for(contents: Contents, stages: int) -> list[int]:
     """The bounds of DeepSpeed's own partition."""
     facts = contents.facts
     layers = facts["bounds"][-1] if facts else 0
-    if stages < 1 or (facts and stages > layers):
-        most = f"{layers}, the number of layers" if facts else "the number of layers"
-        raise OstinatoError(f"--stages {stages}: must be 1 to {most}")
+    if facts and stages > layers:
+        raise OstinatoError(f"{contents.folder}: --stages {stages}: the model has {counted(layers, 'layer')}")
     if facts is None or (bounds := partition.parts(facts, stages)) is None:
         why = (
             "the model has its own way to cut itself"
@@ -125,12 +124,8 @@ class _Converter:
         why = ""
         if contents.problems:
             why = "; ".join(contents.problems[:3])
-        elif contents.slices > 1 or self.replicas < 1:
-            why = (
-                "layers are cut over tensor-parallel ranks"
-                if contents.slices > 1
-                else "--replicas must be at least 1"
-            )
+        elif contents.slices > 1:
+            why = "layers are cut over tensor-parallel ranks"
         elif record.get("sharded") and "parts" not in record:
             why = f"several ranks hold parts of layers {', '.join(map(str, record['sharded']))}"
         elif self.kind == SHARE and contents.head.get("param_shapes") is None:
