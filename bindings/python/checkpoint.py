@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ostinato.errors import Error, Status, counted, fail, fail_usage, printable, size
+from ostinato.errors import Error, Status, counted, fail, fail_usage, interrupted_by_sigterm, printable, size
 from ostinato.files import why_not_writable
 
 if TYPE_CHECKING:
@@ -179,7 +179,8 @@ def main(argv: list[str]) -> int:
 
     try:
         contents = read(chosen(args.folder, args.tag))
-        told = summary(contents, args.folder) if args.what == "show" else converted(args, contents)
+        with interrupted_by_sigterm():  # else what is half-written would stay
+            told = summary(contents, args.folder) if args.what == "show" else converted(args, contents)
     except (Error, OSError) as error:
         return fail("checkpoint", argv, Status.BAD_INPUT, str(error))
     if args.json:

@@ -5,6 +5,7 @@ alone says of one that is not converted."""
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -362,6 +363,14 @@ def test_what_is_no_checkpoint(tmp_path, capsys):
     (tmp_path / "two" / "latest").write_text("gone\n")
     assert "latest names tag 'gone', which does not exist; there is a, b" in said("two")
     assert "b: mp_rank_00_model_states.pt cannot be read (" in said("two", "--tag", "b")
+
+
+def test_sigterm_leaves_nothing_half_written(world2, plans, saved, tmp_path, monkeypatch):
+    folder, _ = saved(world2, under(Options(), plans["wave"]), save)
+    monkeypatch.setattr(torch, "save", lambda *_: signal.raise_signal(signal.SIGTERM))
+    with pytest.raises(KeyboardInterrupt):
+        checkpoint.main(["convert", folder, str(tmp_path / "to")])
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 
@@ -258,6 +259,12 @@ def test_other_programs_are_told_what_profiles_them(tmp_path, capsys):
     (tmp_path / "broken.pt2").write_text("no archive")
     assert main([str(tmp_path / "broken.pt2"), "--no-transfers"]) == 3
     assert "torch.export.load() cannot load it" in capsys.readouterr().err
+
+
+def test_sigterm_ends_it_like_ctrl_c(capsys, monkeypatch):
+    monkeypatch.setattr(command, "run", lambda *_: signal.raise_signal(signal.SIGTERM))
+    assert main(["train.py"]) == 130
+    assert "interrupted, nothing was written" in capsys.readouterr().err
 
 
 def test_no_such_script(capsys, tmp_path):
