@@ -118,7 +118,7 @@ def show(told: dict[str, Any]) -> None:
     }[told["own_partition"]]
     marked = [f"{tag} (latest)" if tag == told["latest"] else tag for tag in told["tags"]]
     lines = [
-        f"{told['folder']}: step {told['step']}, {told['samples']} samples, DeepSpeed {told['deepspeed']}",
+        f"{told['folder']}: step {told['step']}, {counted(told['samples'], 'sample')}, DeepSpeed {told['deepspeed']}",
         f"Tags: {', '.join(marked)}",
         f"Training: {told['precision']}, ZeRO-{told['zero_stage']}, optimizer {told['optimizer']}",
         f"Ranks: {counted(told['stages'], 'stage')}, {counted(told['replicas'], 'replica')}, {counted(told['slices'], 'slice')}; {lay}",

@@ -278,7 +278,7 @@ def _read_ranks(made: Contents, present: set[str], mains: list[int]) -> None:
             if held[key] != first[key]
         ]
     made.problems += [
-        f"{made.main(rank)} is not part of this checkpoint, which has {ranks} ranks"
+        f"{made.main(rank)} is not part of this checkpoint, which has {counted(ranks, 'rank')}"
         for rank in mains
         if rank >= ranks
     ]

@@ -295,7 +295,7 @@ class _Converter:
             begin, end = replica * size, (replica + 1) * size
             if total <= begin:
                 raise OstinatoError(
-                    f"group {index} of a stage has {total} elements, too few for {self.replicas} replicas"
+                    f"group {index} of a stage has {counted(total, 'element')}, too few for {self.replicas} replicas"
                 )
             cuts = [(piece, max(piece.at, begin), min(piece.at + piece.size, end)) for piece in pieces]
             mine = [Piece(piece.name, a - piece.at, b - a, a - begin) for piece, a, b in cuts if a < b]
