@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ostinato.errors import Error, Status, counted, fail, fail_usage, printable, size
+from ostinato.errors import Error, Status, counted, fail, fail_usage, interrupted_by_sigterm, printable, size
+from ostinato.files import why_not_writable
 
 if TYPE_CHECKING:
     from ostinato.deepspeed.save.contents import Contents
@@ -117,7 +118,7 @@ def show(told: dict[str, Any]) -> None:
     }[told["own_partition"]]
     marked = [f"{tag} (latest)" if tag == told["latest"] else tag for tag in told["tags"]]
     lines = [
-        f"{told['folder']}: step {told['step']}, {told['samples']} samples, DeepSpeed {told['deepspeed']}",
+        f"{told['folder']}: step {told['step']}, {counted(told['samples'], 'sample')}, DeepSpeed {told['deepspeed']}",
         f"Tags: {', '.join(marked)}",
         f"Training: {told['precision']}, ZeRO-{told['zero_stage']}, optimizer {told['optimizer']}",
         f"Ranks: {counted(told['stages'], 'stage')}, {counted(told['replicas'], 'replica')}, {counted(told['slices'], 'slice')}; {lay}",
@@ -142,6 +143,8 @@ def converted(args: argparse.Namespace, contents: Contents) -> dict[str, Any]:
 
     if args.to.resolve().is_relative_to(args.folder.resolve()):
         raise Error(f"{args.to} is in {args.folder}, among its tags: choose a folder beside it")
+    if not args.to.exists() and (why := why_not_writable(args.to)):
+        raise Error(f"{args.to}: {why}")
     stages = contents.stages if args.stages is None else args.stages
     bounds = convert.bounds_of(args.placement) if args.placement else convert.bounds_for(contents, stages)
     replicas = contents.replicas if args.replicas is None else args.replicas
@@ -159,6 +162,9 @@ def misused(args: argparse.Namespace) -> str:
     converts = args.what == "convert"
     if converts and args.to is None:
         return "convert needs a folder TO, which does not exist yet"
+    for option, number in (("--stages", args.stages), ("--replicas", args.replicas)):
+        if number is not None and number < 1:
+            return f'{option} needs a whole number of at least 1, got "{number}"'
     if not converts and (args.to or args.placement or args.stages is not None or args.replicas is not None):
         return "show takes one folder; TO, --stages, --placement and --replicas are for convert"
     return ""
@@ -173,7 +179,8 @@ def main(argv: list[str]) -> int:
 
     try:
         contents = read(chosen(args.folder, args.tag))
-        told = summary(contents, args.folder) if args.what == "show" else converted(args, contents)
+        with interrupted_by_sigterm():  # else what is half-written would stay
+            told = summary(contents, args.folder) if args.what == "show" else converted(args, contents)
     except (Error, OSError) as error:
         return fail("checkpoint", argv, Status.BAD_INPUT, str(error))
     if args.json:

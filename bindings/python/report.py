@@ -304,12 +304,8 @@ def show_against(report: dict, folder: Path, console: Console) -> None:
         ]
         for key, name in names.items()
     ]
-    made = Table(title=f"Against {printable(str(folder))} (ms; ratio: other to this)", title_justify="left")
-    for column in ("", "this", "other", "ratio"):
-        made.add_column(column, justify="right" if column else "left")
-    for row in rows:
-        made.add_row(*row)
-    console.print(made)
+    title = f"Against {printable(str(folder))} (ms; ratio: other to this)"
+    console.print(table(title, ["", "this", "other", "ratio"], rows))
 
 
 def parser() -> argparse.ArgumentParser:
@@ -379,6 +375,8 @@ def _speeds_of_adapted(args: argparse.Namespace) -> list[float]:
 def main(argv: list[str]) -> int:
     args = parser().parse_args(argv)
     outputs = {"--perfetto": args.perfetto}
+    if not args.measured and (args.profile or args.placement):
+        return fail_usage("report", argv, "--profile and --placement are for --measured: add it")
     if args.measured:
         if args.profile is None:
             return fail_usage(

@@ -7,11 +7,15 @@ except ostinato.errors.Error as error:      # from any part of ostinato
     print(error)                            # what is wrong, and what would be right
 """
 
+import contextlib
 import enum
 import json
+import os
 import re
+import signal
 import sys
 import traceback
+from collections.abc import Iterator
 
 # Below space, DEL, U+0080 to U+009F, line separators, marks that change the direction of writing: the same as
 # search/files/printable.h.
@@ -90,6 +94,28 @@ def fail(command: str, args: list[str], status: int, message: str) -> int:
 def fail_usage(command: str, args: list[str], message: str) -> int:
     """fail() for options that are wrong, as the C++ commands have it."""
     return fail(command, args, Status.USAGE, f"{message}\nTry: ostinato {command} --help")
+
+
+@contextlib.contextmanager
+def interrupted_by_sigterm() -> Iterator[None]:
+    """SIGTERM raises KeyboardInterrupt, as Ctrl-C does; a process that is forked meanwhile ends at once, as usual."""
+    process = os.getpid()
+
+    def interrupt(number: int, _: object) -> None:
+        if os.getpid() == process:
+            raise KeyboardInterrupt
+        signal.signal(number, signal.SIG_DFL)
+        signal.raise_signal(number)
+
+    try:
+        before = signal.signal(signal.SIGTERM, interrupt)
+    except ValueError:  # not the main thread
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
 
 
 class UsageError(Error, ValueError):

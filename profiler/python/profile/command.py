@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from ostinato import _profiler
-from ostinato.errors import Status, counted, fail
+from ostinato.errors import Status, counted, fail, interrupted_by_sigterm
 from ostinato.files import why_not_all, why_not_apart, write_text
 from ostinato.profile.errors import ProfileError
 from ostinato.profile.machine.block_time import count_blocks
@@ -431,7 +431,8 @@ def main(argv: list[str]) -> int:
         # Equal to the LOCAL_RANK to come.
         script_arguments = [f"--local_rank={device_of_this_process().place.index or 0}", *script_arguments]
     try:
-        return run(args, argv, script_arguments)
+        with interrupted_by_sigterm():  # else processes that measure beside this one would go on
+            return run(args, argv, script_arguments)
     except (ProfileError, _profiler.InputError) as error:
         return fail("profile", ours, getattr(error, "status", Status.BAD_INPUT), str(error))
     except KeyboardInterrupt:

@@ -2,11 +2,13 @@
 """One table of exit statuses, and one root of what is raised."""
 
 import importlib
+import os
 import re
+import signal
 from pathlib import Path
 
 import pytest
-from ostinato.errors import Error, Status, printable
+from ostinato.errors import Error, Status, interrupted_by_sigterm, printable
 
 HEADER = Path(__file__).parents[3] / "search" / "files" / "error.h"
 RAISED = [
@@ -35,3 +37,14 @@ def test_control_characters_are_written_out():
 @pytest.mark.parametrize(("module", "name"), RAISED)
 def test_everything_raised_has_one_root(module, name):
     assert issubclass(getattr(importlib.import_module(module), name), Error)
+
+
+def test_sigterm_is_ctrl_c_but_not_for_forked_processes():
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt), interrupted_by_sigterm():
+        if (child := os.fork()) == 0:
+            signal.raise_signal(signal.SIGTERM)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM
+        signal.raise_signal(signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) == before

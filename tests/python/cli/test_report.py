@@ -411,6 +411,13 @@ def test_a_run_beside_another(tmp_path, capsys):
     assert report.main([str(folders[0]), "--against", str(folders[1])]) == 0
     out = capsys.readouterr().out
     assert "Against" in out and "3.00" in out and "1000.00" in out and "3000.00" in out
+    assert "│" not in out  # like the other tables
+
+
+@pytest.mark.parametrize("option", ["--profile", "--placement"])
+def test_what_is_for_measured_is_not_ignored(tmp_path, capsys, option):
+    assert report.main([str(write(tmp_path, trace(0))), option, "a"]) == 2
+    assert "--profile and --placement are for --measured: add it" in capsys.readouterr().err
 
 
 def test_against_no_trace_is_refused(tmp_path, capsys):

@@ -5,6 +5,7 @@ alone says of one that is not converted."""
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -42,6 +43,10 @@ CASES = {  # options, the placement that saves
     "fp32-tied": (Options(tied=True), "looped"),
     "fp32-two-groups": (Options(config=WARMUP, own_optimizer=True), "looped"),
     "fp32-idle-rank": (Options(model="changed", change="front_frozen"), "front"),
+    "fp32-idle-rank-frozen-left-out": (
+        Options(model="changed", change="front_frozen", frozen_too=False),
+        "front",
+    ),
     "fp32-zero1": (Options(config=ZERO_1), "wave"),
     "fp32-zero1-tied": (Options(config=ZERO_1, tied=True), "wave"),
     "fp16": (Options(config=FP16), "wave"),
@@ -198,8 +203,7 @@ REFUSED = {  # what spoils a checkpoint, and how it is converted
     "layer_3_expert_0_mp_rank_00_model_states.pt: this command cannot read the separate files of layers with experts": (
         lambda files: (files / "layer_3_expert_0_mp_rank_00_model_states.pt").touch(), ("--stages", 2)),
     "would have no parameters in group 1 of the optimizer": (lambda files: None, ("--stages", 8)),
-    "--stages 9: must be 1 to 8, the number of layers": (lambda files: None, ("--stages", 9)),
-    "--replicas must be at least 1": (lambda files: None, ("--stages", 2, "--replicas", 0)),
+    "--stages 9: the model has 8 layers": (lambda files: None, ("--stages", 9)),
     "DeepSpeed alone needs one stage per device": (lambda files: None, ("--placement", "wave")),
 }  # fmt: skip
 
@@ -212,9 +216,11 @@ def test_what_cannot_be_converted_leaves_nothing(world2, plans, saved, tmp_path,
         how = [Path(plans[word]).with_name("placement.toml") if word in plans else word for word in how]
         status, out, err = run(capsys, "convert", spoilt, tmp_path / "to" / "new", *how)
         assert status == 3 and words in err and err.startswith("ostinato checkpoint: "), err
+        assert str(spoilt) in err or words.startswith("DeepSpeed alone needs"), err
         assert not (tmp_path / "to").exists() or not list((tmp_path / "to").iterdir()), words
     (tmp_path / "there").mkdir()
     assert "already exists" in run(capsys, "convert", folder, tmp_path / "there")[2]
+    assert "/proc/new: nothing can be written to /proc: " in run(capsys, "convert", folder, "/proc/new")[2]
     assert "among its tags" in run(capsys, "convert", folder, Path(folder) / "converted")[2]
 
 
@@ -348,16 +354,35 @@ def test_what_is_no_checkpoint(tmp_path, capsys):
         return err
 
     assert "gone: no such folder" in said("gone")
+    (tmp_path / "file").touch()
+    assert "file: this is a file; give the folder that save_checkpoint()" in said("file")
     assert "empty holds no checkpoint of DeepSpeed's pipeline engine: no mp_rank_*" in said("empty")
     assert "two has no file 'latest': choose a tag with --tag; there is a, b" in said("two")
     assert "two: tag 'c', which does not exist; there is a, b" in said("two", "--tag", "c")
+    assert "two: tag '', which does not exist; there is a, b" in said("two", "--tag", "")
     (tmp_path / "two" / "latest").write_text("gone\n")
     assert "latest names tag 'gone', which does not exist; there is a, b" in said("two")
     assert "b: mp_rank_00_model_states.pt cannot be read (" in said("two", "--tag", "b")
 
 
+def test_sigterm_leaves_nothing_half_written(world2, plans, saved, tmp_path, monkeypatch):
+    folder, _ = saved(world2, under(Options(), plans["wave"]), save)
+    monkeypatch.setattr(torch, "save", lambda *_: signal.raise_signal(signal.SIGTERM))
+    with pytest.raises(KeyboardInterrupt):
+        checkpoint.main(["convert", folder, str(tmp_path / "to")])
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
-    "words", [("convert", "a"), ("show", "a", "b"), ("show", "a", "--replicas", "2")], ids=" ".join
+    "words",
+    [
+        ("convert", "a"),
+        ("show", "a", "b"),
+        ("show", "a", "--replicas", "2"),
+        ("convert", "a", "b", "--stages", "0"),
+        ("convert", "a", "b", "--replicas", "-1"),
+    ],
+    ids=" ".join,
 )
 def test_misuse(words, capsys):
     status, out, err = run(capsys, *words)

@@ -222,6 +222,8 @@ def test_the_line_of_another_batch_size_keeps_to_one_yardstick():
     what = 'plan 3f2a91c0d4e5 on placement "gpt-4", 8 micro-batches: '
     assert changed(program(beside=beside)) == changed(program(beside=[])) == f"{what}predicted 27.0 ms a step"
     assert changed(program()) == told(program()).splitlines()[0]
+    assert ", 1 micro-batch: " in changed(program(micro_batches=1))
+    assert ", 1 micro-batch: " in told(program(micro_batches=1))
 
 
 def test_stages_that_gain_nothing_lose_nothing():

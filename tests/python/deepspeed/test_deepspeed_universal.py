@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch.distributed as dist
+from ostinato.deepspeed.save import contents
 from support.models import LAYERS
 from support.plans import Layout, make_plan
 from support.shapes import placement_text, two_directions
@@ -16,6 +17,8 @@ from test_deepspeed_sharded import M_2
 
 ZERO_1 = {"zero_optimization": {"stage": 1}}
 ALONE = Options(config=ZERO_1)
+FROZEN = Options(model="changed", change="front_frozen", frozen_too=False, config=ZERO_1)
+FRONT = Layout("front", (3,), (1, 0))  # of FROZEN, rank 1 has nothing to train
 WAVE = Layout("wave", (1, 4, 6), (0, 1, 1, 0))
 
 
@@ -46,12 +49,15 @@ def saved_and_converted(world, options: Options, folder: str) -> list[float]:
     return losses
 
 
-def loaded(options: Options, folder: str) -> list[float]:
-    """The losses of 3 steps after loading."""
+def loaded(options: Options, folder: str, again: str = "") -> list[float]:
+    """The losses of 3 steps after loading. `again`: where to save after them."""
     engine = make_engine(replace(options, config={**options.config, "checkpoint": {"load_universal": True}}))
     engine.load_checkpoint(folder)
     data = data_of(engine, after=3)
-    return [engine.train_batch(data).item() for _ in range(3)]
+    losses = [engine.train_batch(data).item() for _ in range(3)]
+    if again:
+        engine.save_checkpoint(again)
+    return losses
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +67,7 @@ def plans(tmp_path_factory):
     x = placement_text("x", two_directions((5,), LAYERS))
     made = {
         "wave": make_plan(folder / "wave", WAVE, LAYERS, MICRO_BATCHES),
+        "front": make_plan(folder / "front", FRONT, LAYERS, MICRO_BATCHES),
         "x": make_plan(folder / "x", Layout("x", (), ()), LAYERS, MICRO_BATCHES // 2, text=x),
         "m": make_plan(folder / "m", M_2, LAYERS, MICRO_BATCHES),
         "xm": make_plan(
@@ -132,3 +139,16 @@ def test_state_of_parts_on_other_ranks_for_each_direction(world4, plans, tmp_pat
     alone = Options(model="vocabulary", stages=4, config=ZERO_1)
     expected = saved_and_converted(world4, replace(alone, section=plans["xm"]), str(tmp_path))
     assert world4.run(loaded, alone, str(tmp_path))[0] == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_rank_with_nothing_to_train(world4, plans, tmp_path):
+    """In two replicas, of which the second has no share of what the rank's optimizer steps."""
+    ours, folder, own = replace(FROZEN, section=plans["front"]), tmp_path / "alone", tmp_path / "own"
+    expected = saved_and_converted(world4, FROZEN, str(folder))
+    again = str(tmp_path / "again")
+    assert world4.run(loaded, ours, str(folder), again)[0] == pytest.approx(expected, rel=1e-5)
+    assert contents.read(contents.chosen(tmp_path / "again", None)).problems == []
+    expected = saved_and_converted(world4, ours, str(own))
+    assert not list(own.glob("*/zero/ostinato_idle"))
+    for options in (FROZEN, ours):
+        assert world4.run(loaded, options, str(own))[0] == pytest.approx(expected, rel=1e-5)

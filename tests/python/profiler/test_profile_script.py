@@ -3,6 +3,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 
@@ -260,9 +261,17 @@ def test_other_programs_are_told_what_profiles_them(tmp_path, capsys):
     assert "torch.export.load() cannot load it" in capsys.readouterr().err
 
 
+def test_sigterm_ends_it_like_ctrl_c(capsys, monkeypatch):
+    monkeypatch.setattr(command, "run", lambda *_: signal.raise_signal(signal.SIGTERM))
+    assert main(["train.py"]) == 130
+    assert "interrupted, nothing was written" in capsys.readouterr().err
+
+
 def test_no_such_script(capsys, tmp_path):
     assert main([str(tmp_path / "none.py")]) == 3
     assert "none.py: no such file" in capsys.readouterr().err
+    assert main([str(tmp_path)]) == 3
+    assert f"{tmp_path}: this is a folder; give a file" in capsys.readouterr().err
     (tmp_path / "plan.json").write_text("{}")
     assert main([str(tmp_path / "plan.json")]) == 3
     assert "plan.json is no Python script: give the one that trains" in capsys.readouterr().err

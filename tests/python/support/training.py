@@ -65,6 +65,7 @@ class Options:
     tied: bool = False
     optimizer: str | None = "Adam"
     own_optimizer: bool = False  # a torch optimizer with two groups, made by the script
+    frozen_too: bool = True  # the optimizer is given frozen parameters, too
     partition: str = "uniform"
     checkpoint_interval: int = 0
     checkpointable: tuple[str, ...] | None = None
@@ -179,7 +180,8 @@ def make_engine(options: Options, configuration=None):
     model = make_model(options)
     changed_model.change(model, options.change)
     optimizer = _two_groups(model) if options.own_optimizer else None
-    given = {} if options.own_optimizer else {"model_parameters": list(model.parameters())}
+    stepped = [p for p in model.parameters() if p.requires_grad or options.frozen_too]
+    given = {} if options.own_optimizer else {"model_parameters": stepped}
     engine, *_ = deepspeed.initialize(
         model=model, optimizer=optimizer, config=configuration or options.configuration(), **given
     )

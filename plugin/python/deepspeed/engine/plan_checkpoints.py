@@ -98,7 +98,11 @@ class PlanCheckpoints(Engine):
             saved = checkpoint.found(load_dir, tag, held, self)
         if not self.load_universal_checkpoint():
             self.module.refuse_unreadable(folder)
-        with self._ostinato.outside.checkpoint("loading a checkpoint"), optimizer_state.loading(self, saved):
+        with (
+            self._ostinato.outside.checkpoint("loading a checkpoint"),
+            optimizer_state.loading(self, saved),
+            universal.idle_reads_nothing(self, self._ostinato.idle),
+        ):
             loaded = super().load_checkpoint(
                 load_dir, tag, load_module_strict, load_optimizer_states, *args, **kwargs
             )

@@ -138,7 +138,8 @@ def chosen(root: Path, tag: str | None) -> Path:
     """The folder of one checkpoint. `root`: the folder that save_checkpoint() was given, or the checkpoint's
     own. Raises OstinatoError where there is none."""
     if not root.is_dir():
-        raise OstinatoError(f"{root}: no such folder")
+        is_file = "this is a file; give the folder that save_checkpoint() was given"
+        raise OstinatoError(f"{root}: {is_file if root.exists() else 'no such folder'}")
     if _is_checkpoint(root) and tag is None:
         return root
     if not (tags := tags_in(root)):
@@ -152,7 +153,7 @@ def chosen(root: Path, tag: str | None) -> Path:
     elif tag is None and len(tags) > 1:
         raise OstinatoError(f"{root} has no file {checkpoint.LATEST!r}: choose a tag with --tag; {said}")
     else:
-        tag, where = tag or tags[0], f"{root}: "
+        tag, where = tags[0] if tag is None else tag, f"{root}: "
     if tag not in tags:
         raise OstinatoError(f"{where}tag {tag!r}, which does not exist; {said}")
     return root / tag
@@ -254,7 +255,11 @@ def _buffers(made: Contents) -> Iterator[str]:
 def _names(made: Contents, rank: int) -> Iterator[str]:
     """Names of the parameters and buffers that a rank had, as far as its file has them."""
     yield from made.heads[rank].get("buffer_names") or ()
-    for group in made.heads[rank].get("param_shapes") or ():
+    yield from _parameters(made, rank)
+
+
+def _parameters(made: Contents, rank: int) -> Iterator[str]:
+    for group in made.heads.get(rank, {}).get("param_shapes") or ():
         yield from group
 
 
@@ -273,7 +278,7 @@ def _read_ranks(made: Contents, present: set[str], mains: list[int]) -> None:
             if held[key] != first[key]
         ]
     made.problems += [
-        f"{made.main(rank)} is not part of this checkpoint, which has {ranks} ranks"
+        f"{made.main(rank)} is not part of this checkpoint, which has {counted(ranks, 'rank')}"
         for rank in mains
         if rank >= ranks
     ]
@@ -283,7 +288,8 @@ def _read_ranks(made: Contents, present: set[str], mains: list[int]) -> None:
             if (opens := _try(made, name := made.share(rank, replica), present)) is not None:
                 share = made.shares[rank, replica] = unsealed(opens[constants.OPTIMIZER_STATE_DICT])
                 base = share[constants.BASE_OPTIMIZER_STATE]
-                states = base["state"].values() if isinstance(base, dict) else ()
+                learns = any(name != checkpoint.IDLE for name in _parameters(made, rank))
+                states = base["state"].values() if learns and isinstance(base, dict) else ()
                 steps.setdefault(
                     next((str(float(state["step"])) for state in states if "step" in state), ""), name
                 )

@@ -41,9 +41,8 @@ def bounds_for(contents: Contents, stages: int) -> list[int]:
     """The bounds of DeepSpeed's own partition."""
     facts = contents.facts
     layers = facts["bounds"][-1] if facts else 0
-    if stages < 1 or (facts and stages > layers):
-        most = f"{layers}, the number of layers" if facts else "the number of layers"
-        raise OstinatoError(f"--stages {stages}: must be 1 to {most}")
+    if facts and stages > layers:
+        raise OstinatoError(f"{contents.folder}: --stages {stages}: the model has {counted(layers, 'layer')}")
     if facts is None or (bounds := partition.parts(facts, stages)) is None:
         why = (
             "the model has its own way to cut itself"
@@ -93,17 +92,20 @@ class _Parameter:
 
 def convert(contents: Contents, into: Path, bounds: list[int], replicas: int) -> None:
     """Makes the folder `into` completely, or not at all. Raises OstinatoError."""
-    converter = _Converter(contents, bounds, replicas)
     if into.exists():
         raise OstinatoError(f"{into} already exists: choose a new folder")
-    with new_folder(into) as made:
-        folder = made / contents.folder.name
-        folder.mkdir()
-        for name in sorted(path.name for path in contents.folder.iterdir() if LAYER.fullmatch(path.name)):
-            shutil.copyfile(contents.folder / name, folder / name)
-        for stage in range(len(bounds) - 1):
-            converter.write(folder, stage)
-        (made / checkpoint.LATEST).write_text(contents.folder.name)
+    try:
+        converter = _Converter(contents, bounds, replicas)
+        with new_folder(into) as made:
+            folder = made / contents.folder.name
+            folder.mkdir()
+            for name in sorted(path.name for path in contents.folder.iterdir() if LAYER.fullmatch(path.name)):
+                shutil.copyfile(contents.folder / name, folder / name)
+            for stage in range(len(bounds) - 1):
+                converter.write(folder, stage)
+            (made / checkpoint.LATEST).write_text(contents.folder.name)
+    except OstinatoError as error:
+        raise OstinatoError(f"{contents.folder} cannot be converted: {error}") from None
 
 
 class _Converter:
@@ -122,12 +124,8 @@ class _Converter:
         why = ""
         if contents.problems:
             why = "; ".join(contents.problems[:3])
-        elif contents.slices > 1 or self.replicas < 1:
-            why = (
-                "layers are cut over tensor-parallel ranks"
-                if contents.slices > 1
-                else "--replicas must be at least 1"
-            )
+        elif contents.slices > 1:
+            why = "layers are cut over tensor-parallel ranks"
         elif record.get("sharded") and "parts" not in record:
             why = f"several ranks hold parts of layers {', '.join(map(str, record['sharded']))}"
         elif self.kind == SHARE and contents.head.get("param_shapes") is None:
@@ -137,13 +135,10 @@ class _Converter:
         elif self.kind not in (SHARE, None) and "parameters" not in record:
             why = "without ZeRO, DeepSpeed's files do not say which parameter is which: load it under a plan and save it again"
         if why:
-            raise self._error(why)
-
-    def _error(self, why: str) -> OstinatoError:
-        return OstinatoError(f"{self.contents.folder} cannot be converted: {why}")
+            raise OstinatoError(why)
 
     def _names(self) -> list[list[list[tuple[str, Any]]]]:
-        """Names and shapes by pipeline rank and group; [] for a rank with nothing to train."""
+        """Names and shapes by pipeline rank and group, IDLE of a rank with nothing to train."""
         if self.kind is None:
             return []
         names = (self.contents.record or {}).get("parameters") or []
@@ -152,17 +147,15 @@ class _Converter:
                 [list(group.items()) for group in head["param_shapes"]]
                 for _, head in sorted(self.contents.heads.items())
             ]
-        return [
-            groups if any(name != checkpoint.IDLE for group in groups for name, _ in group) else []
-            for groups in names
-        ]
+        return names
 
     def _parameters(self, names: list[list[list[tuple[str, Any]]]]) -> list[_Parameter]:
         found: dict[str, _Parameter] = {}
         held = (self.contents.record or {}).get("layers")
         for rank, groups in enumerate(names):
-            if groups and len(groups) != self.groups:
-                raise self._error(
+            learns = any(name != checkpoint.IDLE for group in groups for name, _ in group)
+            if learns and len(groups) != self.groups:
+                raise OstinatoError(
                     f"pipeline rank {rank} has {counted(len(groups), 'parameter group')}, but another rank has {self.groups}"
                 )
             for index, group in enumerate(groups):
@@ -175,13 +168,13 @@ class _Converter:
                 ]
                 places = [one.place(held[rank] if held else one.layers) for one in here]
                 if places != sorted(places):
-                    raise self._error(
+                    raise OstinatoError(
                         f"the parameters in group {index} of pipeline rank {rank} are not in the order of the model"
                     )
                 for one in here:
                     had = found.setdefault(one.name, one)
                     if had.group != index:
-                        raise self._error(
+                        raise OstinatoError(
                             f'"{one.name}" is in group {had.group} of pipeline rank {had.rank}, but in group {index} of pipeline rank {rank}'
                         )
                     if held and one.layers[0] in held[rank] and one.layers[0] not in held[had.rank]:
@@ -203,7 +196,7 @@ class _Converter:
             return [layer]
         tied = (self.contents.facts or {}).get("tied") or {}
         if not (layers := tied.get(tied_key(name))):
-            raise self._error(f'it does not say to which layers "{name}" belongs')
+            raise OstinatoError(f'it does not say to which layers "{name}" belongs')
         return layers
 
     def write(self, folder: Path, stage: int) -> None:
@@ -213,7 +206,7 @@ class _Converter:
         groups = [self._of_group(index, layers) for index in range(self.groups)]
         for index, group in enumerate(groups):
             if not group:
-                raise self._error(
+                raise OstinatoError(
                     f"stage {stage} (layers {layers[0]} to {layers[-1]}) would have no parameters in group {index} of the optimizer"
                 )
         head = opened(contents.folder / contents.main(base))
@@ -301,8 +294,8 @@ class _Converter:
             size = ceil(total / (ALIGNMENT * self.replicas)) * ALIGNMENT
             begin, end = replica * size, (replica + 1) * size
             if total <= begin:
-                raise self._error(
-                    f"group {index} of a stage has {total} elements, too few for {self.replicas} replicas"
+                raise OstinatoError(
+                    f"group {index} of a stage has {counted(total, 'element')}, too few for {self.replicas} replicas"
                 )
             cuts = [(piece, max(piece.at, begin), min(piece.at + piece.size, end)) for piece in pieces]
             mine = [Piece(piece.name, a - piece.at, b - a, a - begin) for piece, a, b in cuts if a < b]

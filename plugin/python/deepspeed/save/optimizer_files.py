@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 from deepspeed.checkpoint import constants
+from ostinato.errors import counted
 
 from ..errors import OstinatoError
 from .checkpoint import NAME, Names
@@ -277,7 +278,7 @@ class Files:
         slots = one_after_the_other(known, self.kind, parts)
         if len(slots) != len(numbers):
             raise OstinatoError(
-                f"group {index} of pipeline rank {rank} has {len(numbers)} parameters, but the script gives it {len(slots)}"
+                f"group {index} of pipeline rank {rank} has {counted(len(numbers), 'parameter')}, but the script gives it {len(slots)}"
             )
         for name, shape in known:
             self._check_shape(name, whole_shape(name, shape, parts))

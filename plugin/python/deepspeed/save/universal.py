@@ -3,7 +3,7 @@
 
 They hold each parameter whole, by name. A rank with a copy of a layer (two directions) reads it like any other
 rank; a rank with a part reads the whole and cuts it. A checkpoint to be converted names each parameter once: a
-copy under its first holder. The converter cannot handle parts on several pipeline ranks, so the first rank of
+copy under its first holder; IDLE, which no layer has, it does not name. The converter cannot handle parts on several pipeline ranks, so the first rank of
 a sharded stage assembles their state, and saves it as one more group in its optimizer's file: the converter
 reads it like any group, and loading drops it.
 """
@@ -21,6 +21,7 @@ from ostinato.nn import Shard
 from ostinato.nn.layers import collect
 
 from ..upstream import Engine
+from .checkpoint import IDLE
 from .seal import replaced
 
 ADAM = ("exp_avg", "exp_avg_sq")  # the state that the converter knows, besides the fp32 weights
@@ -47,7 +48,7 @@ def prepare(engine: Engine, parts: list[ParameterPart], others_name: Callable[[s
         part.parameter.load_hp_checkpoint_state = _cutting(part, part.parameter.load_hp_checkpoint_state)
     in_parts = whole_shapes(engine, parts)
     for of_group in mappings:
-        for name in [name for name in of_group if name in in_parts or others_name(name)]:
+        for name in [name for name in of_group if name in in_parts or name == IDLE or others_name(name)]:
             del of_group[name]
 
 
@@ -67,6 +68,26 @@ def wholes_saved(engine: Engine, parts: list[ParameterPart]) -> Iterator[None]:
     own = optimizer.state_dict
     with replaced(optimizer, "state_dict", lambda: _with_group(own(), wholes)):
         yield
+
+
+@contextmanager
+def idle_reads_nothing(engine: Engine, idle: Any) -> Iterator[None]:
+    """Around loading. `idle`: the parameter of a rank with nothing to train, or None."""
+    if not hasattr(idle, "_hp_mapping") or not engine.load_universal_checkpoint():
+        yield
+        return
+    had = idle._hp_mapping, idle.load_hp_checkpoint_state
+    # For a replica without a share of it, too: DeepSpeed asks each rank for the step of a parameter.
+    idle._hp_mapping, idle.load_hp_checkpoint_state = _Nothing(), lambda *_, **__: None
+    try:
+        yield
+    finally:
+        idle._hp_mapping, idle.load_hp_checkpoint_state = had
+
+
+class _Nothing:
+    def get_optim_state_keys(self) -> tuple[str, ...]:
+        return ()
 
 
 def drop_wholes(engine: Engine) -> None:

@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Sequence
 
 import torch.distributed as dist
-from ostinato.errors import printable, size
+from ostinato.errors import counted, printable, size
 from ostinato.gain import Gain
 from ostinato.ranks.presence import ranks_in_words
 
@@ -77,7 +77,7 @@ def other_sizes(sizes: dict[int, tuple[int, int]]) -> str:
     """What rank 0 says after step 1 where activations are not as large as in the plan. `sizes`: by layer, (bytes of a
     micro-batch, bytes in the plan)."""
     layer, (now, planned) = min(sizes.items())
-    more = f" (and {len(sizes) - 1} more layers)" if len(sizes) > 1 else ""
+    more = f" (and {counted(len(sizes) - 1, 'more layer')})" if len(sizes) > 1 else ""
     return (
         f"layer {layer}{more} outputs {size(now)} a micro-batch, and the plan was made for {size(planned)}: the inputs have another shape, or layers "
         "another dtype, than those profiled; times and memory will differ from the plan; profile again"
@@ -181,16 +181,16 @@ def _rounds(
 def lines(program, gain: Gain | None = None, sized: bool = False) -> list[str]:
     """What runs, and what it gains, if anything is known of that; then the figures. `sized`: each step gets its
     own plan."""
-    what = _what(program)
     if not any(stage.has_backward for stage in program.stages):
         return [
-            f"{what}requests: predicted {program.predicted / 1e6:.3f} ms; forwards only, for eval_batch(): train_batch() is refused"
+            f"{_what(program, 'request')}: predicted {program.predicted / 1e6:.3f} ms; forwards only, for eval_batch(): train_batch() is refused"
         ]
+    what = _what(program, "micro-batch")
     if sized:
-        return [f"{what}micro-batches a step; each step gets a plan for its sizes"]
+        return [f"{what} a step; each step gets a plan for its sizes"]
     if gain is None:
-        return [f"{what}micro-batches"]
-    return [f"{what}micro-batches: {gain.headline}", *filter(None, [gain.figures])]
+        return [what]
+    return [f"{what}: {gain.headline}", *filter(None, [gain.figures])]
 
 
 def changed(program) -> str:
@@ -198,13 +198,12 @@ def changed(program) -> str:
     another yardstick than before, the figure would read as a change of the gain."""
     gain = gain_of(program)
     told = gain.headline if gain.is_over_your_run else f"predicted {program.predicted / 1e6:.1f} ms a step"
-    return f"{_what(program)}micro-batches: {told}"
+    return f"{_what(program, 'micro-batch')}: {told}"
 
 
-def _what(program) -> str:
-    return (
-        f'plan {program.plan_sha256[:12]} on placement "{program.placement_name}", {program.micro_batches} '
-    )
+def _what(program, unit: str) -> str:
+    name = f'plan {program.plan_sha256[:12]} on placement "{program.placement_name}"'
+    return f"{name}, {counted(program.micro_batches, unit)}"
 
 
 def gain_of(program, before: Sequence[float] = ()) -> Gain:

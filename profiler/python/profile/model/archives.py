@@ -91,6 +91,8 @@ def load_script(path: Path, inputs: Sequence[str], train: bool = True) -> Job:
 
 
 def check_there(path: Path) -> None:
+    if path.is_dir():
+        raise ProfileError(f"{path}: this is a folder; give a file")
     if not path.is_file():
         raise ProfileError(f"{path}: no such file")
 

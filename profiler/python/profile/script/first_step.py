@@ -28,6 +28,7 @@ import torch
 from ostinato.errors import Status
 from ostinato.profile.errors import ProfileError
 from ostinato.profile.machine.device import Cpu, device_of_this_process
+from ostinato.profile.model.archives import check_there
 from ostinato.profile.model.job import Job
 from ostinato.profile.script.engine import Takeover
 from ostinato.profile.script.world import World
@@ -261,8 +262,8 @@ def _end(result: Any) -> NoReturn:
 
 
 def check_script(script: Path, module: bool) -> None:
-    if not module and not script.is_file():
-        raise ProfileError(f"{script}: no such file")
+    if not module:
+        check_there(script)
     if not module and script.suffix in (".json", ".toml"):
         raise ProfileError(f"{script} is no Python script: give the one that trains")
 
