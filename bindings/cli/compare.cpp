@@ -18,6 +18,7 @@
 #include "search/files/value.h"
 #include "search/files/wrapped.h"
 #include "search/named/named.h"
+#include "search/placement/lanes.h"
 #include "search/placement/quantity.h"
 #include "search/plan/memory.h"
 #include "search/plan/one_batch.h"
@@ -27,7 +28,7 @@ namespace ostinato::cli {
 namespace {
 
 /// Devices whose memory has a row of its own.
-constexpr std::size_t kMostDeviceRows = 16;
+constexpr std::int64_t kMostDeviceRows = 16;
 
 struct Side {
   std::string path, placement_path;
@@ -35,11 +36,14 @@ struct Side {
   Placement placement;  ///< with the sizes that the plan takes
   ModelFacts model = {};
 
-  /// Summed over devices.
+  std::int64_t devices() const { return count_without_lanes(placement); }
+
+  /// Summed over devices, without their lanes.
   __int128 busy() const {
     __int128 busy = 0;
     for (const ScheduledBlock& step : plan.schedule) {
       const Block& block = placement.blocks[step.block];
+      if (runs_on_lane(placement, block)) continue;
       busy += static_cast<__int128>(block.time) * static_cast<std::int64_t>(block.devices.size());
     }
     return busy;
@@ -47,8 +51,7 @@ struct Side {
 
   /// Share of the devices' time until the makespan in which they run nothing.
   double bubble() const {
-    const __int128 all =
-        static_cast<__int128>(plan.makespan) * static_cast<std::int64_t>(placement.devices.size());
+    const __int128 all = static_cast<__int128>(plan.makespan) * devices();
     return all > 0 ? 1 - static_cast<double>(busy()) / static_cast<double>(all) : 0;
   }
 };
@@ -133,13 +136,13 @@ std::string period_text(const Side& side) {
   return steady.count == 0 ? "none" : format_time(steady.period / steady.unroll);
 }
 
-std::string memory_text(const Side& side, std::size_t device) {
-  return device < side.plan.peak_memory.size() ? format_memory(side.plan.peak_memory[device]) : "-";
+std::string memory_text(const Side& side, std::int64_t device) {
+  return device < side.devices() ? format_memory(side.plan.peak_memory[device]) : "-";
 }
 
 /// Adds the figures to a table that has its head.
 void add_figures(Table& table, const std::vector<Side>& sides) {
-  table.add("devices", [](const Side& s) { return fmt::format("{}", s.placement.devices.size()); });
+  table.add("devices", [](const Side& s) { return fmt::format("{}", s.devices()); });
   table.add("micro-batches", [](const Side& s) { return fmt::format("{}", s.plan.micro_batches); });
   table.add("makespan", [](const Side& s) { return format_time(s.plan.makespan); });
   table.add("  vs. the first", [&](const Side& s) { return fmt::format("{:.3f}", ratio(s, sides.front())); });
@@ -153,9 +156,9 @@ void add_figures(Table& table, const std::vector<Side>& sides) {
   table.add("period per micro-batch", period_text);
   table.add("bubble", [](const Side& s) { return fmt::format("{:.1f} %", 100 * s.bubble()); });
   table.add("peak memory", [](const Side& s) { return format_memory(most_memory(s.plan)); });
-  std::size_t devices = 0;
-  for (const Side& side : sides) devices = std::max(devices, side.placement.devices.size());
-  for (std::size_t d = 0; d < devices && devices <= kMostDeviceRows; ++d)
+  std::int64_t devices = 0;
+  for (const Side& side : sides) devices = std::max(devices, side.devices());
+  for (std::int64_t d = 0; d < devices && devices <= kMostDeviceRows; ++d)
     table.add(fmt::format("  device {}", d), [d](const Side& s) { return memory_text(s, d); });
 }
 
@@ -182,7 +185,7 @@ Json json_of(const Side& side, const Side& first) {
   return {{"plan", side.path},
           {"placement", side.placement.name},
           {"placement_file", side.placement_path},
-          {"devices", side.placement.devices.size()},
+          {"devices", side.devices()},
           {"micro_batches", plan.micro_batches},
           {"makespan", plan.makespan},
           {"ratio", ratio(side, first)},

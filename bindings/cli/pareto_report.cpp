@@ -9,6 +9,7 @@
 #include "bindings/cli/progress.h"
 #include "bindings/core/plan_summary.h"
 #include "search/files/counted.h"
+#include "search/placement/lanes.h"
 #include "search/placement/quantity.h"
 
 namespace ostinato::cli {
@@ -83,7 +84,7 @@ std::string curve_text(const SearchedCurve& searched, const PlacementFile& file,
   const bool makespan = first.objective == Objective::makespan;
   std::string text =
       fmt::format("{}: {} on {}\n", file.placement.name, counted(first.micro_batches, "micro-batch"),
-                  counted(file.placement.devices.size(), "device"));
+                  counted(count_without_lanes(file.placement), "device"));
   text += fmt::format("{:>12}  {:>12}  {:>12}  {:>8}  {}{}\n", "memory", "makespan", "bound", "gap",
                       makespan ? "" : fmt::format("{:>12}  ", to_string(first.objective)), "plan");
   for (std::size_t i = 0; i < curve.plans.size(); ++i) {

@@ -11,6 +11,7 @@
 #include "bindings/core/shape_request.h"
 #include "search/files/counted.h"
 #include "search/files/file.h"
+#include "search/placement/lanes.h"
 #include "search/placement/placement_toml.h"
 #include "search/placement/shapes.h"
 
@@ -90,14 +91,14 @@ int placement_command(const std::vector<std::string>& args, Io& io) {
   if (line.json) {
     Json json = {{"status", 0},
                  {"name", placement.name},
-                 {"devices", placement.devices.size()},
+                 {"devices", count_without_lanes(placement)},
                  {"blocks", placement.blocks.size()}};
     json[typed.output.empty() ? "placement" : "output"] = typed.output.empty() ? text : typed.output;
     print_json(json, io);
   } else if (!typed.output.empty()) {
     io.say(fmt::format("{}: {}, {} on {}\n", typed.output, placement.name,
                        counted(placement.blocks.size(), "block"),
-                       counted(placement.devices.size(), "device")));
+                       counted(count_without_lanes(placement), "device")));
   }
   return 0;
 }

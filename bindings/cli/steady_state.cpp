@@ -4,22 +4,31 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
+#include <string>
+#include <vector>
 
 #include "bindings/cli/run_search.h"
 #include "bindings/core/repeating.h"
 #include "search/files/counted.h"
 #include "search/files/wrapped.h"
+#include "search/placement/lanes.h"
 #include "search/placement/quantity.h"
 
 namespace ostinato::cli {
 namespace {
 
+std::string each_device(const Placement& placement, std::vector<Bytes> held) {
+  held.resize(count_without_lanes(placement));
+  std::vector<std::string> texts;
+  std::ranges::transform(held, std::back_inserter(texts), format_memory);
+  return fmt::format("{}", fmt::join(texts, ", "));
+}
+
 /// In place of the memory, where it is never the same twice.
-std::string left_behind(const RepeatingPart& report) {
-  std::string each;
-  for (const Bytes left : report.left_behind) each += (each.empty() ? "" : ", ") + format_memory(left);
+std::string left_behind(const Placement& placement, const RepeatingPart& report) {
   return fmt::format("  memory            never repeats: each micro-batch leaves {} behind, per device\n",
-                     each);
+                     each_device(placement, report.left_behind));
 }
 
 std::string to_text(const Placement& placement, const RepeatingPart& report) {
@@ -30,14 +39,12 @@ std::string to_text(const Placement& placement, const RepeatingPart& report) {
       "{}: the repeating part\n  period            {} for {}, {}; lower bound from work and memory {}\n",
       placement.name, format_time(r.period), counted(r.unroll, "micro-batch"), period,
       format_time(report.bound));
-  if (!report.steady) return wrapped(text + left_behind(report), 20);
+  if (!report.steady) return wrapped(text + left_behind(placement, report), 20);
   const char* memory =
       r.memory_proved ? "the least at this period (proved)" : "the least found at this period";
-  std::string peaks;
-  for (const Bytes held : report.held) peaks += (peaks.empty() ? "" : ", ") + format_memory(held);
   return wrapped(text + fmt::format("  largest memory    {}, {}\n  peak memory       {} per device\n",
                                     format_memory(*std::max_element(report.held.begin(), report.held.end())),
-                                    memory, peaks),
+                                    memory, each_device(placement, report.held)),
                  20);
 }
 

@@ -9,6 +9,7 @@
 #include "search/partition/chain.h"
 #include "search/partition/even_split.h"
 #include "search/partition/stages.h"
+#include "search/partition/usual_cut.h"
 #include "search/plan/memory.h"
 #include "search/plan/orders.h"
 #include "search/simulate/simulate.h"
@@ -24,7 +25,7 @@ std::optional<UsualOrder> in_usual_order(const Profile& profile, const Partition
   usual.lanes = LanesOf::none;
   const Placement placement = place_stages(profile, usual, stages);
   const int count = options.micro_batches;
-  const std::string name = options.inference ? "gpipe" : "1f1b";
+  const std::string name = usual_schedule(options);
   const std::optional<Orders> orders = named_schedule(name, placement, count).orders;
   if (!orders) return std::nullopt;
   const auto schedule = earliest_starts(placement, count, *orders);
@@ -39,21 +40,32 @@ std::optional<UsualOrder> in_usual_order(const Profile& profile, const Partition
   return found;
 }
 
-/// With one chunk per device; nullopt where there are none, as the candidates say, or the time was up.
-std::optional<std::vector<Stage>> best_stages(const Profile& profile, const PartitionOptions& one_chunk,
-                                              const JointChoice& choice) {
+/// On the best stages that there are with one chunk per device; nullopt where there are none, as the
+/// candidates say, or the time was up.
+std::optional<UsualOrder> on_best_stages(const Profile& profile, const PartitionOptions& one_chunk,
+                                         Objective objective, const JointChoice& choice) {
+  std::optional<UsualOrder> best;
+  const auto key = [](const UsualOrder& one) { return std::pair(!one.fits, one.value); };
+  const auto offer = [&](const StageCuts& cuts) {
+    const auto found = in_usual_order(profile, one_chunk, cuts.stages, objective, "");
+    if (found && (!best || key(*found) < key(*best))) best = found;
+  };
   for (const Candidate& candidate : choice.candidates) {
     if (candidate.even || !is_usual(candidate, one_chunk)) continue;
-    if (candidate.cuts) return candidate.cuts->stages;
-    if (!candidate.no_shorter) return std::nullopt;
+    if (candidate.cuts)
+      offer(*candidate.cuts);
+    else if (!candidate.no_shorter && !candidate.usual)
+      return std::nullopt;
   }
+  if (best) return best;
   try {
-    return cut_chain(profile, one_chunk).stages;
+    offer(cut_chain(profile, one_chunk));
   } catch (const InfeasibleError&) {
     return std::nullopt;
   } catch (const StoppedError&) {
     return std::nullopt;
   }
+  return best;
 }
 
 /// "your run now" on these devices, expected from the layers' times; where it is measured, also that.
@@ -90,8 +102,7 @@ Baselines baselines(const Profile& profile, const PartitionOptions& options, Obj
     result.even =
         in_usual_order(profile, one_chunk, cut_evenly(profile, one_chunk).stages, objective, "_even_split");
   one_chunk.stop = stop;
-  if (const auto stages = best_stages(profile, one_chunk, choice))
-    result.balanced = in_usual_order(profile, one_chunk, *stages, objective, "");
+  result.balanced = on_best_stages(profile, one_chunk, objective, choice);
   return result;
 }
 

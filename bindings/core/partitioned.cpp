@@ -13,6 +13,7 @@
 #include "search/partition/branches.h"
 #include "search/partition/chain.h"
 #include "search/partition/stages.h"
+#include "search/placement/lanes.h"
 #include "search/placement/placement_toml.h"
 #include "search/placement/quantity.h"
 #include "search/profile/profile_noise.h"
@@ -105,7 +106,7 @@ std::string partition_text(const Partitioned& cut) {
   for (const Stage& stage : cut.cuts.stages) layers += stage.layers.size();
   return fmt::format("{}: {} in {} on {}\n", cut.placement.name, counted(layers, "layer"),
                      counted(cut.cuts.stages.size(), "stage"),
-                     counted(cut.placement.devices.size(), "device")) +
+                     counted(count_without_lanes(cut.placement), "device")) +
          stage_lines(cut.placement, cut.cuts.stages) +
          fmt::format("  busiest device {} per micro-batch, {}\n", format_time(cut.cuts.busiest),
                      proof(cut.cuts, cut.scope));

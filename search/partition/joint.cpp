@@ -253,12 +253,13 @@ class Chooser {
   }
 
   /// What its cuts cost, as a rank: the best of one chunk per device little, and an even split, which may be
-  /// the same stages, nothing; those of several take a search, and the longer, the more they are.
+  /// the same stages, nothing; those for 1F1B begin with these; those of several take a search, and the
+  /// longer, the more they are.
   static int effort_of(const Candidate& candidate) {
     const int chunks = candidate.options.chunks;
     if (candidate.even) return 1;
     if (chunks > 1) return chunks <= kUsualChunks ? 3 : chunks;
-    return candidate.graph || candidate.quick ? 2 : 0;
+    return candidate.graph || candidate.quick || candidate.usual ? 2 : 0;
   }
 
   std::string why_not_placed(Candidate& candidate) {

@@ -12,8 +12,9 @@
 // than kMostShardSets allow) x { one chunk per device; stages over the graph where the profile has branches;
 // several chunks, looped and as a wave, through unlike devices as listed and by kind } x { backwards whole;
 // split, where the profile has halves } x { keep all activations; recompute where keeping them would leave
-// fewer micro-batches in flight }; the even split of the layers, so that the winner is never behind 1F1B on
-// it; one chunk on fewer devices; and, where the latency is made small, stages for that.
+// fewer micro-batches in flight }; the even split of the layers and the stages that suit 1F1B, so that the
+// winner is never behind it; one chunk on fewer devices; and, where the latency is made small, stages for
+// that.
 //
 // Three bounds drop a candidate, each proved: N times the least that its busiest device takes, before it is
 // partitioned; the bounds of docs/bounds.md on its placement; and, where its search ends, the plan itself.
@@ -76,6 +77,7 @@ struct Candidate {
   std::vector<int> idle = {};  ///< devices that it is not made for; rising
   bool graph = false;          ///< stages over the graph (branches.h), else of the chain
   bool even = false;           ///< as many layers on each device (even_split.h)
+  bool usual = false;          ///< stages for 1F1B (usual_cut.h)
   bool quick = false;          ///< stages for a short latency (latency.h)
   bool moved = false;          ///< made from another candidate by moves (joint_climb.h)
   std::optional<StageCuts> cuts;
@@ -99,7 +101,8 @@ struct Candidate {
 };
 
 /// One chunk per device on all devices, nothing sharded or recomputed, backwards as asked for: the best
-/// stages of that kind, or the even split. 1F1B on these is what a plan is shown beside.
+/// stages of that kind for any schedule, or for 1F1B, or the even split. 1F1B on these is what a plan is
+/// shown beside.
 bool is_usual(const Candidate& candidate, const PartitionOptions& asked);
 
 struct JointChoice {

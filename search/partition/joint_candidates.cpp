@@ -121,7 +121,14 @@ class Shapes {
       return this->add(name, chunks, layout, sharded, split);
     };
     add("1 chunk per device", 1, ChunkLayout::looped);
-    if (sharded.empty()) add("even split of the layers", 1, ChunkLayout::looped).even = true;
+    if (sharded.empty()) {
+      add("even split of the layers", 1, ChunkLayout::looped).even = true;
+      if (split == options_.partition.split_backward)
+        add(options_.partition.inference ? "1 chunk per device, cut for forwards in turn"
+                                         : "1 chunk per device, cut for 1F1B",
+            1, ChunkLayout::looped)
+            .usual = true;
+    }
     if (branches_ && options_.graph) add("stages over the graph", 1, ChunkLayout::looped).graph = true;
     if (sharded.empty() && options_.search.objective == Objective::latency)
       add("stages for a short latency", 1, ChunkLayout::looped).quick = true;

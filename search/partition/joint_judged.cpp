@@ -16,6 +16,7 @@
 #include "search/partition/joint_candidates.h"
 #include "search/partition/latency.h"
 #include "search/partition/stages.h"
+#include "search/partition/usual_cut.h"
 #include "search/placement/quantity.h"
 #include "search/plan/proved.h"
 #include "search/robust.h"
@@ -99,10 +100,29 @@ StageCuts Judged::cut(const Candidate& candidate, int percent, std::function<boo
   PartitionOptions options = in_part_of_memory(candidate.options, percent);
   options.stop = std::move(stop);
   if (candidate.even) return cut_evenly(profile_, options);
+  if (candidate.usual)
+    return cut_for_usual(profile_, options, options_.restrictions, objective(), usual_sizes(), options.stop);
   if (candidate.graph) return cut_graph(profile_, options);
   if (candidate.quick)
     return cut_for_latency(profile_, options, options_.fewer_devices != FewerDevices::every);
   return cut_chain(profile_, options);
+}
+
+/// Numbers of layers of the stages that are known: of the run, and of other candidates. Throws
+/// InfeasibleError where there are none.
+std::vector<std::vector<int>> Judged::usual_sizes() const {
+  std::vector<std::vector<int>> list;
+  const std::vector<int>& own = profile_.run.layers;
+  if (own.size() == cluster_of(options_.partition).devices.size() && std::ranges::min(own) > 0)
+    list.push_back(own);
+  for (const Candidate& other : list_) {
+    if (!is_usual(other, options_.partition)) continue;
+    if (other.infeasible && !other.even) throw InfeasibleError(other.why_not);
+    if (!other.cuts) continue;
+    std::vector<int>& sizes = list.emplace_back();
+    for (const Stage& stage : other.cuts->stages) sizes.push_back(static_cast<int>(stage.layers.size()));
+  }
+  return list;
 }
 
 const Candidate* Judged::with_the_same_stages(const Candidate& candidate) const {
@@ -158,7 +178,7 @@ void Judged::take_named(std::size_t index, std::optional<Clock::time_point> end)
   if (options_.search.method != "auto" || sharing_) return;  // that alone is never behind them
   const Candidate& candidate = list_[index];
   if (candidate.bound >= upper_) return;
-  const std::string usual = candidate.options.inference ? "gpipe" : "1f1b";
+  const std::string usual = usual_schedule(candidate.options);
   const auto wanted = [&](const std::string& name) { return name == usual || !(stopped() || is_past(end)); };
   for (const Reference& named : references(*candidate.placement, micro_batches(), objective(), wanted)) {
     if (!named.fits || named.value >= upper_) continue;

@@ -3,7 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <initializer_list>
+#include <string>
+#include <vector>
 
 #include "tests/cli/support/cli_run.h"
 
@@ -42,6 +46,33 @@ TEST(CompareCommand, PutsPlansSideBySide) {
   const std::string text = ostinato_run({"compare", folder / "1f1b.json", folder / "gpipe.json"}).out;
   EXPECT_NE(text.find("10 ms"), std::string::npos) << text;
   EXPECT_NE(text.find("20.0 %"), std::string::npos) << text;
+}
+
+TEST(CompareCommand, CountsNoLanes) {
+  const TemporaryFolder folder;
+  const std::string placement = folder / "offload.toml", plan = folder / "p.json", curve = folder / "curve";
+  const Result made = ostinato_run({"placement", "looped", "--devices", "4", "--chunks", "1", "--forward",
+                                    "1ms", "--backward", "2ms", "--memory", "1MiB", "--capacity", "3",
+                                    "--offload", "0.5ms", "--output", placement});
+  ASSERT_EQ(made.status, 0) << made.err;
+  EXPECT_NE(made.out.find(" on 4 devices"), std::string::npos) << made.out;
+  const std::vector<std::string> search = {"search", placement, "--micro-batches", "4"};
+  const auto searched = [&](std::initializer_list<std::string> more) {
+    std::vector<std::string> words = search;
+    words.insert(words.end(), more);
+    return ostinato_run(words).out;
+  };
+  searched({"--output", plan});
+  const nlohmann::json compared = ostinato_run({"compare", plan, plan, "--json"}).json();
+  EXPECT_EQ(compared["plans"][0]["devices"], 4);
+  EXPECT_LT(compared["plans"][0]["work"], 12'100'000);
+  EXPECT_EQ(ostinato_run({"compare", plan, plan}).out.find("device 4"), std::string::npos);
+  EXPECT_NE(searched({"--pareto", "memory", "--output", curve}).find(" on 4 devices"), std::string::npos);
+  const std::string repeats = searched({"--steady-state"});
+  const std::size_t peaks = repeats.find("peak memory");
+  ASSERT_NE(peaks, std::string::npos) << repeats;
+  EXPECT_EQ(std::count(repeats.begin() + static_cast<std::ptrdiff_t>(peaks), repeats.end(), ','), 3)
+      << repeats;
 }
 
 TEST(CompareCommand, PutsKnownSchedulesBeside) {

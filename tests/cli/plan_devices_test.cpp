@@ -20,7 +20,7 @@ TEST(PlanCommand, TakesADeviceFile) {
   const TemporaryFolder folder;
   const std::string profile = folder.write("profile.json", profile_text(std::vector<long>(9, 1000)));
   const std::string devices = folder.write("devices.toml", kTwoKinds);
-  const Result result = ostinato_run({"plan", profile, "--devices", devices, "--micro-batches", "4",
+  const Result result = ostinato_run({"plan", profile, "--devices", devices, "--micro-batches", "64",
                                       "--max-chunks", "1", "--without", "moves", "--placement-output",
                                       folder / "p.toml", "--output", folder / "p.json"});
   ASSERT_EQ(result.status, 0) << result.err;

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Stages of one chunk per device for 1F1B itself: the cuts of chain.h suit the busiest device alone, and 1F1B
+// often ends sooner with less on the first or the last one. What a plan is compared with. Private to
+// search/partition.
+//
+//   StageCuts cuts = cut_for_usual(profile, options, {}, Objective::makespan, {{4, 4, 4}, {5, 4, 3}}, stop);
+
+#include <functional>
+#include <vector>
+
+#include "search/partition/partition_options.h"
+#include "search/plan/plan.h"
+#include "search/profile/restrictions.h"
+
+namespace ostinato {
+
+/// The name of the schedule that a plan is compared with: 1F1B; of forwards alone, one micro-batch after the
+/// other.
+const char* usual_schedule(const PartitionOptions& options);
+
+/// The best of `starts` (numbers of layers, stage by stage), from which stages give a layer to another one,
+/// the cuts between them moving along, while that makes the usual schedule shorter. Stages that fit the
+/// memory go before those that do not. The work is counted, not timed. Throws InfeasibleError where no start
+/// is allowed, and StoppedError.
+StageCuts cut_for_usual(const Profile& profile, const PartitionOptions& options, const Restrictions& rules,
+                        Objective objective, const std::vector<std::vector<int>>& starts,
+                        const std::function<bool()>& stop);
+
+}  // namespace ostinato
