@@ -526,7 +526,10 @@ class Chooser {
         return;
     }
     moved.moved = true;
-    moved.name = joint::moved_name(from, moved);
+    const std::string name = joint::moved_name(from, moved);
+    moved.name = name;
+    for (int i = 2; std::ranges::find(list(), moved.name, &Candidate::name) != list().end(); ++i)
+      moved.name = fmt::format("{} ({})", name, i);
     judged_.add_planned(std::move(moved));
   }
 
