@@ -23,9 +23,8 @@ from typing import Any
 
 import torch
 from deepspeed.runtime.pipe import schedule
-from deepspeed.runtime.pipe.engine import PipelineEngine
-from deepspeed.runtime.pipe.module import PipelineModule
 from ostinato.groups import everyones
+from ostinato.restrictions import is_deepspeeds
 
 from ..randomness import generators
 from ..tell import announce
@@ -262,13 +261,9 @@ class RandomNumbers:
         where only a count lets it draw what it draws under 1F1B. Yields what it would have been given; None where
         it runs."""
         model, engine = self._module, self._engine
-        own = (
-            engine._INSTRUCTION_MAP[schedule.ForwardPass]
-            is PipelineEngine._INSTRUCTION_MAP[schedule.ForwardPass]
-        )
-        losses = getattr(model.get_additional_losses, "__func__", None)
-        further = losses is not PipelineModule.get_additional_losses
-        if model.loss_fn is None or self._loss_draws or further or not own or not self._loss_stays():
+        callers = engine._INSTRUCTION_MAP[schedule.ForwardPass], model.forward, model.get_additional_losses
+        own = all(map(is_deepspeeds, callers))  # else what the loss returns may be more than a tensor
+        if model.loss_fn is None or self._loss_draws or not own or not self._loss_stays():
             yield None
             return
         given: list[tuple[Any, Any]] = []
