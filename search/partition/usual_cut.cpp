@@ -27,13 +27,14 @@ class Climb {
   StageCuts run(const std::vector<std::vector<int>>& starts) {
     for (const std::vector<int>& start : starts) try_one(start);
     if (!best_) throw InfeasibleError("no stages of one chunk per device are allowed");
+    to_fit_ = !std::exchange(value_.first, false);
     while (step()) {
     }
     return std::move(*best_);
   }
 
  private:
-  using Value = std::pair<bool, Nanoseconds>;  ///< does not fit, objective
+  using Value = std::pair<bool, Nanoseconds>;  ///< does not fit and should, objective
 
   /// To the first neighbour that is better: layers go to near stages before far ones.
   bool step() {
@@ -74,7 +75,7 @@ class Climb {
                    [&](const std::string& name) { return name == usual_schedule(options_); });
     if (usual.empty()) return std::nullopt;
     const bool fits = usual.front().fits && step_fits(facts_of(profile_, options_, cuts.stages), placement);
-    return Value(!fits, usual.front().value);
+    return Value(to_fit_ && !fits, usual.front().value);
   }
 
   const Profile& profile_;
@@ -85,6 +86,7 @@ class Climb {
   std::set<std::vector<int>> tried_;
   std::optional<StageCuts> best_;
   Value value_;
+  bool to_fit_ = true;
   std::vector<int> sizes_;
   std::int64_t steps_ = 0;
 };

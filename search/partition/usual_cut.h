@@ -20,9 +20,9 @@ namespace ostinato {
 const char* usual_schedule(const PartitionOptions& options);
 
 /// The best of `starts` (numbers of layers, stage by stage), from which stages give a layer to another one,
-/// the cuts between them moving along, while that makes the usual schedule shorter. Stages that fit the
-/// memory go before those that do not. The work is counted, not timed. Throws InfeasibleError where no start
-/// is allowed, and StoppedError.
+/// the cuts between them moving along, while that makes the usual schedule shorter; within the memory if a
+/// start is. The work is counted, not timed. Throws InfeasibleError where no start is allowed; `stop` ends it
+/// with the best so far.
 StageCuts cut_for_usual(const Profile& profile, const PartitionOptions& options, const Restrictions& rules,
                         Objective objective, const std::vector<std::vector<int>>& starts,
                         const std::function<bool()>& stop);

@@ -32,6 +32,8 @@ namespace {
 
 /// The method of a plan for the span that was found as one for the makespan.
 constexpr char kOfMakespan[] = "shortest makespan";
+/// Pairs of steps up to which a round is worth its beginning, before there are repetends.
+constexpr std::int64_t kFirstPairs = 1'000'000;
 
 Nanoseconds objective_of(const Hunt& hunt) { return hunt.best.empty() ? 0 : hunt.best.score().objective; }
 
@@ -124,6 +126,7 @@ void Portfolio::run_phases() {
 /// repetend is found.
 bool Portfolio::mostly_ends() const {
   return !hunt_.few() && !hunt_.best.empty() && hunt_.micro_batches <= 2 * hunt_.in.devices() &&
+         hunt_.steps() * hunt_.steps() <= hunt_.share(kFirstPairs) &&
          orders_can_be_searched(hunt_.in, hunt_.micro_batches);
 }
 
