@@ -31,6 +31,7 @@ from ..tell import announce
 from ..randomness.draws import BATCH, LAYERS, LOSS, TORCHS, Draws, merged
 from ..data.items import Made, made_once
 from ..section.plans import Stage
+from ..stages.loss import loss_replaced
 from ..randomness.generators import Counts
 from ..randomness.random_state import random_state_kept
 from .streams import Learning, Streams, layers_kept
@@ -272,14 +273,8 @@ class RandomNumbers:
             given.append((outputs, labels))
             return torch.zeros((), device=engine.device)
 
-        # A loss that is a module is a child of the model instead.
-        held = {name: vars(model)[name] for name in ["loss_fn"] if name in vars(model)}
-        vars(model)["loss_fn"] = note
-        try:
+        with loss_replaced(model, note):
             yield given
-        finally:
-            del vars(model)["loss_fn"]
-            vars(model).update(held)
 
     def _loss_stays(self) -> bool:
         """Whether the loss runs as under 1F1B: on the last rank, and micro-batch after micro-batch."""

@@ -36,6 +36,7 @@ from ..data.items import again, making_once
 from ..graph_model import wired
 from ..place.model_identity import local_digests
 from ..stages.buffers import modules_of
+from ..stages.loss import loss_replaced
 from ..upstream import Engine, Model
 
 WARM_UP, REPEATS = 2, 10
@@ -171,19 +172,14 @@ def _layers_of(engine: Engine, items: list[Any], count: int, device: Any) -> lis
     model.forward_funcs = [
         partial(_noted, _layer(engine, place, device), noted[place]) for place in range(len(functions))
     ]
-    # A loss that is a module is a child of the model instead.
-    held = {name: vars(model)[name] for name in ["loss_fn"] if name in vars(model)}
-    if loss is not None:
-        vars(model)["loss_fn"] = partial(_with_loss, model, noted[-1], loss)
+    measured = partial(_with_loss, model, noted[-1], loss)
     model.activation_checkpoint_interval = 0
     engine.data_iterator = again(items)
     try:
-        with making_once(engine):
+        with loss_replaced(model, measured) if loss is not None else nullcontext(), making_once(engine):
             engine._exec_schedule(schedule.InferenceSchedule(count, engine.num_stages, engine.stage_id))
     finally:
         model.forward_funcs, model.activation_checkpoint_interval = functions, interval
-        vars(model).pop("loss_fn", None)
-        vars(model).update(held)
         engine.loss = None
         engine.pipe_buffers = {name: [None] * len(buffers) for name, buffers in engine.pipe_buffers.items()}
     return [list(of_item) for of_item in zip(*noted, strict=True)]
