@@ -3,9 +3,9 @@
 
 They hold each parameter whole, by name. A rank with a copy of a layer (two directions) reads it like any other
 rank; a rank with a part reads the whole and cuts it. A checkpoint to be converted names each parameter once: a
-copy under its first holder; IDLE, which no layer has, it does not name. The converter cannot handle parts on several pipeline ranks, so the first rank of
-a sharded stage assembles their state, and saves it as one more group in its optimizer's file: the converter
-reads it like any group, and loading drops it.
+copy under its first holder; IDLE, which no layer has, it does not name. The converter cannot handle parts on
+several pipeline ranks, so the first rank of a sharded stage assembles their state, and saves it as one more group
+in its optimizer's file: the converter reads it like any group, and loading drops it.
 """
 
 from collections.abc import Callable, Iterator
