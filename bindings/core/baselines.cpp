@@ -40,32 +40,63 @@ std::optional<UsualOrder> in_usual_order(const Profile& profile, const Partition
   return found;
 }
 
-/// On the best stages that there are with one chunk per device; nullopt where there are none, as the
-/// candidates say, or the time was up.
+/// The best of what is offered: what fits the memory before what is shorter.
+class Best {
+ public:
+  Best(const Profile& profile, const PartitionOptions& options, Objective objective)
+      : profile_(profile), options_(options), objective_(objective) {}
+
+  void offer(const StageCuts& cuts, const std::string& suffix) {
+    const auto found = in_usual_order(profile_, options_, cuts.stages, objective_, suffix);
+    if (found && (!best_ || key(*found) < key(*best_))) best_ = found;
+  }
+
+  /// Nothing where no such cuts fit, or the time is up.
+  void offer_chain(Recompute how, const std::string& suffix) {
+    PartitionOptions options = options_;
+    options.recompute = how;
+    try {
+      offer(cut_chain(profile_, options), suffix);
+    } catch (const InfeasibleError&) {
+    } catch (const StoppedError&) {
+    }
+  }
+
+  const std::optional<UsualOrder>& found() const { return best_; }
+  bool fits() const { return best_ && best_->fits; }
+
+ private:
+  static std::pair<bool, Nanoseconds> key(const UsualOrder& one) { return {!one.fits, one.value}; }
+
+  const Profile& profile_;
+  const PartitionOptions& options_;
+  const Objective objective_;
+  std::optional<UsualOrder> best_;
+};
+
+/// On the best stages that there are with one chunk per device, as the candidates say. Where 1F1B does not
+/// fit on them, on stages that recompute, if `recompute` allows it: those that need it, or all, as
+/// DeepSpeed's activation_checkpoint_interval does. nullopt where there are none, or the time was up.
 std::optional<UsualOrder> on_best_stages(const Profile& profile, const PartitionOptions& one_chunk,
-                                         Objective objective, const JointChoice& choice) {
-  std::optional<UsualOrder> best;
-  const auto key = [](const UsualOrder& one) { return std::pair(!one.fits, one.value); };
-  const auto offer = [&](const StageCuts& cuts) {
-    const auto found = in_usual_order(profile, one_chunk, cuts.stages, objective, "");
-    if (found && (!best || key(*found) < key(*best))) best = found;
-  };
+                                         Objective objective, const JointChoice& choice, bool recompute) {
+  Best best(profile, one_chunk, objective);
   for (const Candidate& candidate : choice.candidates) {
     if (candidate.even || !is_usual(candidate, one_chunk)) continue;
     if (candidate.cuts)
-      offer(*candidate.cuts);
-    else if (!candidate.no_shorter && !candidate.usual)
+      best.offer(*candidate.cuts, "");
+    else if (!candidate.no_shorter && !candidate.infeasible && !candidate.usual)
       return std::nullopt;
   }
-  if (best) return best;
-  try {
-    offer(cut_chain(profile, one_chunk));
-  } catch (const InfeasibleError&) {
-    return std::nullopt;
-  } catch (const StoppedError&) {
-    return std::nullopt;
+  if (!best.found()) best.offer_chain(Recompute::never, "");
+  if (!recompute || best.fits()) return best.found();
+  for (Candidate candidate : choice.candidates) {
+    if (candidate.options.recompute != Recompute::needed || !candidate.cuts) continue;
+    candidate.options.recompute = Recompute::never;
+    if (is_usual(candidate, one_chunk)) best.offer(*candidate.cuts, "_recompute");
   }
-  return best;
+  if (!best.fits()) best.offer_chain(Recompute::needed, "_recompute");
+  best.offer_chain(Recompute::always, "_recompute");
+  return best.found();
 }
 
 /// "your run now" on these devices, expected from the layers' times; where it is measured, also that.
@@ -94,6 +125,7 @@ Baselines baselines(const Profile& profile, const PartitionOptions& options, Obj
   one_chunk.chunks = 1;
   one_chunk.sharded.clear();
   one_chunk.recompute = Recompute::never;
+  const bool recompute = options.recompute != Recompute::never && !options.inference;
   Baselines result;
   const std::size_t devices = cluster_of(one_chunk).devices.size();
   if (profile.layers.size() < devices) return result;
@@ -102,7 +134,7 @@ Baselines baselines(const Profile& profile, const PartitionOptions& options, Obj
     result.even =
         in_usual_order(profile, one_chunk, cut_evenly(profile, one_chunk).stages, objective, "_even_split");
   one_chunk.stop = stop;
-  result.balanced = on_best_stages(profile, one_chunk, objective, choice);
+  result.balanced = on_best_stages(profile, one_chunk, objective, choice, recompute);
   return result;
 }
 

@@ -22,11 +22,13 @@ struct UsualOrder : Baseline {
 struct Baselines {
   std::optional<UsualOrder> yours;  ///< DeepSpeed's own partition, where the profile has one for the devices
   std::optional<UsualOrder> even;   ///< else as many layers on every device; absent: there are fewer
-  std::optional<UsualOrder> balanced;  ///< the best partition into one chunk per device; absent: none fits
+  std::optional<UsualOrder>
+      balanced;  ///< the best partition into one chunk per device; absent: none was found
 };
 
 /// Of the candidates of this choice where they are placed, else made until `stop` says so: what the time left
-/// untried, the plan is not compared with.
+/// untried, the plan is not compared with. `options.recompute`: other than never where stages may recompute
+/// if 1F1B does not fit the memory otherwise.
 Baselines baselines(const Profile& profile, const PartitionOptions& options, Objective objective,
                     const JointChoice& choice, const std::function<bool()>& stop);
 

@@ -170,11 +170,13 @@ std::string others_text(const JointChoice& choice, bool every) {
   return text;
 }
 
-/// How often the plan's time goes into those that it is compared with.
+/// How often the plan's time goes into those that it is compared with: that fit the memory, if any do.
 std::string gain_text(const Baselines& base, const Candidate& best) {
   std::vector<std::string> parts;
-  for (const UsualOrder& one : all_of(base)) {
-    if (best.value() <= 0) continue;
+  const std::vector<UsualOrder> all = all_of(base);
+  const bool some_fit = std::any_of(all.begin(), all.end(), [](const UsualOrder& one) { return one.fits; });
+  for (const UsualOrder& one : all) {
+    if (best.value() <= 0 || (some_fit && !one.fits && one.measured == 0)) continue;
     std::string text =
         fmt::format("{} times as fast as {}", ratio(value_of(one), best.value()), in_words(one));
     if (one.measured > 0)

@@ -29,7 +29,8 @@ Planned plan_profile(const std::vector<SlicedProfile>& profiles, const Searcher&
   Planned planned;
   DegreeChoice degrees = choose_degree(profiles, searcher);
   planned.profile = degrees.best().profile;
-  const PartitionOptions partition = degrees.best().options.partition;
+  PartitionOptions partition = degrees.best().options.partition;
+  partition.recompute = options.recompute ? Recompute::needed : Recompute::never;
   planned.choice = *degrees.best().choice;
   const bool cut = std::any_of(degrees.degrees.begin(), degrees.degrees.end(),
                                [](const Degree& d) { return d.choice && is_cut(*d.choice); });

@@ -22,6 +22,7 @@ std::string in_words(const Baseline& baseline) {
   if (baseline.name == "your_run") return "your run now";
   std::string name = baseline.name, where = "the best stages";
   for (const auto& [suffix, words] : {std::pair{"_even_split", "an even split of layers"},
+                                      std::pair{"_recompute", "the best stages, recomputing"},
                                       std::pair{"_same_stages", "the plan's stages"}}) {
     if (!name.ends_with(suffix)) continue;
     name = name.substr(0, name.size() - std::string_view(suffix).size());

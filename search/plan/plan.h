@@ -59,7 +59,8 @@ struct AnyPlacement {
 /// searched for the same model and devices. To compare with: nothing proves it.
 struct Baseline {
   /// "your_run": 1F1B on DeepSpeed's own partition; "1f1b": on the best stages, one per device;
-  /// "1f1b_even_split": as many layers on each; "1f1b_same_stages": on those of the plan.
+  /// "1f1b_recompute": the same, where they fit only if stages recompute; "1f1b_even_split": as many layers
+  /// on each; "1f1b_same_stages": on those of the plan.
   std::string name;
   Nanoseconds makespan = 0;
   Nanoseconds value = 0;     ///< of the plan's objective

@@ -127,6 +127,38 @@ TEST(PlanCommand, IsNoWorseThanAnyCandidateOrBaseline) {
   EXPECT_EQ(ostinato_run({"verify", folder / "p.json", folder / "p.toml"}).status, 0);
 }
 
+TEST(PlanCommand, IsComparedWith1F1BThatRecomputesWhereNoOtherFits) {
+  const TemporaryFolder folder;
+  const std::string profile = folder.write("profile.json", profile_text({1000, 1000, 1000, 1000}));
+  const auto planned = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> args = {"plan",
+                                     profile,
+                                     "--devices",
+                                     "2",
+                                     "--micro-batches",
+                                     "4",
+                                     "--placement-output",
+                                     folder / "p.toml",
+                                     "--output",
+                                     folder / "p.json"};
+    args.insert(args.end(), more.begin(), more.end());
+    return ostinato_run(args);
+  };
+  const Result tight = planned({"--device-memory", "3000B"});
+  ASSERT_EQ(tight.status, 0) << tight.err;
+  const std::string usual = "times as fast as 1F1B on the best stages, recomputing.";
+  std::string words = tight.out;
+  std::replace(words.begin(), words.end(), '\n', ' ');
+  EXPECT_NE(words.find(usual), std::string::npos) << tight.out;
+  const nlohmann::json kept = nlohmann::json::parse(read_text(folder / "p.json"))["baselines"];
+  EXPECT_EQ(kept[0]["name"], "1f1b_recompute");
+  EXPECT_EQ(kept[0]["fits"], true);
+  // One forward more of both layers in each backward of the first stage.
+  const nlohmann::json wide = planned({"--json"}).json();
+  EXPECT_EQ(wide["baselines"]["1f1b"]["fits"], true);
+  EXPECT_GT(kept[0]["makespan"], wide["baselines"]["1f1b"]["makespan"]);
+}
+
 /// `plan` of the profile into p.json and p.toml of the folder.
 Result planned_of(const TemporaryFolder& folder, const Profile& profile, const std::string& devices,
                   const std::string& micro_batches, const std::vector<std::string>& more) {
