@@ -19,7 +19,16 @@ from support.plans import Layout, make_plan
 from support.profiles import write_profile
 from support import strangers
 from support.strangers import LAYERS, WIDTH, Loud, Pair
-from support.training import MICRO_BATCHES, MODELS, Options, data_of, make_engine, refusal, weights
+from support.training import (
+    MICRO_BATCHES,
+    MODELS,
+    Options,
+    data_of,
+    make_engine,
+    make_model,
+    refusal,
+    weights,
+)
 
 LAYOUTS = {
     layout.name: layout
@@ -165,6 +174,32 @@ def test_what_a_script_does_to_the_model_after_initialize(world2, stock, plans, 
 def test_what_a_plan_cannot_follow_is_refused(world2, plans, change, words):
     for rank in world2.run(after_initialize, replace(BASE, section={"plan": plans["looped"]}), change):
         assert words in rank["error"] and not rank["losses"]
+
+
+def made_otherwise(options: Options) -> tuple[str, float]:
+    """qlora-pipe once: the constructor is a copy of PipelineModule's, which is not called, and deletes the list of
+    layers."""
+    import deepspeed
+
+    model = make_model(options)
+    del model._layer_specs, model._ostinato_made
+    config = options.configuration()
+    try:
+        engine, *_ = deepspeed.initialize(
+            model=model, config=config, model_parameters=list(model.parameters())
+        )
+    except RuntimeError as error:
+        return str(error), 0.0
+    return "", engine.train_batch(MODELS[options.model].micro_batches(7)).item()
+
+
+def test_a_model_that_its_class_makes_otherwise(world2, plans):
+    """It ran into an AttributeError, or into a second start that asked for a third one."""
+    for section in ({"plan": plans["looped"]}, {"auto": True}):
+        for error, _ in world2.run(made_otherwise, replace(BASE, section=section)):
+            assert "PipelineModule.__init__() did not make this PipelineModule" in error
+    alone = world2.run(made_otherwise, BASE)
+    assert world2.run(made_otherwise, replace(BASE, section={"auto": True, "require": False})) == alone
 
 
 def losses_listed(engine):

@@ -14,7 +14,7 @@ from ostinato.restrictions import Restriction, is_deepspeeds, of_classes
 from ostinato import _search, offload
 
 from ..errors import HAS_ENGINE, OstinatoError, Unsupported
-from . import plans
+from . import MADE, plans
 from .config import Search, Section
 from .refused_keys import check_keys
 from ..upstream import Engine, Model
@@ -34,6 +34,10 @@ def check_run(model: Model, config) -> None:
     # DeepSpeed has it since 0.19.8.
     if any(kind.__name__ == "DualPipeVModule" for kind in type(model).__mro__):
         raise Unsupported("DualPipeVModule has its own stages and schedule: use a PipelineModule")
+    if not hasattr(model, MADE):
+        raise Unsupported(
+            f"PipelineModule.__init__() did not make this {type(model).__name__}, or did before ostinato was imported: a plan lays out layers there"
+        )
     check_keys(config._param_dict)
     stage = config.zero_config.stage
     if stage > 1:
