@@ -202,6 +202,61 @@ def test_a_model_that_its_class_makes_otherwise(world2, plans):
     assert world2.run(made_otherwise, replace(BASE, section={"auto": True, "require": False})) == alone
 
 
+def own_schedules(engine) -> None:
+    """qlora-pipe: train_batch() runs a schedule of the script's, and evaluates by one that derives from neither of
+    DeepSpeed's."""
+    from deepspeed.runtime.pipe.schedule import InferenceSchedule, PipeSchedule, TrainSchedule
+
+    class Training(TrainSchedule):
+        pass
+
+    class Evaluation(PipeSchedule):
+        def steps(self):
+            return InferenceSchedule(self.micro_batches, self.stages, self.stage_id).steps()
+
+    def run(kind, data):
+        engine.set_dataiterator(data)
+        engine._compute_loss, engine.total_loss = True, None
+        engine.module.train(kind is Training)
+        engine._reserve_pipe_buffers(engine.micro_batches)
+        with torch.set_grad_enabled(kind is Training):
+            engine._exec_schedule(kind(engine.micro_batches, engine.num_stages, engine.stage_id))
+        loss, engine.total_loss = engine._aggregate_total_loss(), None
+        return loss
+
+    engine.train_batch = lambda data: run(Training, data) + run(Evaluation, data)
+
+
+def own_instructions(engine) -> None:
+    """qlora-pipe's preference training: forwards of another model between those of this one."""
+    from deepspeed.runtime.pipe.schedule import BufferOpInstruction, ForwardPass, TrainSchedule
+
+    class Reference(BufferOpInstruction):
+        pass
+
+    class Preferring(TrainSchedule):
+        def steps(self):
+            for commands in super().steps():
+                yield [
+                    one
+                    for command in commands
+                    for one in [Reference(0)] * isinstance(command, ForwardPass) + [command]
+                ]
+
+    engine.train_batch = lambda data: engine._exec_schedule(
+        Preferring(engine.micro_batches, engine.num_stages, engine.stage_id)
+    )
+
+
+def test_schedules_of_a_script(world2, plans):
+    ours = replace(BASE, section={"plan": plans["looped"]})
+    theirs, own = (world2.run(after_initialize, options, own_schedules) for options in (BASE, ours))
+    assert theirs[0]["losses"] and same(own[0], theirs[0])
+    for section in (ours.section, {"auto": True}):
+        for rank in world2.run(after_initialize, replace(ours, section=section), own_instructions):
+            assert "Preferring has the instruction Reference between DeepSpeed's own" in rank["error"]
+
+
 def losses_listed(engine):
     engine.module.loss_fn = lambda hidden, targets: [torch.nn.functional.mse_loss(hidden, targets)]
 
