@@ -217,6 +217,28 @@ def test_gradients_are_those_with_which_the_optimizer_steps(world2, stock, tmp_p
     assert told(world2, stock, LOOPED, options, tmp_path).equal
 
 
+class Around(torch.optim.Optimizer):
+    """diffusion-pipe's, around one optimizer for each parameter; Optimizer.__init__() is not called."""
+
+    def __init__(self, optimizer):
+        self.inner, self.param_groups = optimizer, optimizer.param_groups
+        self.state, self.defaults = optimizer.state, optimizer.defaults
+
+    def step(self, closure=None):
+        return self.inner.step(closure)
+
+
+def test_an_optimizer_that_torch_has_not_initialised(world2):
+    texts = world2.run(recorded_around, replace(ADAM, own_optimizer=True, steps=1))
+    assert Records.from_text(texts[0]).steps[0]["gradients"]
+
+
+def recorded_around(options: Options) -> str:
+    made = training._two_groups
+    with mock.patch.object(training, "_two_groups", lambda model: Around(made(model))):
+        return recorded(options)
+
+
 def test_no_gradient_is_not_a_gradient_of_zeros(world2, stock):
     options = replace(ADAM, model="checked", changed=((3, "unused"),))
     texts = [stock(world2, replace(options, config=config), recorded)[0] for config in (BF16, {})]

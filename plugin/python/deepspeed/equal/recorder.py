@@ -15,7 +15,7 @@ parameters that it holds, so they differ where layers move.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from operator import itemgetter
 from typing import Any
 
@@ -182,15 +182,16 @@ class Recorder:
         """Without a wrapper of DeepSpeed's, the gradients are those that torch's optimizer steps with: what a script
         does to those of its rank, as where it clips them by their own norm, hides from the weights under Adam.
         """
-        optimizer = self._engine.basic_optimizer
-        if self._engine.optimizer is not optimizer or not isinstance(optimizer, torch.optim.Optimizer):
-            yield
-            return
-        hook = optimizer.register_step_pre_hook(lambda *_: gradients.update(self._gradients()))
+        optimizer, hook = self._engine.optimizer, None
+        # An optimizer that torch has not initialised has no hooks, as one around several.
+        with suppress(AttributeError):
+            if optimizer is self._engine.basic_optimizer:
+                hook = optimizer.register_step_pre_hook(lambda *_: gradients.update(self._gradients()))
         try:
             yield
         finally:
-            hook.remove()
+            if hook is not None:
+                hook.remove()
 
     def _fingerprints(self, named: Iterable[tuple[str, torch.Tensor]]) -> dict[str, Fingerprint | None]:
         return {name: fingerprint_of(tensor) for name, tensor in self._held(named)}
