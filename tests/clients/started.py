@@ -59,7 +59,7 @@ def launched(
                 ranks[rank] = start(rank, json.loads((folder / f"again.{rank}").read_text()), process.pid)
         if not any(process.is_alive() for process in ranks):
             break
-        if any(process.exitcode for process in ranks):
+        if any(process.exitcode not in (None, 0, AGAIN) for process in ranks):
             limit = min(limit, time.time() + GRACE)
         time.sleep(0.05)
     status = [process.exitcode for process in ranks]

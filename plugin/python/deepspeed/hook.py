@@ -19,7 +19,7 @@ from difflib import SequenceMatcher
 from typing import Any
 
 from .errors import PLACED, OstinatoError
-from .section import SECTION_FILE, VARIABLE
+from .section import MADE, SECTION_FILE, VARIABLE
 
 SECTION = "ostinato"
 OFF = "ostinato_off"  # keeps a section without using it
@@ -201,6 +201,7 @@ def _module_init(original):
     @functools.wraps(original)
     def init(model, *args, **kwargs):
         original(model, *args, **kwargs)
+        setattr(model, MADE, True)
         section, file = _spoken(known_section)
         if section is not None:
             from .place.placing import place

@@ -197,6 +197,48 @@ def test_state_that_forwards_share_is_seen(world2, stock, tmp_path):
     assert "gradient of layer 0 (0.mix." in sentence and sentence.endswith(", and 7 more layers")
 
 
+def clipped(options: Options) -> str:
+    """recorded(), where the script clips by the norm of its rank, as a fork of diffusion-pipe does."""
+    from deepspeed.runtime.engine import DeepSpeedEngine
+
+    def own(engine):
+        torch.nn.utils.clip_grad_norm_(engine.module.parameters(), 0.01)
+
+    with mock.patch.object(DeepSpeedEngine, "clip_fp32_gradients", own):
+        return recorded(options)
+
+
+def test_gradients_are_those_with_which_the_optimizer_steps(world2, stock, tmp_path):
+    """Adam's first step has the same weights whatever the gradients are multiplied with."""
+    options = replace(ADAM, steps=1, config={"gradient_clipping": 0.01})
+    ours = replace(options, section={"plan": str(make_plan(tmp_path, LOOPED, LAYERS, MICRO_BATCHES))})
+    comparison = compare(*(Records.from_text(world2.run(clipped, run)[0]) for run in (options, ours)))
+    assert "gradients" in {d.kind for d in comparison.differences if not d.rounding}
+    assert told(world2, stock, LOOPED, options, tmp_path).equal
+
+
+class Around(torch.optim.Optimizer):
+    """diffusion-pipe's, around one optimizer for each parameter; Optimizer.__init__() is not called."""
+
+    def __init__(self, optimizer):
+        self.inner, self.param_groups = optimizer, optimizer.param_groups
+        self.state, self.defaults = optimizer.state, optimizer.defaults
+
+    def step(self, closure=None):
+        return self.inner.step(closure)
+
+
+def test_an_optimizer_that_torch_has_not_initialised(world2):
+    texts = world2.run(recorded_around, replace(ADAM, own_optimizer=True, steps=1))
+    assert Records.from_text(texts[0]).steps[0]["gradients"]
+
+
+def recorded_around(options: Options) -> str:
+    made = training._two_groups
+    with mock.patch.object(training, "_two_groups", lambda model: Around(made(model))):
+        return recorded(options)
+
+
 def test_no_gradient_is_not_a_gradient_of_zeros(world2, stock):
     options = replace(ADAM, model="checked", changed=((3, "unused"),))
     texts = [stock(world2, replace(options, config=config), recorded)[0] for config in (BF16, {})]

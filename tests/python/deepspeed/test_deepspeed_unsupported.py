@@ -14,20 +14,20 @@ def config(stage=1):
 
 
 def test_a_plain_run_is_accepted():
-    refusals.check_run(object(), config())
+    refusals.check_run(SimpleNamespace(_ostinato_made=True), config())
 
 
 @pytest.mark.parametrize("stage", [2, 3])
 def test_zero_is_refused_by_name(stage):
     with pytest.raises(Unsupported, match=f'"stage": {stage}'):
-        refusals.check_run(object(), config(stage))
+        refusals.check_run(SimpleNamespace(_ostinato_made=True), config(stage))
 
 
 @pytest.mark.parametrize("version", ["0.16.9", "0.19.6", "0.9.0+abc"])
 def test_an_old_deepspeed_is_refused(monkeypatch, version):
     monkeypatch.setattr("deepspeed.__version__", version)
     with pytest.raises(Unsupported, match="too old: ostinato needs 0.19.7 or newer"):
-        refusals.check_run(object(), config())
+        refusals.check_run(SimpleNamespace(_ostinato_made=True), config())
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,16 @@ from support.plans import Layout, make_plan
 from support.profiles import write_profile
 from support import strangers
 from support.strangers import LAYERS, WIDTH, Loud, Pair
-from support.training import MICRO_BATCHES, MODELS, Options, data_of, make_engine, refusal, weights
+from support.training import (
+    MICRO_BATCHES,
+    MODELS,
+    Options,
+    data_of,
+    make_engine,
+    make_model,
+    refusal,
+    weights,
+)
 
 LAYOUTS = {
     layout.name: layout
@@ -165,6 +174,87 @@ def test_what_a_script_does_to_the_model_after_initialize(world2, stock, plans, 
 def test_what_a_plan_cannot_follow_is_refused(world2, plans, change, words):
     for rank in world2.run(after_initialize, replace(BASE, section={"plan": plans["looped"]}), change):
         assert words in rank["error"] and not rank["losses"]
+
+
+def made_otherwise(options: Options) -> tuple[str, float]:
+    """qlora-pipe once: the constructor is a copy of PipelineModule's, which is not called, and deletes the list of
+    layers."""
+    import deepspeed
+
+    model = make_model(options)
+    del model._layer_specs, model._ostinato_made
+    config = options.configuration()
+    try:
+        engine, *_ = deepspeed.initialize(
+            model=model, config=config, model_parameters=list(model.parameters())
+        )
+    except RuntimeError as error:
+        return str(error), 0.0
+    return "", engine.train_batch(MODELS[options.model].micro_batches(7)).item()
+
+
+def test_a_model_that_its_class_makes_otherwise(world2, plans):
+    """It ran into an AttributeError, or into a second start that asked for a third one."""
+    for section in ({"plan": plans["looped"]}, {"auto": True}):
+        for error, _ in world2.run(made_otherwise, replace(BASE, section=section)):
+            assert "PipelineModule.__init__() did not make this PipelineModule" in error
+    alone = world2.run(made_otherwise, BASE)
+    assert world2.run(made_otherwise, replace(BASE, section={"auto": True, "require": False})) == alone
+
+
+def own_schedules(engine) -> None:
+    """qlora-pipe: train_batch() runs a schedule of the script's, and evaluates by one that derives from neither of
+    DeepSpeed's."""
+    from deepspeed.runtime.pipe.schedule import InferenceSchedule, PipeSchedule, TrainSchedule
+
+    class Training(TrainSchedule):
+        pass
+
+    class Evaluation(PipeSchedule):
+        def steps(self):
+            return InferenceSchedule(self.micro_batches, self.stages, self.stage_id).steps()
+
+    def run(kind, data):
+        engine.set_dataiterator(data)
+        engine._compute_loss, engine.total_loss = True, None
+        engine.module.train(kind is Training)
+        engine._reserve_pipe_buffers(engine.micro_batches)
+        with torch.set_grad_enabled(kind is Training):
+            engine._exec_schedule(kind(engine.micro_batches, engine.num_stages, engine.stage_id))
+        loss, engine.total_loss = engine._aggregate_total_loss(), None
+        return loss
+
+    engine.train_batch = lambda data: run(Training, data) + run(Evaluation, data)
+
+
+def own_instructions(engine) -> None:
+    """qlora-pipe's preference training: forwards of another model between those of this one."""
+    from deepspeed.runtime.pipe.schedule import BufferOpInstruction, ForwardPass, TrainSchedule
+
+    class Reference(BufferOpInstruction):
+        pass
+
+    class Preferring(TrainSchedule):
+        def steps(self):
+            for commands in super().steps():
+                yield [
+                    one
+                    for command in commands
+                    for one in [Reference(0)] * isinstance(command, ForwardPass) + [command]
+                ]
+
+    engine.train_batch = lambda data: engine._exec_schedule(
+        Preferring(engine.micro_batches, engine.num_stages, engine.stage_id)
+    )
+
+
+def test_schedules_of_a_script(world2, plans):
+    ours = replace(BASE, section={"plan": plans["looped"]})
+    theirs, own = (world2.run(after_initialize, options, own_schedules) for options in (BASE, ours))
+    assert theirs[0]["losses"] and same(own[0], theirs[0])
+    for section in (ours.section, {"auto": True}):
+        for rank in world2.run(after_initialize, replace(ours, section=section), own_instructions):
+            assert "Preferring has the instruction Reference between DeepSpeed's own" in rank["error"]
 
 
 def losses_listed(engine):

@@ -15,7 +15,6 @@ from itertools import chain, count
 import torch
 import torch.distributed as dist
 from deepspeed.accelerator import get_accelerator
-from deepspeed.runtime.pipe import schedule
 from ostinato.profile.machine import freed_memory
 from ostinato.groups import link_groups
 from ostinato.offload import Offloaded
@@ -39,7 +38,8 @@ from .plan_data import PlanData
 from .run import StepState
 from ..equal.random_numbers import RandomNumbers
 from ..data.same_data import SameData
-from ..section.refusals import UNCALLED, refuse_passes
+from ..section import refusals
+from ..section.refusals import EXECUTED
 from ..stages.sharding import couriers_of
 from ..tell.step_memory import StepMemory
 from ..data.step_plans import StepPlans
@@ -47,10 +47,6 @@ from ..tell.trace import Trace
 from ..upstream import Engine
 
 _engines = count()  # all ranks make their engines in the same order
-
-# What the executor runs instead of DeepSpeed; the rest of a training schedule (reductions, the step) stays
-# with DeepSpeed.
-EXECUTED = (schedule.LoadMicroBatch, schedule.ForwardPass, *UNCALLED)
 
 
 def become(kind: type, engine: Engine) -> None:
@@ -299,8 +295,8 @@ class PlanEngine(PlanData, BatchSize):
     def _exec_schedule(self, pipe_schedule):
         self.fwd_outputs = []
         run = self._ostinato
-        evaluates = isinstance(pipe_schedule, schedule.InferenceSchedule)
-        refuse_passes(self)
+        refusals.refuse_passes(self)
+        evaluates = refusals.evaluates(pipe_schedule)
         run.random_numbers.prepare(evaluates)
         self.module.follow()
         batches = pipe_schedule.micro_batches if evaluates else self.micro_batches

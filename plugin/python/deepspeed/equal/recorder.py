@@ -15,6 +15,7 @@ parameters that it holds, so they differ where layers move.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from operator import itemgetter
 from typing import Any
 
@@ -164,7 +165,8 @@ class Recorder:
         gradients = self._gradients()
         before = {} if self._steps else {BEFORE: self._fingerprints(engine.module.named_parameters())}
         drawn = random_state.states()
-        step(engine, **given)
+        with self._last_seen(gradients):
+            step(engine, **given)
         if not all(map(random_state.same, drawn, random_state.states())):
             self._drew = type(engine.basic_optimizer).__name__
         norm = engine._global_grad_norm  # not get_global_grad_norm(), which prints a note under a plan
@@ -174,6 +176,22 @@ class Recorder:
             "weights": self._fingerprints(engine.module.named_parameters()),
             "buffers": self._fingerprints(_named_buffers(engine.module)),
         }
+
+    @contextmanager
+    def _last_seen(self, gradients: dict[str, Fingerprint | None]) -> Iterator[None]:
+        """Without a wrapper of DeepSpeed's, the gradients are those that torch's optimizer steps with: what a script
+        does to those of its rank, as where it clips them by their own norm, hides from the weights under Adam.
+        """
+        optimizer, hook = self._engine.optimizer, None
+        # An optimizer that torch has not initialised has no hooks, as one around several.
+        with suppress(AttributeError):
+            if optimizer is self._engine.basic_optimizer:
+                hook = optimizer.register_step_pre_hook(lambda *_: gradients.update(self._gradients()))
+        try:
+            yield
+        finally:
+            if hook is not None:
+                hook.remove()
 
     def _fingerprints(self, named: Iterable[tuple[str, torch.Tensor]]) -> dict[str, Fingerprint | None]:
         return {name: fingerprint_of(tensor) for name, tensor in self._held(named)}

@@ -10,6 +10,7 @@ what all ranks hold, so that they stop together.
 Nothing here changes a model or an engine.
 """
 
+MADE = "_ostinato_made"  # an attribute of models that PipelineModule.__init__() has made
 VARIABLE = (
     "OSTINATO_PLAN"  # environment: a plan.json, a ds_config.json with the section, or the section as JSON
 )

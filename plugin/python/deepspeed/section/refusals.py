@@ -14,7 +14,7 @@ from ostinato.restrictions import Restriction, is_deepspeeds, of_classes
 from ostinato import _search, offload
 
 from ..errors import HAS_ENGINE, OstinatoError, Unsupported
-from . import plans
+from . import MADE, plans
 from .config import Search, Section
 from .refused_keys import check_keys
 from ..upstream import Engine, Model
@@ -34,6 +34,10 @@ def check_run(model: Model, config) -> None:
     # DeepSpeed has it since 0.19.8.
     if any(kind.__name__ == "DualPipeVModule" for kind in type(model).__mro__):
         raise Unsupported("DualPipeVModule has its own stages and schedule: use a PipelineModule")
+    if not hasattr(model, MADE):
+        raise Unsupported(
+            f"PipelineModule.__init__() did not make this {type(model).__name__}, or did before ostinato was imported: a plan lays out layers there"
+        )
     check_keys(config._param_dict)
     stage = config.zero_config.stage
     if stage > 1:
@@ -94,6 +98,12 @@ UNCALLED = (
     schedule.RecvGrad,
 )
 
+# What the executor runs instead of DeepSpeed; the rest of a training schedule (reductions, the step) stays
+# with DeepSpeed.
+EXECUTED = (schedule.LoadMicroBatch, schedule.ForwardPass, *UNCALLED)
+
+_evaluate: dict[type, bool] = {}  # evaluates(), of schedules that the script has made
+
 
 def refuse_passes(engine: Any) -> None:
     """`engine`: an engine, or its class. Raises Unsupported where the script has its own version of a pass
@@ -108,6 +118,29 @@ def refuse_passes(engine: Any) -> None:
             raise Unsupported(
                 f"engine._INSTRUCTION_MAP[{command.__name__}] is not DeepSpeed's own, but a plan does not call it"
             )
+
+
+def evaluates(pipe_schedule: Any) -> bool:
+    """Whether the schedule has no backwards. Raises Unsupported where a schedule of the script's has instructions of
+    the script's between DeepSpeed's: they would run after all passes. All ranks must call it.
+    """
+    kind = type(pipe_schedule)
+    if is_deepspeeds(kind):
+        return isinstance(pipe_schedule, schedule.InferenceSchedule)
+    if kind not in _evaluate:
+        _evaluate[kind] = _read(pipe_schedule)
+    return _evaluate[kind]
+
+
+def _read(pipe_schedule: Any) -> bool:
+    commands = [command for commands in pipe_schedule for command in commands]
+    last = max((i for i, command in enumerate(commands) if isinstance(command, EXECUTED)), default=-1)
+    strange = [type(command).__name__ for command in commands[: last + 1] if not is_deepspeeds(type(command))]
+    if found := next(filter(None, everyones("".join(strange[:1]))), ""):
+        raise Unsupported(
+            f"{type(pipe_schedule).__name__} has the instruction {found} between DeepSpeed's own, which a plan would not run there"
+        )
+    return not any(isinstance(command, schedule.BackwardPass) for command in commands)
 
 
 def restrictions_of(model: Model, engine: Any, section: Section) -> list[Restriction]:

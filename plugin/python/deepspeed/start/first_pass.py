@@ -46,6 +46,7 @@ from ostinato import _profiler
 
 from . import second_start
 from ..save import checkpoint, optimizer_state
+from ..section.refusals import evaluates
 from ..section import plans
 from ..section.search import PROFILE
 from ..equal.recorder import Recorder
@@ -143,13 +144,15 @@ class FirstPass:
         self._asked = prepared.checked()[0]
         self._left = max(1, self._asked.checks)
         self._recorder = Recorder(engine, self._asked.checks)
-        self._train, self._next = engine.train_batch, engine._next_batch
+        self._train, self._next, self._run = engine.train_batch, engine._next_batch, engine._exec_schedule
         self._reading = False
         self._items: list[Any] = []  # micro-batches of the last step, as batch_fn returned them
         self._times = [0]  # ns to read each
         self._together: list[Restriction] | None = None  # of layers with the loss; None before step 1
         self._loaded: list[tuple[str, str | None]] = []  # checkpoints with optimizer state: (folder, tag)
-        vars(engine).update(train_batch=self.train_batch, _next_batch=self.next_batch)
+        vars(engine).update(
+            train_batch=self.train_batch, _next_batch=self.next_batch, _exec_schedule=self.exec_schedule
+        )
         self._unfinished = weakref.finalize(self, _tell_unfinished, dist.get_rank())
         if dist.get_rank() == 0:
             steps = "step" if self._left == 1 else f"{self._left} steps"
@@ -175,6 +178,14 @@ class FirstPass:
             self._times.append(time.perf_counter_ns() - begin)
             self._items.append(own(item))
         return item
+
+    def exec_schedule(self, pipe_schedule):
+        try:
+            evaluates(pipe_schedule)
+        except Unsupported as error:
+            self._unfinished.detach()
+            second_start.begin_without(self._prepared, error)
+        return self._run(pipe_schedule)
 
     def loads(self, load_dir: str, tag: str | None) -> AbstractContextManager[None]:
         """Returns a context in which the script loads a checkpoint. Raises OstinatoError on every rank where
