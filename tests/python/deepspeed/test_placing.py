@@ -194,6 +194,7 @@ def named_otherwise(options: Options, other: str) -> str:
 def test_a_model_of_another_plan_is_refused(world2, plans):
     for said in world2.run(named_otherwise, replace(BASE, section={"plan": plans["turned"]}), plans["wave"]):
         assert 'placed its layers for placement "wave"' in said and 'names a plan on "turned"' in said
+        assert said.endswith('in its own "with ostinato.deepspeed.enable(...)"')
     for said in world2.run(named_otherwise, BASE, plans["wave"]):
         assert "this engine's configuration names no plan" in said
 
