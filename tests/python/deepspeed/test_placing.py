@@ -75,6 +75,8 @@ def test_what_is_no_section_is_left_to_deepspeed(monkeypatch, tmp_path):
         assert known(monkeypatch, arguments)[0] is None
     with pytest.raises(OstinatoError, match="nowhere.json: no such file"):
         known(monkeypatch, [], "nowhere.json")
+    with pytest.raises(OstinatoError, match=f"{tmp_path}: this is a folder, not a file; give a plan"):
+        known(monkeypatch, [], str(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -86,10 +88,11 @@ def test_what_is_no_section_is_left_to_deepspeed(monkeypatch, tmp_path):
         ),
         ("[model]", r"made\.json is no JSON, or not all of it \(.*\); give a plan\.json"),
         ('{"format": "ostin', r"made\.json is no JSON, or not all of it"),
+        ("\xff\x80", r"made\.json is no JSON, or not all of it \(.*can't decode byte 0xff"),
     ],
 )
 def test_a_wrong_file_in_the_environment_is_named(monkeypatch, tmp_path, content, told):
-    (tmp_path / "made.json").write_text(content)
+    (tmp_path / "made.json").write_text(content, "latin-1")
     with pytest.raises(OstinatoError, match=told):
         known(monkeypatch, [], str(tmp_path / "made.json"))
 
