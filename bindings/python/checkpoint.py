@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ostinato.errors import Error, Status, counted, fail, fail_usage, interrupted_by_sigterm, printable, size
 from ostinato.files import why_not_writable
+from ostinato.profile.options import positive
 
 if TYPE_CHECKING:
     from ostinato.deepspeed.save.contents import Contents
@@ -40,7 +41,7 @@ def parser() -> argparse.ArgumentParser:
     where = p.add_mutually_exclusive_group()
     where.add_argument(
         "--stages",
-        type=int,
+        type=positive,
         metavar="N",
         help="convert: for DeepSpeed's own partition into N stages (default: as saved)",
     )
@@ -51,7 +52,10 @@ def parser() -> argparse.ArgumentParser:
         help="convert: for the layers of its stages, one stage per device, in order",
     )
     p.add_argument(
-        "--replicas", type=int, metavar="N", help="convert: for N data-parallel replicas (default: as saved)"
+        "--replicas",
+        type=positive,
+        metavar="N",
+        help="convert: for N data-parallel replicas (default: as saved)",
     )
     p.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     return p
@@ -145,9 +149,9 @@ def converted(args: argparse.Namespace, contents: Contents) -> dict[str, Any]:
         raise Error(f"{args.to} is in {args.folder}, among its tags: choose a folder beside it")
     if not args.to.exists() and (why := why_not_writable(args.to)):
         raise Error(f"{args.to}: {why}")
-    stages = contents.stages if args.stages is None else args.stages
+    stages = args.stages or contents.stages
     bounds = convert.bounds_of(args.placement) if args.placement else convert.bounds_for(contents, stages)
-    replicas = contents.replicas if args.replicas is None else args.replicas
+    replicas = args.replicas or contents.replicas
     convert.convert(contents, args.to, bounds, replicas)
     return {
         "status": Status.DONE,
@@ -162,10 +166,7 @@ def misused(args: argparse.Namespace) -> str:
     converts = args.what == "convert"
     if converts and args.to is None:
         return "convert needs a folder TO, which does not exist yet"
-    for option, number in (("--stages", args.stages), ("--replicas", args.replicas)):
-        if number is not None and number < 1:
-            return f'{option} needs a whole number of at least 1, got "{number}"'
-    if not converts and (args.to or args.placement or args.stages is not None or args.replicas is not None):
+    if not converts and (args.to or args.placement or args.stages or args.replicas):
         return "show takes one folder; TO, --stages, --placement and --replicas are for convert"
     return ""
 

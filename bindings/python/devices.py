@@ -33,6 +33,7 @@ from ostinato.profile.machine.device import Cpu, device_of_this_process
 from ostinato.profile.machine.launched import file_of_kind, world
 from ostinato.profile.machine.transfers import fitted, measure_pairs
 from ostinato.profile.machine.wire import joined
+from ostinato.profile.options import positive
 from ostinato.ranks import cores
 from ostinato.groups import everyones
 
@@ -176,7 +177,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument(
         "--stages",
-        type=int,
+        type=positive,
         default=0,
         help="number of pipeline ranks, if data-parallel replicas were started too",
     )

@@ -171,6 +171,11 @@ def _remove_abandoned(folder: Path) -> None:
                 os.close(handle)
 
 
+def no_file(path: Path) -> str:
+    """What is at a path where a file was expected, and there is none."""
+    return "this is a folder, not a file" if path.is_dir() else "no such file"
+
+
 def why_not_writable(path: Path) -> str:
     """Why write_text() would fail, in words; empty: nothing found that would make it fail. Leaves nothing
     behind."""

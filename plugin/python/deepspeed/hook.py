@@ -16,7 +16,10 @@ import os
 import sys
 from base64 import urlsafe_b64decode
 from difflib import SequenceMatcher
+from pathlib import Path
 from typing import Any
+
+from ostinato.files import no_file
 
 from .errors import PLACED, OstinatoError
 from .section import MADE, SECTION_FILE, VARIABLE
@@ -102,9 +105,8 @@ def _of_environment() -> Known:
             parse_section(section, VARIABLE)
         return section, None
     if not os.path.isfile(given):
-        raise OstinatoError(f"{VARIABLE}={given}: no such file; {WANTED}")
-    with open(given) as file:
-        made = _section_in(file.read(), given)
+        raise OstinatoError(f"{VARIABLE}={given}: {no_file(Path(given))}; {WANTED}")
+    made = _section_in(Path(given).read_bytes(), given)
     kind = made.get("format") if isinstance(made, dict) else None
     if kind is None:
         return made, os.path.abspath(given)
@@ -133,7 +135,7 @@ def _of_configuration(given: str) -> Known:
         return None, None
 
 
-def _section_in(text: str, where: str) -> dict | None:
+def _section_in(text: str | bytes, where: str) -> dict | None:
     try:
         made = json.loads(text)
     except ValueError as error:

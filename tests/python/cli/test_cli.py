@@ -196,12 +196,15 @@ def test_arguments_of_the_script_are_told_where_they_belong(tmp_path):
 
 
 @pytest.mark.parametrize("number", ["x", "0", "1.5", "-1", "3" * 5000])
-def test_numbers_of_profile_are_refused_with_their_range(number):
+@pytest.mark.parametrize(
+    ("command", "option"), [("profile train.py", "--repeats"), ("checkpoint show folder", "--stages")]
+)
+def test_numbers_of_python_commands_are_refused_with_their_range(command, option, number):
     if importlib.util.find_spec("ostinato._profiler") is None:
         pytest.skip("a build without torch")
-    result = ostinato("profile", "train.py", f"--repeats={number}")
+    result = ostinato(*command.split(), f"{option}={number}")
     assert result.returncode == 2
-    assert f'--repeats: needs a whole number from 1 to 2147483647, got "{number}"' in result.stderr
+    assert f'{option}: needs a whole number from 1 to 2147483647, got "{number}"' in result.stderr
 
 
 def wait_until_searching(process, plan):

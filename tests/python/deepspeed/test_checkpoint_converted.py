@@ -200,6 +200,10 @@ REFUSED = {  # what spoils a checkpoint, and how it is converted
     "the model has its own way to cut itself: give the layers": (recorded(lambda record: record["model"].update(weights=None)), ("--stages", 3)),
     "the checkpoint does not say how DeepSpeed would cut the model, as one saved under a plan does: give the layers": (
         recorded(lambda record: record.pop("model")), ("--stages", 2)),
+    "ostinato.json cannot be read: it is incomplete, or not written by ostinato (model.bounds: Input should be a valid array)": (
+        recorded(lambda record: record["model"].update(bounds=3)), ("--stages", 2)),
+    "ostinato.json cannot be read: it is incomplete, or not written by ostinato (Value error, parameters of 1 ranks, but layers of 2)": (
+        recorded(lambda record: record["parameters"].pop()), ("--stages", 2)),
     "layer_3_expert_0_mp_rank_00_model_states.pt: this command cannot read the separate files of layers with experts": (
         lambda files: (files / "layer_3_expert_0_mp_rank_00_model_states.pt").touch(), ("--stages", 2)),
     "would have no parameters in group 1 of the optimizer": (lambda files: None, ("--stages", 8)),
@@ -374,15 +378,7 @@ def test_sigterm_leaves_nothing_half_written(world2, plans, saved, tmp_path, mon
 
 
 @pytest.mark.parametrize(
-    "words",
-    [
-        ("convert", "a"),
-        ("show", "a", "b"),
-        ("show", "a", "--replicas", "2"),
-        ("convert", "a", "b", "--stages", "0"),
-        ("convert", "a", "b", "--replicas", "-1"),
-    ],
-    ids=" ".join,
+    "words", [("convert", "a"), ("show", "a", "b"), ("show", "a", "--replicas", "2")], ids=" ".join
 )
 def test_misuse(words, capsys):
     status, out, err = run(capsys, *words)

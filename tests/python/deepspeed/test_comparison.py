@@ -172,12 +172,16 @@ def test_layers_without_tensors_and_tied_ones_are_told_apart():
     assert (
         compare(a, a, keys)
         .sentence()
-        .endswith("of 3 layers equal DeepSpeed's 1F1B bit for bit (layer 2 has no parameter or buffer)")
+        .endswith(
+            "of 3 layers equal DeepSpeed's 1F1B bit for bit (layer 2 has no parameter or buffer of its own)"
+        )
     )
     assert (
         compare(b, b, keys)
         .sentence()
-        .endswith("of 2 layers equal DeepSpeed's 1F1B bit for bit (layers 1, 2 have no parameter or buffer)")
+        .endswith(
+            "of 2 layers equal DeepSpeed's 1F1B bit for bit (layers 1, 2 have no parameter or buffer of their own)"
+        )
     )
     assert compare(a, a, [None, None]).sentence().endswith("of 2 layers equal DeepSpeed's 1F1B bit for bit")
 

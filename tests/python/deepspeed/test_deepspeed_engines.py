@@ -4,10 +4,12 @@
 import gc
 import os
 import threading
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
 import torch.distributed as dist
+import ostinato.deepspeed
 from ostinato.ranks.connection import connected
 from support.models import LAYERS
 from support.plans import Layout, make_plan
@@ -103,6 +105,26 @@ def test_deepspeed_alone_goes_on_with_a_model_placed_in_order(world2, tmp_path):
         alone, section={"plan": str(make_plan(tmp_path, Layout("two", (2,), (0, 1)), LAYERS, MICRO_BATCHES))}
     )
     assert world2.run(one_after_the_other, ours, alone) == world2.run(one_after_the_other, alone, alone)
+
+
+def in_turns(sections: tuple[dict | None, dict | None]) -> list:
+    """What two engines train that take turns, as those of a GAN, each made where its plan is enabled."""
+    engines = []
+    for section in sections:
+        with ostinato.deepspeed.enable(**section) if section else nullcontext():
+            engines.append(make_engine(Options()))
+    data = [data_of(engine, seed) for seed, engine in enumerate(engines)]
+    losses = [
+        engine.train_batch(each).item() for _ in range(2) for engine, each in zip(engines, data, strict=True)
+    ]
+    return [losses, *map(weights, engines)]
+
+
+def test_two_models_may_have_a_plan_each(world2, plan, tmp_path):
+    other = make_plan(tmp_path, Layout("loop", (1, 3, 6), (0, 1, 0, 1)), LAYERS, MICRO_BATCHES)
+    ours = world2.run(in_turns, ({"plan": str(plan)}, {"plan": str(other)}))
+    assert ours == world2.run(in_turns, (None, None))
+    assert ours == world2.run(in_turns, (None, {"plan": str(plan)}))
 
 
 def caught(options: Options, evaluates: bool) -> list[str]:

@@ -103,8 +103,9 @@ def test_a_folder_that_cannot_be_written_stops_the_run_before_it_trains(world2, 
         ({"plan": "p.json", "require": "yes"}, ['"require"', 'must be true or false, not "yes"']),
         ("plan.json", ["must be an object"]),
         ({"plan": "/nowhere/plan.json"}, ["/nowhere/plan.json: no such file"]),
+        ({"plan": "/"}, ['"plan": /: this is a folder, not a file']),
     ],
-    ids=["empty", "kind", "range", "strict", "no-object", "missing-plan"],
+    ids=["empty", "kind", "range", "strict", "no-object", "missing-plan", "folder"],
 )
 def test_wrong_section(world2, section, words):
     refused(world2, replace(BASE, section=section), *words)

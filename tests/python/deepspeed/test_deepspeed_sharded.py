@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from ostinato.deepspeed.errors import OstinatoError
 from ostinato.deepspeed.save.optimizer_files import equal
 from ostinato.deepspeed.save.seal import unsealed
+from sharded_jobs import ShardedExperts
 from support.plans import Layout, make_plan
 from support.tiers import everyday
 from support.training import (
@@ -21,7 +23,7 @@ from support.training import (
     trained_and_saved,
     weights,
 )
-from support.vocabulary_model import LAYERS, VOCABULARY, WIDTH
+from support.vocabulary_model import LAYERS, VOCABULARY, WIDTH, Mixer
 from test_deepspeed_features import fp16_on_a_processor
 from torch import nn
 
@@ -280,6 +282,47 @@ REFUSED = {
     sparse: 'OstinatoError: layer "0": nn.Embedding(max_norm=1.0) cannot be sharded',
     few: "OstinatoError: layer \"0\": Embedding: 'weight' has 1 rows, too few for 2 ranks",
 }
+
+
+class ShardedDropping(ShardedExperts):
+    def forward(self, x):
+        return nn.functional.dropout(super().forward(x), 0.5, self.training)
+
+
+class Dropping(Mixer):
+    """A layer of the user's own that draws, once it has summed over the ranks."""
+
+    def forward(self, x):
+        return nn.functional.dropout(super().forward(x), 0.5, self.training)
+
+    def sharded(self, shard):
+        return ShardedDropping(self, shard)
+
+
+def dropping():
+    from deepspeed.pipe import LayerSpec
+
+    return LayerSpec(Dropping)
+
+
+def trained(options: Options) -> list[float] | str:
+    try:
+        return train(options)["losses"]
+    except OstinatoError as error:
+        return str(error)
+
+
+def test_ranks_of_a_sharded_layer_draw_the_same_numbers_or_none(world2, tmp_path):
+    alone = replace(TWO, changed=((3, dropping),), steps=3)
+    layout = Layout("mixer", (3, 4), (0, ALL_2, 1))
+    ours = replace(alone, section={"plan": str(plan_of(tmp_path, layout))})
+    for said in world2.run(trained, ours):
+        assert said.startswith(
+            "layer 3: several ranks hold parts, and each would draw random numbers of its own: set "
+        )
+    seeded = world2.run(trained, replace(ours, seed_layers=True))
+    for losses, expected in zip(seeded, world2.run(trained, replace(alone, seed_layers=True)), strict=True):
+        near(losses, expected)
 
 
 @pytest.mark.parametrize("layer", REFUSED)

@@ -75,6 +75,8 @@ def test_what_is_no_section_is_left_to_deepspeed(monkeypatch, tmp_path):
         assert known(monkeypatch, arguments)[0] is None
     with pytest.raises(OstinatoError, match="nowhere.json: no such file"):
         known(monkeypatch, [], "nowhere.json")
+    with pytest.raises(OstinatoError, match=f"{tmp_path}: this is a folder, not a file; give a plan"):
+        known(monkeypatch, [], str(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -86,10 +88,11 @@ def test_what_is_no_section_is_left_to_deepspeed(monkeypatch, tmp_path):
         ),
         ("[model]", r"made\.json is no JSON, or not all of it \(.*\); give a plan\.json"),
         ('{"format": "ostin', r"made\.json is no JSON, or not all of it"),
+        ("\xff\x80", r"made\.json is no JSON, or not all of it \(.*can't decode byte 0xff"),
     ],
 )
 def test_a_wrong_file_in_the_environment_is_named(monkeypatch, tmp_path, content, told):
-    (tmp_path / "made.json").write_text(content)
+    (tmp_path / "made.json").write_text(content, "latin-1")
     with pytest.raises(OstinatoError, match=told):
         known(monkeypatch, [], str(tmp_path / "made.json"))
 
@@ -194,6 +197,7 @@ def named_otherwise(options: Options, other: str) -> str:
 def test_a_model_of_another_plan_is_refused(world2, plans):
     for said in world2.run(named_otherwise, replace(BASE, section={"plan": plans["turned"]}), plans["wave"]):
         assert 'placed its layers for placement "wave"' in said and 'names a plan on "turned"' in said
+        assert said.endswith('in its own "with ostinato.deepspeed.enable(...)"')
     for said in world2.run(named_otherwise, BASE, plans["wave"]):
         assert "this engine's configuration names no plan" in said
 
@@ -458,7 +462,7 @@ def test_1f1b_is_its_own_control(world2, plans):
     )
     said = r"ostinato: measured: step 1: loss, gradients, weights and buffers of 7 layers equal DeepSpeed's 1F1B as far as it repeats itself(?: \(first in step 1, .*\))?; "
     # Whether the loss is among what differs is chance.
-    itself = r"DeepSpeed's 1F1B does not repeat itself here: (?:loss by \S+, )?gradient of layer \d \(\S+\) by \S+, and \d+ more layers \(layer 4 has no parameter or buffer\)\n"
+    itself = r"DeepSpeed's 1F1B does not repeat itself here: (?:loss by \S+, )?gradient of layer \d \(\S+\) by \S+, and \d+ more layers \(layer 4 has no parameter or buffer of its own\)\n"
     assert re.search(said + itself, ours[0]["said"]), ours[0]
 
 

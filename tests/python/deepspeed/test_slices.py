@@ -265,7 +265,7 @@ def test_auto(world4, stock, tmp_path):
     for (ours, _), theirs in zip(found, stock(world4, SLICED), strict=True):
         assert (ours["losses"], ours["last"]) == (theirs["losses"], theirs["last"])
     assert (
-        "ostinato: measured: step 1: loss, gradients and weights of 7 layers equal DeepSpeed's 1F1B bit for bit (layer 5 has no parameter or buffer)\n"
+        "ostinato: measured: step 1: loss, gradients and weights of 7 layers equal DeepSpeed's 1F1B bit for bit (layer 5 has no parameter or buffer of its own)\n"
         in found[0][1]
     )
 

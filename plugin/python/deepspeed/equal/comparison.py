@@ -66,8 +66,8 @@ class Comparison:
         notes = [f"gradients not compared: {self.unseen} does not show them"] * bool(self.unseen)
         notes += [f"not compared: {counted(self.left_out, 'tensor')} split over ranks"] * bool(self.left_out)
         if self.empty:
-            have = "have" if len(self.empty) > 1 else "has"
-            notes.append(f"{_layers(self.empty)} {have} no parameter or buffer")
+            have, their = ("have", "their") if len(self.empty) > 1 else ("has", "its")
+            notes.append(f"{_layers(self.empty)} {have} no parameter or buffer of {their} own")
         if self.written_again:
             again = _layers(self.written_again)
             notes.append(f"except buffers of {again}, to which a recomputed forward writes")

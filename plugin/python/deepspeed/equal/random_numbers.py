@@ -30,6 +30,7 @@ from ..randomness import generators
 from ..tell import announce
 from ..randomness.draws import BATCH, LAYERS, LOSS, TORCHS, Draws, merged
 from ..data.items import Made, made_once
+from ..errors import OstinatoError
 from ..section.plans import Stage
 from ..stages.loss import loss_replaced
 from ..randomness.generators import Counts
@@ -294,7 +295,13 @@ class RandomNumbers:
     def _follow(self, counts: dict[int | str, Counts | None], follows_none: bool) -> Streams | None:
         run = self._engine._ostinato
         shared = {layer for stage in self._stages if stage.sharded for layer in stage.layers}
-        if (not counts and not follows_none) or None in counts.values() or shared & set(counts):
+        if drawing := sorted(shared & {what for what in counts if isinstance(what, int)}):
+            # Outputs would differ from rank to rank, and gradients be those of no model.
+            raise OstinatoError(
+                f"layer{'s'[: len(drawing) > 1]} {', '.join(map(str, drawing))}: several ranks hold parts, and each would draw random numbers of its "
+                "own: set PipelineModule(seed_layers=True), or place such a layer on one rank"
+            )
+        if (not counts and not follows_none) or None in counts.values():
             return None
         known = {what: count for what, count in counts.items() if count is not None}
         return Streams(run.stock_parts, self._engine.stage_id, known, run.group, self._engine.device)

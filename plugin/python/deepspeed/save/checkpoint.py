@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from ostinato.files import write_text
+from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic_core import from_json
 
 from ..errors import OstinatoError
 from ..section.plans import Stage, copies_of
@@ -33,6 +35,34 @@ Names = list[list[tuple[str, list[int]]]]  # by parameter group: name and shape,
 CONVERT = (
     '; to keep it, run ds_to_universal --inject_missing_state and set "checkpoint": {"load_universal": true}'
 )
+
+
+class _Facts(BaseModel, strict=True):
+    """What partition.facts_of() has returned."""
+
+    bounds: list[int] = Field(min_length=2)
+    weights: list[int] | None
+    files: list[int]
+    tied: dict[str, list[int]]
+
+
+class _Record(BaseModel, strict=True):
+    """ostinato.json, which comes from a disk that may be full, or from a hand."""
+
+    layers: list[list[int]]
+    copies: int
+    sharded: list[int]
+    directions: dict[str, list[list[int]]] = {}
+    model: _Facts | None = None
+    parameters: list[list[list[tuple[str, list[int]]]]] = []
+    parts: list[dict[str, tuple[int, int, int, list[int]]]] = []
+    files: dict[str, str] | None = None
+
+    @model_validator(mode="after")
+    def _of_each_rank(self) -> "_Record":
+        if "parameters" in self.model_fields_set and len(self.parameters) < len(self.layers):
+            raise ValueError(f"parameters of {len(self.parameters)} ranks, but layers of {len(self.layers)}")
+        return self
 
 
 def layers_of_ranks(stages: list[Stage]) -> list[list[int]]:
@@ -204,15 +234,20 @@ def recorded(folder: Path) -> dict[str, Any] | None:
     path = folder / NAME
     if not path.is_file():
         return None
+    text = path.read_bytes()
     try:
-        record = json.loads(path.read_text())
-        list(record["layers"])
-    except (ValueError, TypeError, KeyError) as error:
+        record = from_json(text)
+        if isinstance(record, dict) and record.get("format") != FORMAT:
+            raise OstinatoError(
+                f"{path} has format {record.get('format')!r}, but this version reads {FORMAT!r}"
+            )
+        _Record.model_validate_json(text)
+    except ValueError as error:
+        wrong = error.errors()[0] if isinstance(error, ValidationError) else None
+        why = ": ".join(filter(None, [".".join(map(str, wrong["loc"])), wrong["msg"]])) if wrong else error
         raise OstinatoError(
-            f"{path} cannot be read: it is incomplete, or not written by ostinato ({error})"
+            f"{path} cannot be read: it is incomplete, or not written by ostinato ({why})"
         ) from None
-    if record.get("format") != FORMAT:
-        raise OstinatoError(f"{path} has format {record.get('format')!r}, but this version reads {FORMAT!r}")
     return record
 
 

@@ -41,7 +41,7 @@ from typing import Any, ClassVar, Literal
 
 from ostinato.core import Devices
 from ostinato.errors import Error
-from ostinato.files import why_not_writable
+from ostinato.files import no_file, why_not_writable
 from ostinato.restrictions import Restriction
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -351,20 +351,20 @@ def resolve(section: Section, file: str | None, found: Path | None = None) -> Pa
     if section.searches:
         if (placement := named["placement"]) and not placement.is_file():
             raise OstinatoError(
-                f'"placement": {placement}: no such file; make one with ostinato placement or ostinato partition'
+                f'"placement": {placement}: {no_file(placement)}; make one with ostinato placement or ostinato partition'
             )
         return Paths(**named)
     plan = named["plan"]
     if not plan.is_file():
         raise OstinatoError(
-            f'"plan": {plan}: no such file; make one with ostinato plan PROFILE --output PLAN (for your own placement: ostinato search)'
+            f'"plan": {plan}: {no_file(plan)}; make one with ostinato plan PROFILE --output PLAN (for your own placement: ostinato search)'
         )
     named["placement"] = named["placement"] or plan.with_name("placement.toml")
     if not named["placement"].is_file():
         which = (
             "" if section.placement else ' (the default, beside the plan; set "placement" if it is elsewhere)'
         )
-        raise OstinatoError(f'"placement": {named["placement"]}: no such file{which}')
+        raise OstinatoError(f'"placement": {named["placement"]}: {no_file(named["placement"])}{which}')
     return Paths(**named)
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 import torch.distributed as dist
 from ostinato.core import Devices, Placement, Plan, Profile, plan, search
 from ostinato.errors import Error, InfeasibleError, counted, printable
-from ostinato.files import ADAPTED, BASE, BASE_DEVICES, Diagnostic
+from ostinato.files import ADAPTED, BASE, BASE_DEVICES, Diagnostic, no_file
 from ostinato.restrictions import Restriction
 from torch.distributed.distributed_c10d import _get_default_store
 
@@ -279,7 +279,7 @@ def _search(search: Search, profile: Path, size: Size) -> Plan:
     """Raises OstinatoError with what ostinato.plan() said."""
     if not profile.is_file():
         raise OstinatoError(
-            f'"profile": {profile}: no such file; make one with ostinato profile SCRIPT --output PROFILE'
+            f'"profile": {profile}: {no_file(profile)}; make one with ostinato profile SCRIPT --output PROFILE'
         )
     options = search.model_dump(exclude_none=True, exclude=Search.RESTRICT)
     memory = options.pop("device_memory", None) or _device_memory()

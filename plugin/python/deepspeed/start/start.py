@@ -413,7 +413,8 @@ def _take_placed(made: Prepared, placed: Placed) -> None:
     elif given is not None and given.placement_sha256 != there.placement_sha256:
         raise OstinatoError(
             f'PipelineModule placed its layers for placement "{there.placement_name}", but this configuration\'s section names a plan on '
-            f'"{given.placement_name}": name the same plan in both'
+            f'"{given.placement_name}": name the same plan in both, or, for models with a plan each, make each model and its engine in its own '
+            '"with ostinato.deepspeed.enable(...)"'
         )
 
 
