@@ -120,7 +120,8 @@ const Candidate* least_forbidden(const JointChoice& choice, const Rule* rule) {
   return least;
 }
 
-/// All, where they are few; of many also the best that is not allowed.
+/// All, where they are few, but for those with another one's stages; of many also the best that is not
+/// allowed.
 std::vector<const Candidate*> shown(const JointChoice& choice, bool every) {
   std::vector<const Candidate*> list = with_plan(choice);
   if (list.size() > kMostRows && !every) list.resize(kMostRows);
@@ -129,7 +130,8 @@ std::vector<const Candidate*> shown(const JointChoice& choice, bool every) {
     return list;
   }
   for (const Candidate& candidate : choice.candidates)
-    if (!candidate.plan) list.push_back(&candidate);
+    if (!candidate.plan && (every || candidate.bound > 0 || !candidate.no_shorter))
+      list.push_back(&candidate);
   return list;
 }
 

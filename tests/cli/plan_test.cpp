@@ -26,6 +26,8 @@ TEST(PlanCommand, TakesTheShortestCandidateAndExplainsIt) {
                            "1F1B on the best stages", "1F1B on an even split", "was chosen"}) {
     EXPECT_NE(result.out.find(text), std::string::npos) << result.out;
   }
+  // It has the stages of another row, and so no figures.
+  EXPECT_EQ(result.out.find("1 chunk per device, cut for 1F1B"), std::string::npos) << result.out;
   EXPECT_EQ(ostinato_run({"verify", folder / "p.json", folder / "p.toml"}).status, 0);
 }
 
