@@ -202,15 +202,21 @@ def _module_init(original):
 
     @functools.wraps(original)
     def init(model, *args, **kwargs):
-        original(model, *args, **kwargs)
-        setattr(model, MADE, True)
         section, file = _spoken(known_section)
-        if section is not None:
-            from .place.placing import place
-            from .save.partition import note
+        if section is None:
+            original(model, *args, **kwargs)
+            setattr(model, MADE, True)
+            return
+        from .place.built import BUILT, noted
+        from .place.placing import place
+        from .save.partition import note
 
-            note(model, named.bind(model, *args, **kwargs).arguments.get("partition_method", "parameters"))
-            place(model, section, file)
+        with noted() as built:
+            original(model, *args, **kwargs)
+        vars(model).update({MADE: True, BUILT: built})
+        note(model, named.bind(model, *args, **kwargs).arguments.get("partition_method", "parameters"))
+        place(model, section, file)
+        del vars(model)[BUILT]
 
     return init
 

@@ -54,6 +54,7 @@ def test_tensors_whose_bytes_are_not_their_numbers_are_named(tensor, what):
     "change",
     [
         "of its class",
+        "shuffled",
         "compiled inside",
         "compiled method",
         "compiled in place",

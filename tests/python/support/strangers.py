@@ -103,6 +103,17 @@ class OfItsClass(Plain):
         )
 
 
+class Shuffling(Plain):
+    """What its constructor draws is neither a parameter nor a buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.order, self.scales = torch.randperm(WIDTH), torch.rand(WIDTH).tolist()
+
+    def forward(self, hidden):
+        return super().forward(hidden)[:, self.order] * torch.tensor(self.scales)
+
+
 class CompiledInside(Plain):
     def __init__(self):
         super().__init__()
@@ -138,6 +149,7 @@ CHANGES: dict[str, dict[int, Any]] = {
     "attention": {1: Attending, 5: Attending},
     "checkpoint": {1: Rerunning, 5: Rerunning},
     "of its class": {layer: OfItsClass for layer in range(LAYERS)},
+    "shuffled": {layer: Shuffling for layer in range(LAYERS)},
     "compiled inside": {layer: CompiledInside for layer in range(LAYERS)},
     "compiled method": {layer: CompiledMethod for layer in range(LAYERS)},
     "compiled in place": {layer: CompiledInPlace for layer in range(LAYERS)},

@@ -3,9 +3,9 @@
 partition initialised.
 
 DeepSpeed has built each layer on the rank of its partition, with that rank's random numbers. Layers that stay
-are kept as they are. The rest move one at a time: the new rank builds the layer, with its random state
-restored afterwards, and receives parameters and buffers by name; the old rank drops its layer before the next
-one moves. So every weight, and every random number drawn afterwards, is what it would be without ostinato,
+are kept as they are. The rest move one at a time: the new rank builds the layer from the random states from
+which the old one has built it (its own are restored afterwards), and receives parameters and buffers by name; the
+old rank drops its layer before the next one moves. So every weight, and every random number drawn afterwards, is what it would be without ostinato,
 and no rank holds more than one layer beyond those of the two partitions.
 
 What moves is a module under the name by which DeepSpeed registers it: "3" for layer 3, "tied_modules.embed" for
@@ -15,6 +15,7 @@ every tensor.
 
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import torch
 from ostinato.nn import Shard, ShardingError, sharded
@@ -28,7 +29,8 @@ from ..errors import OstinatoError
 from ..graph_model import GraphLayer, Wires, stage_wires
 from ..stages.module import adopt
 from ..section.plans import Stage, copies_of, of_copy
-from ..randomness.random_state import random_state_kept
+from ..randomness.random_state import become, random_state_kept
+from .built import states_of
 from .tied import beside, fixed_layers, owners_of, source_of, sums_of, together_now
 from .transfer import Metadata, check_transfer, metadata_of, receive_tensors, send_tensors
 from ..save.tensor_names import module_name_of
@@ -149,6 +151,7 @@ class _Mover:
         self.modules: dict[str, torch.nn.Module] = {}
         self.arrived: dict[str, torch.nn.Module] = {}
         self.whole: dict[str, list[Metadata]] = {}  # of sharded modules, before they were cut
+        self.states: list[dict[str, tuple]] = []  # by pipeline rank, from which it has built what leaves it
         self.parts: list[ParameterPart] = []
         self.notes: list[str] = []
 
@@ -159,6 +162,9 @@ class _Mover:
         self._refuse(self._forbidden())
         self._unregister()
         transfers = self._transfers()
+        leaving = {name for name, source, _ in transfers if source == self.rank}
+        built = states_of(self.model, {name: self._spec(name, self.rank) for name in self.old[self.rank]})
+        self.states = everyones({name: built[name] for name in built.keys() & leaving}, self.group)
         with random_state_kept():
             for number, (name, source, target) in enumerate(transfers):
                 self._transfer(
@@ -289,10 +295,18 @@ class _Mover:
 
     def _build(self, name: str, source: int) -> torch.nn.Module:
         """Builds it as the rank `source` has in DeepSpeed's partition."""
-        spec = self.specs[
+        spec = self._spec(name, source)
+        if isinstance(spec, torch.nn.Module):
+            return spec
+        if (states := self.states[source].get(name)) is not None:
+            become(states)
+        return spec.build()
+
+    def _spec(self, name: str, source: int) -> Any:
+        """From which the rank `source` has it in DeepSpeed's partition."""
+        return self.specs[
             next(i for i, held in enumerate(self.names) if held == name and self.before[i] == source)
         ]
-        return spec if isinstance(spec, torch.nn.Module) else spec.build()
 
     def _place(self, module: torch.nn.Module) -> torch.nn.Module:
         from deepspeed.accelerator import get_accelerator
