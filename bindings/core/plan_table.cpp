@@ -308,6 +308,9 @@ std::string although_known(const JointChoice& choice, const Profile& profile) {
                               ? "its losses are equal to 1F1B's bit for bit"
                               : fmt::format("it has {} blocks instead of {}", best.placement->blocks.size(),
                                             shortest.placement->blocks.size());
+  if (its <= least)
+    return fmt::format("{} was chosen: {}, and its {} of {} is as short as that of {}", best.name, why, what,
+                       format_time(its), shortest.name);
   return fmt::format("{} was chosen: {}, and its {} of {} is only {} longer than the shortest, {}. ",
                      best.name, why, what, format_time(its), gap(its, least), shortest.name) +
          fmt::format(

@@ -16,6 +16,7 @@ from xml.etree import ElementTree
 import pytest
 from ostinato import Placement
 from ostinato.deepspeed.section.config import Search, Section, parse_section
+from support.commands import ostinato
 
 ROOT = Path(__file__).resolve().parents[2]
 COLUMNS = 100
@@ -168,3 +169,16 @@ def test_the_picture_is_one():
     image = ElementTree.parse(ROOT / "docs" / "plan.svg").getroot()
     assert image.tag == "{http://www.w3.org/2000/svg}svg"
     assert "docs/plan.svg" in (ROOT / "README.md").read_text()
+
+
+def test_the_table_of_the_readme_is_what_its_command_prints(tmp_path):
+    shown = blocks((ROOT / "README.md").read_text())
+    place, command = next(
+        (i, text) for i, (kind, text) in enumerate(shown) if kind == "sh" and " plan examples/" in text
+    )
+    words = command.replace("\\\n", " ").split()[1:]
+    printed = ostinato(
+        *(str(ROOT / word) if word.startswith("examples/") else word for word in words), cwd=tmp_path
+    )
+    lines = [line.split(", and ")[0] for line in printed.stdout.splitlines()]
+    assert [line for line in shown[place + 1][1].splitlines() if line not in lines] == []
