@@ -17,46 +17,71 @@
 namespace ostinato::core {
 namespace {
 
-/// By 1F1B; of forwards alone, one micro-batch after the other.
+/// What these stages run by 1F1B; forwards alone, one micro-batch after the other.
+struct Ordered {
+  Placement placement;
+  std::vector<ScheduledBlock> schedule;
+  std::vector<Bytes> peaks;  ///< by device
+};
+
+std::optional<Ordered> ordered(const Profile& profile, const PartitionOptions& options,
+                               const std::vector<Stage>& stages) {
+  PartitionOptions usual = options;
+  usual.lanes = LanesOf::none;
+  Placement placement = place_stages(profile, usual, stages);
+  const std::optional<Orders> orders =
+      named_schedule(usual_schedule(options), placement, options.micro_batches).orders;
+  if (!orders) return std::nullopt;
+  auto schedule = earliest_starts(placement, options.micro_batches, *orders);
+  if (!schedule) return std::nullopt;
+  std::vector<Bytes> peaks = peak_memory(placement, *schedule);
+  return Ordered{std::move(placement), std::move(*schedule), std::move(peaks)};
+}
+
 std::optional<UsualOrder> in_usual_order(const Profile& profile, const PartitionOptions& options,
                                          const std::vector<Stage>& stages, Objective objective,
                                          const std::string& suffix) {
-  PartitionOptions usual = options;
-  usual.lanes = LanesOf::none;
-  const Placement placement = place_stages(profile, usual, stages);
-  const int count = options.micro_batches;
-  const std::string name = usual_schedule(options);
-  const std::optional<Orders> orders = named_schedule(name, placement, count).orders;
-  if (!orders) return std::nullopt;
-  const auto schedule = earliest_starts(placement, count, *orders);
-  if (!schedule) return std::nullopt;
-  const std::vector<Bytes> peaks = peak_memory(placement, *schedule);
-  UsualOrder found{{name + suffix, makespan_of(placement, *schedule),
-                    objective_value(objective, placement, *schedule), fits_memory(placement, peaks)}};
+  const std::optional<Ordered> made = ordered(profile, options, stages);
+  if (!made) return std::nullopt;
+  const Placement& placement = made->placement;
+  UsualOrder found{{usual_schedule(options) + suffix, makespan_of(placement, made->schedule),
+                    objective_value(objective, placement, made->schedule),
+                    fits_memory(placement, made->peaks)}};
   if (objective == Objective::makespan && !placement.hosts.empty())
-    found.shared = replayed_makespan(placement, count, *schedule);
+    found.shared = replayed_makespan(placement, options.micro_batches, made->schedule);
   found.peak_memory =
-      most_memory(peaks_with_step(peaks, placement, facts_of(profile, options, stages).step_memory));
+      most_memory(peaks_with_step(made->peaks, placement, facts_of(profile, options, stages).step_memory));
   return found;
 }
 
-/// The best of what is offered: what fits the memory before what is shorter.
+/// 1F1B on the best of the stages that are offered: those that fit the memory before those that are shorter.
 class Best {
  public:
   Best(const Profile& profile, const PartitionOptions& options, Objective objective)
       : profile_(profile), options_(options), objective_(objective) {}
 
-  void offer(const StageCuts& cuts, const std::string& suffix) {
-    const auto found = in_usual_order(profile_, options_, cuts.stages, objective_, suffix);
+  void offer(const std::vector<Stage>& stages, const std::string& suffix = "") {
+    const auto found = in_usual_order(profile_, options_, stages, objective_, suffix);
     if (found && (!best_ || key(*found) < key(*best_))) best_ = found;
   }
 
-  /// Nothing where no such cuts fit, or the time is up.
-  void offer_chain(Recompute how, const std::string& suffix) {
+  /// With recomputation on the devices that do not fit otherwise.
+  void offer_recomputing(std::vector<Stage> stages) {
+    const std::optional<Ordered> made = ordered(profile_, options_, stages);
+    if (!made) return;
+    for (Stage& stage : stages) {
+      const int device = stage.devices.front();
+      if (made->peaks[device] > made->placement.devices[device].memory) stage.recompute = true;
+    }
+    offer(stages, kRecompute);
+  }
+
+  /// Cuts for this kind of recomputation; nothing where none fit, or the time is up.
+  void offer_chain(Recompute how) {
     PartitionOptions options = options_;
     options.recompute = how;
     try {
-      offer(cut_chain(profile_, options), suffix);
+      offer(cut_chain(profile_, options).stages, how == Recompute::never ? "" : kRecompute);
     } catch (const InfeasibleError&) {
     } catch (const StoppedError&) {
     }
@@ -66,6 +91,8 @@ class Best {
   bool fits() const { return best_ && best_->fits; }
 
  private:
+  static constexpr auto kRecompute = "_recompute";
+
   static std::pair<bool, Nanoseconds> key(const UsualOrder& one) { return {!one.fits, one.value}; }
 
   const Profile& profile_;
@@ -83,19 +110,18 @@ std::optional<UsualOrder> on_best_stages(const Profile& profile, const Partition
   for (const Candidate& candidate : choice.candidates) {
     if (candidate.even || !is_usual(candidate, one_chunk)) continue;
     if (candidate.cuts)
-      best.offer(*candidate.cuts, "");
+      best.offer(candidate.cuts->stages);
     else if (!candidate.no_shorter && !candidate.infeasible && !candidate.usual)
       return std::nullopt;
   }
-  if (!best.found()) best.offer_chain(Recompute::never, "");
+  if (!best.found()) best.offer_chain(Recompute::never);
   if (!recompute || best.fits()) return best.found();
   for (Candidate candidate : choice.candidates) {
-    if (candidate.options.recompute != Recompute::needed || !candidate.cuts) continue;
+    if (!candidate.cuts || candidate.options.recompute == Recompute::partly) continue;
     candidate.options.recompute = Recompute::never;
-    if (is_usual(candidate, one_chunk)) best.offer(*candidate.cuts, "_recompute");
+    if (is_usual(candidate, one_chunk)) best.offer_recomputing(candidate.cuts->stages);
   }
-  if (!best.fits()) best.offer_chain(Recompute::needed, "_recompute");
-  best.offer_chain(Recompute::always, "_recompute");
+  best.offer_chain(Recompute::always);
   return best.found();
 }
 
