@@ -115,8 +115,8 @@ std::string why_infeasible(const Profile& profile, const Problem& problem) {
       counted(layers, "layer"), counted(problem.stages(), "stage"), format_memory(most));
 }
 
-/// The best partition where memory does not count; then, where it does not fit, caps from the largest down
-/// until fewer in flight cannot have a shorter period.
+/// The best partition where memory does not count; then, where it does not fit, caps from the largest that
+/// fits down until fewer in flight cannot have a shorter period.
 class Levels {
  public:
   Levels(const Model& model, const ChainCosts& costs, const PartitionOptions& options)
@@ -160,15 +160,34 @@ class Levels {
       return;
     }
     const int fewest = model_.inference ? most : 1;  // an inference needs no less memory for fewer
-    for (int cap = most; cap >= fewest; --cap) {
-      if (has_best() && (least_period(cap) >= best_.period || best_.found.busiest == quickest.lower_bound))
-        break;
-      free.check_stop();
-      last_ = solve(problem_at(model_, costs_, options_, cap), options_.nodes / 10);
-      if (last_.ends.empty()) continue;
-      const Nanoseconds period = std::max(last_.busiest, least_period(cap));
-      if (!has_best() || period < best_.period) best_ = {last_, cap, period};
+    for (int cap = take_most(fewest, most) - 1; cap >= fewest; --cap) {
+      if (least_period(cap) >= best_.period || best_.found.busiest == quickest.lower_bound) break;
+      take(cap);
     }
+  }
+
+  /// Takes the largest cap for which cuts are found, and returns it; fewest - 1: for none. Fewer in flight
+  /// need no more memory, so it is found by halves.
+  int take_most(int fewest, int most) {
+    if (take(most)) return most;
+    int fits = fewest - 1;
+    for (int over = most; over - fits > 1;) {
+      const int cap = fits + (over - fits) / 2;
+      (take(cap) ? fits : over) = cap;
+    }
+    return fits;
+  }
+
+  /// Whether cuts are found for this cap.
+  bool take(int cap) {
+    const Problem problem = problem_at(model_, costs_, options_, cap);
+    problem.check_stop();
+    last_ = solve(problem, options_.nodes / 10);
+    if (last_.ends.empty()) return false;
+    const Nanoseconds period = std::max(last_.busiest, least_period(cap));
+    if (!has_best() || period < best_.period || (period == best_.period && cap > best_.in_flight))
+      best_ = {last_, cap, period};
+    return true;
   }
 
   bool has_best() const { return !best_.found.ends.empty(); }
