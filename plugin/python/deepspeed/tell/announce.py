@@ -108,7 +108,7 @@ def ends(stages: list[Stage], ranks: list[int]) -> str:
     )
 
 
-def places(stages: list[Stage], parts: list[int]) -> str:
+def places(stages: Sequence[Stage], parts: list[int]) -> str:
     """What rank 0 says before step 1 of which layers each rank has; "" where DeepSpeed's partition, which
     DeepSpeed prints, has the same."""
     ranks = range(len(parts) - 1)
