@@ -338,6 +338,16 @@ def test_several_tensors_behind_a_border_of_1f1b_alone(world2, stock, plans):
     assert ours["losses"] == pytest.approx(theirs["losses"], rel=1e-5)
 
 
+@pytest.mark.parametrize(("placement", "other"), [("wave", True), ("stock", False)])
+def test_layers_under_torch_jit_script(world2, stock, plans, placement, other):
+    options = replace(BASE, changed=tuple((layer, models.Scripted) for layer in (1, 2, 5, 6)))
+    theirs, ours = both(world2, stock, options, plans[placement])
+    assert [
+        "because parts of layers 1, 2, 5 and 6 are under torch.jit.script" in line for line in ours["first"]
+    ] == [True] * other
+    assert ours["losses"] == pytest.approx(theirs["losses"], rel=1e-5)
+
+
 def heard_of(options: Options, folder: str) -> dict:
     """heard(), of both starts, where the search of "auto" finds the plan that lies in `folder`."""
     found, texts = search._found, {name: (Path(folder) / name).read_text() for name in search.FILES}

@@ -8,7 +8,17 @@ import pytest
 from support import models
 from support.models import LAYERS
 from support.plans import Layout, make_plan
-from support.training import MICRO_BATCHES, MODELS, Options, Replacing, data_of, make_engine, weights
+from support.profiles import write_profile
+from support.training import (
+    MICRO_BATCHES,
+    MODELS,
+    Options,
+    Replacing,
+    data_of,
+    in_both_starts,
+    make_engine,
+    weights,
+)
 from torch import nn
 
 WAVE = Layout("wave", (2, 4, 6), (0, 1, 1, 0))  # rank 0 has layers 0, 1, 6, 7
@@ -56,6 +66,18 @@ def section(tmp_path_factory):
 def test_experts_on_every_rank(world2, stock, section):
     options = at(1, 5)
     assert world2.run(trained, replace(options, section=section)) == stock(world2, options, trained)
+
+
+def test_a_search_leaves_every_rank_some(world2, stock, tmp_path):
+    """The fastest placement has layer 0 alone on its rank."""
+    options = at(1, 5)
+    profile = write_profile(tmp_path / "profile.json", [2000] + [100] * (LAYERS - 1))
+    wanted = {"time_limit": 1, "max_chunks": 1}
+    section = {"profile": str(profile), "search": wanted, "output": str(tmp_path / "out")}
+    theirs = stock(world2, options, trained)
+    ours = world2.run(in_both_starts, trained, replace(options, section=section))
+    assert ours[0]["losses"] == theirs[0]["losses"]
+    assert "layers = [2, 8]" in (tmp_path / "out" / "placement.toml").read_text()
 
 
 @pytest.mark.parametrize(("layers", "has", "lacks"), [((1, 6), 0, 1), ((4, 5), 1, 0)])

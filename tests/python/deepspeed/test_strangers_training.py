@@ -167,6 +167,30 @@ def test_dropout_that_no_name_says_is_that_of_1f1b(world2, wave, change):
     assert same(ours[0], theirs[0]) and not theirs[0]["error"]
 
 
+# ---- the loss
+
+
+def penalised(model):
+    def loss(outputs, labels):
+        error = torch.nn.functional.mse_loss(outputs, labels)
+        if not outputs.requires_grad:
+            return error
+        (force,) = torch.autograd.grad(outputs.square().mean(), outputs, create_graph=True)
+        return error + (force * outputs).sum()
+
+    model.loss_fn = loss
+    return listed(model)
+
+
+def test_a_loss_that_takes_gradients_of_its_inputs(world2, wave):
+    """Under ZeRO DeepSpeed divides them by the accumulation steps, and a plan does as well. (Without ZeRO
+    DeepSpeed refuses such a loss.)"""
+    options = replace(BASE, config=ZERO_1)
+    theirs = world2.run(trained, options, penalised)
+    ours = world2.run(trained, replace(options, section=wave), penalised)
+    assert same(ours[0], theirs[0]) and not theirs[0]["error"]
+
+
 # ---- passes
 
 

@@ -106,6 +106,15 @@ class Sum(Plain):
         return super().forward(pair[0] + pair[1] * pair[0])
 
 
+class Scripted(Plain):
+    def __init__(self):
+        super().__init__()
+        self.more = torch.jit.script(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.LayerNorm(WIDTH)))
+
+    def forward(self, x):
+        return super().forward(x) + self.more(x)
+
+
 class InPlace(Plain):
     """Changes what it is given."""
 

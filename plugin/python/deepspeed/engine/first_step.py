@@ -14,6 +14,10 @@ backwards start from all of them at once, or from one after the other: that matt
 DeepSpeed's partition cuts, and not both. Tensors and gradients with gaps in memory (slices, expanded ones)
 arrive without, and kernels may sum in another order over other strides: that matters where the plan alone cuts,
 as DeepSpeed sends no activation that is not contiguous (stages/borders.py has its gradients).
+
+Modules of one class under torch.jit.script share a program, and torch compiles its forward after the first one in
+a process, and its backward after the first one: these round differently. Unless a rank runs just what it runs
+under 1F1B, they are those of other layers or micro-batches.
 """
 
 from __future__ import annotations
@@ -125,16 +129,24 @@ class FirstStep:
             for layer in self._written_again & set(stage.layers)
             if planned_in_steps or layer in self._written_by_halves or not self._as_in_1f1b(stage, layer)
         }
-        *of_ranks, sizes = zip(*everyones((self._several, self._gaps, again, self._sizes)), strict=True)
-        several, gaps, written = (sorted(set[int]().union(*layers)) for layers in of_ranks)
+        scripted = {layer for layer, function in self._module.layers_here().items() if _is_scripted(function)}
+        *of_ranks, sizes = zip(
+            *everyones((self._several, self._gaps, again, scripted, self._sizes)), strict=True
+        )
+        several, gaps, written, compiled = (sorted(set[int]().union(*layers)) for layers in of_ranks)
+        first_runs = [] if self._runs_as_1f1b() else compiled
         differing = {layer: pair for of_rank in sizes for layer, pair in of_rank.items()}
         fixed = not (planned_in_steps or self._module.dynamic_shape)
-        rounding = ((announce.several, several), (announce.gaps, gaps))
+        rounding = ((announce.several, several), (announce.gaps, gaps), (announce.scripted, first_runs))
         return Shown(
             announce.other_sizes(differing) if differing and fixed else "",
             [tell(layers) for tell, layers in rounding if layers],
             written,
         )
+
+    def _runs_as_1f1b(self) -> bool:
+        alike = len(self._stages) == len(self._parts) - 1 and not announce.places(self._stages, self._parts)
+        return alike and all(self._as_in_1f1b(stage, stage.first) for stage in self._stages)
 
     def _as_in_1f1b(self, stage: Stage, layer: int) -> bool:
         owner = bisect_right(self._parts, layer) - 1
@@ -148,6 +160,12 @@ def _tensors(values: Any) -> list[torch.Tensor]:
 def _gradients(outputs: Any) -> int:
     """How many tensors a backward starts from."""
     return sum(t.requires_grad for t in _tensors(outputs)) if isinstance(outputs, tuple) else 1
+
+
+def _is_scripted(layer: Any) -> bool:
+    """Whether it shares a program with others of its class; a traced module has its own."""
+    parts = layer.modules() if isinstance(layer, torch.nn.Module) else ()
+    return any(isinstance(part, torch.jit.RecursiveScriptModule) for part in parts)
 
 
 def _has_gaps(values: Any) -> bool:

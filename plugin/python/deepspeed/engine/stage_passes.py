@@ -231,8 +231,9 @@ class StagePasses(Engine):
         backward passes."""
 
     def _backward_prologue_per_tensor(self, grad):
-        """Does nothing: the loss was already divided by the accumulation steps."""
-        return grad
+        """The loss was already divided by the accumulation steps. But DeepSpeed divides gradients that the loss
+        itself takes of its inputs, and so must a plan."""
+        return grad if self._running_engine_backward else super()._backward_prologue_per_tensor(grad)
 
     def _exec_backward_pass(self, buffer_id):
         raise OstinatoError("DeepSpeed started a backward outside the plan")

@@ -36,6 +36,7 @@ from ..errors import OstinatoError, Unsupported
 from ..stages.copies import place_of_gradients
 from ..stages.idle import NAME, give_idle, given_groups, names_where_idle
 from ..stages.tied_sums import TiedSums
+from ..place.experts import kept_experts
 from ..place.placing import Placed, Prepared, agreed, lay_out, lower, placed_of, take_kept
 from ..place.rebuild import moves
 from ..place.tied import fixed_layers
@@ -441,10 +442,18 @@ def search(prepared: Prepared, model: Model, config: Config, engine: type) -> No
     asked, given = prepared.checked()
     pipeline = tuple(model._grid.pp_group)
     restrictions = _restrictions(model, engine, asked)
-    size = Size(len(pipeline), prepared.micro_batches, cores.hosts(prepared.places, pipeline), restrictions)
-    with shared_plan(asked, given, size) as paths:
-        lower(prepared, paths, model)
-        prepared.files = texts_of(paths)
+    hosts = cores.hosts(prepared.places, pipeline)
+
+    def find(restrictions: list[Restriction]) -> None:
+        size = Size(len(pipeline), prepared.micro_batches, hosts, restrictions)
+        with shared_plan(asked, given, size) as paths:
+            lower(prepared, paths, model)
+            prepared.files = texts_of(paths)
+
+    find(restrictions)
+    found = [] if prepared.program is None else plans.stages_of(prepared.program)
+    if not asked.placement and (more := kept_experts(model, found)):
+        find(restrictions + more)
     agreed(prepared, model, "\n".join(_collective(config)))
 
 

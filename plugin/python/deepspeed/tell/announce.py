@@ -65,6 +65,15 @@ def gaps(layers: list[int]) -> str:
     )
 
 
+def scripted(layers: list[int]) -> str:
+    """What rank 0 says after step 1 of layers with modules under torch.jit.script, unless each rank runs just what it runs under
+    1F1B."""
+    return (
+        f"{STEP_1_SHOWS} parts of {_layers(layers)} are under torch.jit.script, whose first run on a rank rounds differently from the next ones: "
+        "under the plan it is that of another layer or micro-batch"
+    )
+
+
 def written_again(layers: Sequence[int]) -> str:
     """What rank 0 says after step 1 of layers that combine activation checkpointing with, say, BatchNorm."""
     return (
@@ -99,7 +108,7 @@ def ends(stages: list[Stage], ranks: list[int]) -> str:
     )
 
 
-def places(stages: list[Stage], parts: list[int]) -> str:
+def places(stages: Sequence[Stage], parts: list[int]) -> str:
     """What rank 0 says before step 1 of which layers each rank has; "" where DeepSpeed's partition, which
     DeepSpeed prints, has the same."""
     ranks = range(len(parts) - 1)
