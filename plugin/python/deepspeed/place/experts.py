@@ -42,9 +42,8 @@ def kept_experts(model: Model, stages: Sequence[Stage]) -> list[Restriction]:
     why = "every rank needs a layer of experts (deepspeed.moe), which faster placements do not give it"
     fixed = [Restriction("together", why, layers=(layer,), device=rank) for rank, layer in first.items()]
     lacks = stages and len(have) < len(first) == owners[-1] + 1
-    return everyones(fixed if lacks else [])[
-        0
-    ]  # the same on all ranks, even where one could not read the plan
+    # Of rank 0, for all ranks search by the same, even where one could not read the plan.
+    return everyones(fixed if lacks else [])[0]
 
 
 def _groups_to_come(model: torch.nn.Module) -> list:
