@@ -16,7 +16,7 @@ from ..randomness.random_state import states
 from ..upstream import Model
 
 BUILT = "_ostinato_built"
-Built = list[tuple[Any, tuple]]
+Built = list[tuple[Any, tuple[Any, ...]]]
 
 
 @contextmanager
@@ -64,7 +64,7 @@ def _noting_build(spec: Any, built: Built) -> Any:
     return noting
 
 
-def states_of(model: Model, specs: dict[str, Any]) -> dict[str, tuple]:
+def states_of(model: Model, specs: dict[str, Any]) -> dict[str, tuple[Any, ...]]:
     """By name of a module, of those that were noted. `specs`: of all modules of this rank in DeepSpeed's partition,
     in the order in which it has built them."""
     waiting = list(vars(model).get(BUILT, ()))
