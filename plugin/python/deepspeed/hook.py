@@ -211,7 +211,7 @@ def _module_init(original):
         from .place.placing import place
         from .save.partition import note
 
-        with noted() as built:
+        with noted(model) as built:
             original(model, *args, **kwargs)
         vars(model).update({MADE: True, BUILT: built})
         note(model, named.bind(model, *args, **kwargs).arguments.get("partition_method", "parameters"))

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     class Model(torch.nn.Module):
         """deepspeed.runtime.pipe.module.PipelineModule"""
 
+        _build: Callable[[], None]
         _grid: Grid
         _layer_specs: list[Any]
         _local_start: int  # first layer of this rank in DeepSpeed's partition

@@ -24,6 +24,7 @@ from torch.distributed.distributed_c10d import _get_default_store
 from ostinato import _plugin, offload
 
 from .batches import as_arguments, by_stage, micro_batches
+from .draws import Draws, unlike
 from .outside import Outside
 from .serving import SLOTS, Answer, Serving
 from .stages import Build, ChainOfLayers, own_stages
@@ -64,17 +65,21 @@ class Pipeline(nn.Module):
         self._files = plan, placement
         self.program = lowered(plan, placement)
         self.loss_fn = loss_fn
+        if not isinstance(timeout_s, int | float) or not timeout_s > 0:
+            raise PipelineError(f"timeout_s is {timeout_s!r}: expected a number of seconds above 0")
         self._device, self._timeout_s, self._dynamic = torch.device(device), timeout_s, dynamic_shapes
         self.rank, self._ranks = place_in(group, self.program)
         check_copies(self.program)
-        if isinstance(build, ChainOfLayers) and (
-            at_once := computed_beside(self.program.stages, build.chain)
-        ):
-            raise PipelineError(at_once)
+        if isinstance(build, ChainOfLayers):
+            build.check(self.program.stages)
+            if at_once := computed_beside(self.program.stages, build.chain):
+                raise PipelineError(at_once)
         offload.check(self.program, self._device)
         self._takers = [stage.name for stage in self.program.stages if not stage.inputs]
         self._inputs: dict[str, list] = {}  # by the stage that takes them
         self._targets: list = []
+        sharded = any(len(stage.ranks) > 1 for stage in self.program.stages)
+        self._draws = Draws(self._device) if sharded and self.trains else None  # of the first step
         # Losses or outputs of the last step, by stage that feeds no other.
         self._results: dict[int, list] = {}
         ties = ties_of(self.program, build)
@@ -142,6 +147,8 @@ class Pipeline(nn.Module):
         outside = Outside()
         self._take(inputs, targets, outside.apart)
         self._run(self._ties.summed())
+        if self._draws is not None:
+            self._check_draws(self._draws)
         outside.backward()
         losses = [loss for of_stage in self._results.values() for loss in of_stage if loss is not None]
         return torch.stack(losses).sum() / self.micro_batches if losses else None
@@ -272,6 +279,14 @@ class Pipeline(nn.Module):
         weakref.finalize(self, watch.close).atexit = False  # the watch handles the process's end itself
         return watch
 
+    def _check_draws(self, draws: Draws) -> None:
+        self._draws = None
+        if stage := unlike(self.program.stages, self._exchanged("draws", draws.text())):
+            raise PipelineError(
+                f'stage "{stage}" is sharded, and draws other random numbers on each of its ranks, which would train different models: let its '
+                "layers draw from a generator with one seed on all of them, or place what draws in a stage on one device"
+            )
+
     # ---- called by the executor
 
     def _take(self, inputs: Any, targets: Any, apart: Callable[[Any], Any] = lambda value: value) -> None:
@@ -300,7 +315,12 @@ class Pipeline(nn.Module):
 
         def run(micro_batch: int, inputs: tuple | None):
             arguments = this._given(stage.name, micro_batch) if inputs is None else inputs
-            with nullcontext() if scored else torch.no_grad(), changes_named(stage.name):
+            draws = this._draws if len(stage.ranks) > 1 else None
+            with (
+                nullcontext() if scored else torch.no_grad(),
+                nullcontext() if draws is None else draws.noted(index, micro_batch),
+                changes_named(stage.name),
+            ):
                 outputs = module(*arguments)
             if not last:
                 return outputs
@@ -352,14 +372,18 @@ class Pipeline(nn.Module):
             )
         return loss
 
-    def _agree(self, what: str, mine: str, differently: str) -> None:
-        """Checks that every rank calls this with the same value."""
+    def _exchanged(self, what: str, mine: str) -> list[str]:
+        """Of all ranks."""
         try:
-            held = exchanged(what, mine, self._ranks, self._timeout_s)
+            return exchanged(what, mine, self._ranks, self._timeout_s)
         except Missing as error:
             raise PipelineError(
                 f"{error}: every rank of the group must make the pipeline; if one has ended, its log says why"
             ) from None
+
+    def _agree(self, what: str, mine: str, differently: str) -> None:
+        """Checks that every rank calls this with the same value."""
+        held = self._exchanged(what, mine)
         differing = [rank for rank, said in enumerate(held) if said != held[0]]
         if differing:
             theirs, first = (held[rank][:200] or "none" for rank in (differing[0], 0))

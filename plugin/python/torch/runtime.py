@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from .pipeline import PipelineError, lowered, place_in
-from .stages import Build, own_stages
+from .stages import Build, ChainOfLayers, own_stages
 from .ties import ties_of
 
 
@@ -34,6 +34,8 @@ def schedule(
     the plan."""
     program = lowered(plan, placement)
     check(program)
+    if isinstance(build, ChainOfLayers):
+        build.check(program.stages)
     for tie in ties_of(program, build):
         raise PipelineError(
             f"torch.distributed.pipelining cannot run this plan: {tie} share a weight, but are on several ranks; ostinato.torch.Pipeline can"

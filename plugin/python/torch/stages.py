@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ostinato.errors import counted
 from ostinato.nn import Shard, sharded
 from ostinato.groups import make_group
 from torch import nn
@@ -47,7 +48,22 @@ class ChainOfLayers:
     """The result of layers(). It has the whole model, so it knows which weights its layers share."""
 
     def __init__(self, chain: Sequence[nn.Module]):
-        self.chain = chain
+        self.chain = list(chain)
+        for index, layer in enumerate(self.chain):
+            if not isinstance(layer, nn.Module):
+                raise ValueError(
+                    f"layer {index} of the chain is a {type(layer).__name__}: expected a torch.nn.Module"
+                )
+
+    def check(self, stages: Sequence) -> None:
+        """Raises ValueError, on all ranks, where the plan is for a chain of another length. `stages`: of the
+        program."""
+        placed = 1 + max((layer for stage in stages for layer in stage.layers), default=-1)
+        if placed != len(self.chain):
+            raise ValueError(
+                f"the stages of the plan hold {counted(placed, 'layer')}, but the chain has {len(self.chain)}: the placement needs "
+                "[[stages]] for this model"
+            )
 
     def __call__(self, stage: Stage) -> nn.Module:
         if not stage.layers or stage.layers[-1] >= len(self.chain):

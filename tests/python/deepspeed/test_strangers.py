@@ -227,6 +227,28 @@ def own_schedules(engine) -> None:
     engine.train_batch = lambda data: run(Training, data) + run(Evaluation, data)
 
 
+def one_schedule_for_both(engine) -> None:
+    """Its class does not say what it is for."""
+    from deepspeed.runtime.pipe.schedule import InferenceSchedule, PipeSchedule, TrainSchedule
+
+    class Either(PipeSchedule):
+        def steps(self):
+            kind = TrainSchedule if engine.module.training else InferenceSchedule
+            return kind(self.micro_batches, self.stages, self.stage_id).steps()
+
+    def run(trains, data):
+        engine.set_dataiterator(data)
+        engine._compute_loss, engine.total_loss = True, None
+        engine.module.train(trains)
+        engine._reserve_pipe_buffers(engine.micro_batches)
+        with torch.set_grad_enabled(trains):
+            engine._exec_schedule(Either(engine.micro_batches, engine.num_stages, engine.stage_id))
+        loss, engine.total_loss = engine._aggregate_total_loss(), None
+        return loss
+
+    engine.train_batch = lambda data: run(True, data) + run(False, data)
+
+
 def own_instructions(engine) -> None:
     """qlora-pipe's preference training: forwards of another model between those of this one."""
     from deepspeed.runtime.pipe.schedule import BufferOpInstruction, ForwardPass, TrainSchedule
@@ -250,8 +272,9 @@ def own_instructions(engine) -> None:
 
 def test_schedules_of_a_script(world2, plans):
     ours = replace(BASE, section={"plan": plans["looped"]})
-    theirs, own = (world2.run(after_initialize, options, own_schedules) for options in (BASE, ours))
-    assert theirs[0]["losses"] and same(own[0], theirs[0])
+    for schedules in (own_schedules, one_schedule_for_both):
+        theirs, own = (world2.run(after_initialize, options, schedules) for options in (BASE, ours))
+        assert theirs[0]["losses"] and same(own[0], theirs[0])
     for section in (ours.section, {"auto": True}):
         for rank in world2.run(after_initialize, replace(ours, section=section), own_instructions):
             assert "Preferring has the instruction Reference between DeepSpeed's own" in rank["error"]

@@ -55,6 +55,7 @@ def test_tensors_whose_bytes_are_not_their_numbers_are_named(tensor, what):
     [
         "of its class",
         "shuffled",
+        "shuffled by its spec",
         "compiled inside",
         "compiled method",
         "compiled in place",
@@ -64,6 +65,13 @@ def test_tensors_whose_bytes_are_not_their_numbers_are_named(tensor, what):
 )
 def test_layers_that_move_as_they_were_built(world2, sections, change):
     options = replace(BASE, change=change)
+    theirs = world2.run(trains, options)
+    ours = world2.run(trains, replace(options, section=sections["split"]))
+    assert same(ours[0], theirs[0]) and not theirs[0]["error"]
+
+
+def test_a_layer_is_built_as_it_was_after_deepspeed_has_counted_its_parameters(world2, sections):
+    options = replace(BASE, change="shuffled", partition="parameters")
     theirs = world2.run(trains, options)
     ours = world2.run(trains, replace(options, section=sections["split"]))
     assert same(ours[0], theirs[0]) and not theirs[0]["error"]

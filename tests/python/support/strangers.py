@@ -157,6 +157,20 @@ CHANGES: dict[str, dict[int, Any]] = {
 }
 
 
+def shuffled_by_its_spec() -> Any:
+    """A LayerSpec with a build() of its own, which does not call DeepSpeed's."""
+    from deepspeed.pipe import LayerSpec
+
+    class Spec(LayerSpec):
+        def build(self, log=False):
+            return self.typename()
+
+    return Spec(Shuffling)
+
+
+CHANGES["shuffled by its spec"] = {layer: shuffled_by_its_spec for layer in range(LAYERS)}
+
+
 def closes_over_weights(layers: list) -> list:
     torch.manual_seed(1)  # the same on every rank
     layers[4] = used = Plain()

@@ -345,6 +345,58 @@ def refusal(case: Case, how: str, given: dict | None = None) -> str:
     return ""
 
 
+class Dropping(nn.Embedding):
+    """Draws masks in a sharded stage; `seeded`: the same on each of its ranks."""
+
+    seeded = False
+
+    def sharded(self, shard):
+        from ostinato.nn import sharded
+
+        whole = nn.Embedding(VOCABULARY, WIDTH)
+        whole.load_state_dict(self.state_dict())
+        made = Masked(sharded(whole, shard), self.seeded)
+        made.split = {"weight": 0}
+        return made
+
+
+class Masked(nn.Module):
+    def __init__(self, inner: nn.Module, seeded: bool):
+        super().__init__()
+        self.weight, self._inner, self._seeded, self._calls = inner.weight, [inner], seeded, 0
+
+    def forward(self, tokens):
+        self._calls += 1
+        if self._seeded:
+            torch.manual_seed(self._calls)
+        return nn.functional.dropout(self._inner[0](tokens))
+
+
+def refusal_of_draws(case: Case, seeded: bool) -> str:
+    from ostinato.torch import Pipeline, layers
+
+    torch.manual_seed(dist.get_rank())
+    first = Dropping(VOCABULARY, WIDTH)
+    first.seeded = seeded
+    try:
+        pipe = Pipeline(case.plan, layers([first, *chain()[1:]]), loss_fn=loss)
+        tokens, _, targets = batch(0)
+        pipe.step(tokens, targets)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def refusal_of_chain(case: Case, chain: list, how: str, **given) -> str:
+    from ostinato import torch as host
+
+    try:
+        getattr(host, how)(case.plan, host.layers(chain), loss, **given)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
 def stuck(case: Case) -> tuple[str, list[str]]:
     """Rank 0 computes until its watch has spoken; rank 1 waits for it, in vain. What each said, and raised."""
     from ostinato.ranks import watch

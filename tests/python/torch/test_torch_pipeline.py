@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """ostinato.torch: plans without DeepSpeed, against the same model on one process."""
 
+import functools
 from typing import NamedTuple
 
 import pytest
@@ -147,6 +148,34 @@ def test_inference(world2, tmp_path, kind):
 def refused(world, words, *args):
     for message in world.run(torch_jobs.refusal, *args):
         assert all(word in message for word in words), message or "nothing was raised"
+
+
+@pytest.mark.parametrize("seeded", [False, True])
+def test_ranks_of_a_sharded_stage_that_draw_different_numbers_are_named(world2, tmp_path, seeded):
+    said = world2.run(torch_jobs.refusal_of_draws, Case(plan_of(tmp_path, SHARDED)), seeded)
+    for message in said:
+        assert message.startswith("" if seeded else "PipelineError: stage "), message
+        assert bool(message) != seeded and ("is sharded, and draws other" in message) != seeded
+
+
+@pytest.mark.parametrize("how", ["Pipeline", "schedule"])
+def test_a_chain_of_another_length_is_refused_on_every_rank(world2, tmp_path, how):
+    case, layers = Case(plan_of(tmp_path)), torch_jobs.chain()
+    for given in (layers[:-1], [*layers, torch.nn.Tanh()]):
+        for message in world2.run(torch_jobs.refusal_of_chain, case, given, how):
+            assert f"hold 8 layers, but the chain has {len(given)}" in message, (
+                message or "nothing was raised"
+            )
+
+
+def test_layers_that_are_no_modules_and_time_outs_that_are_no_time(world2, tmp_path):
+    case, layers = Case(plan_of(tmp_path)), torch_jobs.chain()
+    said = world2.run(torch_jobs.refusal_of_chain, case, [*layers[:-1], torch.tanh], "Pipeline")
+    assert all("layer 7 of the chain is a builtin_function_or_method" in message for message in said), said
+    for seconds in (0, -1.0, "5"):
+        job = functools.partial(torch_jobs.refusal_of_chain, timeout_s=seconds)
+        for message in world2.run(job, case, layers, "Pipeline"):
+            assert f"timeout_s is {seconds!r}: expected a number of seconds above 0" in message, message
 
 
 def test_what_torch_cannot_run_is_named(world2, tmp_path):

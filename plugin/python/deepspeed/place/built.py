@@ -2,7 +2,7 @@
 """The random states from which DeepSpeed's partition builds layers: the rank to which a layer moves builds it from
 the same, so that what its constructor draws is equal even where it is neither a parameter nor a buffer.
 
-    with noted() as built:                  # while PipelineModule.__init__() runs
+    with noted(model) as built:             # while PipelineModule.__init__() runs
         original(model, layers=layers)
     vars(model)[BUILT] = built
     states = states_of(model, {"3": layers[3]})     # {"3": states}; without what has built itself
@@ -16,28 +16,55 @@ from ..randomness.random_state import states
 from ..upstream import Model
 
 BUILT = "_ostinato_built"
+Built = list[tuple[Any, tuple[Any, ...]]]
 
 
 @contextmanager
-def noted() -> Iterator[list[tuple[Any, tuple]]]:
-    """Each LayerSpec that is built meanwhile, with the random states before: in the order in which they are built,
-    for the same one may stand for several layers."""
-    from deepspeed.runtime.pipe.module import LayerSpec
+def noted(model: Model) -> Iterator[Built]:
+    """Each LayerSpec that the model builds of its own layers, with the random states before: in the order in which
+    they are built, for the same one may stand for several layers. Not those that DeepSpeed builds before, to count
+    their parameters.
+    """
+    build, built = model._build, Built()
 
-    build, built = LayerSpec.build, []
+    def noting() -> None:
+        with _noting(model._layer_specs, built):
+            build()
 
-    def noting(spec, *args, **kwargs):
-        built.append((spec, states()))
-        return build(spec, *args, **kwargs)
-
-    LayerSpec.build = noting
+    vars(model)["_build"] = noting
     try:
         yield built
     finally:
-        LayerSpec.build = build
+        vars(model).pop("_build", None)
 
 
-def states_of(model: Model, specs: dict[str, Any]) -> dict[str, tuple]:
+@contextmanager
+def _noting(specs: list[Any], built: Built) -> Iterator[None]:
+    """By the instance: a class may have a build() of its own, which draws, too."""
+    from deepspeed.runtime.pipe.module import LayerSpec
+
+    theirs = {id(spec): (spec, vars(spec).get("build")) for spec in specs if isinstance(spec, LayerSpec)}
+    for spec, _ in theirs.values():
+        vars(spec)["build"] = _noting_build(spec, built)
+    try:
+        yield
+    finally:
+        for spec, own in theirs.values():
+            del vars(spec)["build"]
+            vars(spec).update({"build": own} if own is not None else {})
+
+
+def _noting_build(spec: Any, built: Built) -> Any:
+    build = spec.build
+
+    def noting(*args: Any, **kwargs: Any) -> Any:
+        built.append((spec, states()))
+        return build(*args, **kwargs)
+
+    return noting
+
+
+def states_of(model: Model, specs: dict[str, Any]) -> dict[str, tuple[Any, ...]]:
     """By name of a module, of those that were noted. `specs`: of all modules of this rank in DeepSpeed's partition,
     in the order in which it has built them."""
     waiting = list(vars(model).get(BUILT, ()))

@@ -174,8 +174,8 @@ def check_shape(program, pipeline_ranks: int, specs: list) -> None:
     devices = program.ranks
     if devices != pipeline_ranks:
         raise OstinatoError(
-            f'placement "{program.placement_name}" has {counted(devices, "device")}, but the pipeline has {pipeline_ranks} '
-            f"stages (PipelineModule's num_stages): they must be equal"
+            f'placement "{program.placement_name}" has {counted(devices, "device")}, but the pipeline has '
+            f"{counted(pipeline_ranks, 'stage')} (PipelineModule's num_stages): they must be equal"
         )
     for copy in range(copies_of(stages)):
         _check_layers(program, of_copy(stages, copy), specs)

@@ -102,7 +102,7 @@ UNCALLED = (
 # with DeepSpeed.
 EXECUTED = (schedule.LoadMicroBatch, schedule.ForwardPass, *UNCALLED)
 
-_evaluate: dict[type, bool] = {}  # evaluates(), of schedules that the script has made
+_read: set[tuple[type, bool]] = set()  # schedules that the script has made, and whether they evaluate
 
 
 def refuse_passes(engine: Any) -> None:
@@ -127,20 +127,21 @@ def evaluates(pipe_schedule: Any) -> bool:
     kind = type(pipe_schedule)
     if is_deepspeeds(kind):
         return isinstance(pipe_schedule, schedule.InferenceSchedule)
-    if kind not in _evaluate:
-        _evaluate[kind] = _read(pipe_schedule)
-    return _evaluate[kind]
-
-
-def _read(pipe_schedule: Any) -> bool:
     commands = [command for commands in pipe_schedule for command in commands]
+    forwards_only = not any(isinstance(command, schedule.BackwardPass) for command in commands)
+    if (kind, forwards_only) not in _read:
+        _refuse_strange(kind, commands)
+        _read.add((kind, forwards_only))
+    return forwards_only
+
+
+def _refuse_strange(kind: type, commands: list[Any]) -> None:
     last = max((i for i, command in enumerate(commands) if isinstance(command, EXECUTED)), default=-1)
     strange = [type(command).__name__ for command in commands[: last + 1] if not is_deepspeeds(type(command))]
     if found := next(filter(None, everyones("".join(strange[:1]))), ""):
         raise Unsupported(
-            f"{type(pipe_schedule).__name__} has the instruction {found} between DeepSpeed's own, which a plan would not run there"
+            f"{kind.__name__} has the instruction {found} between DeepSpeed's own, which a plan would not run there"
         )
-    return not any(isinstance(command, schedule.BackwardPass) for command in commands)
 
 
 def restrictions_of(model: Model, engine: Any, section: Section) -> list[Restriction]:
