@@ -27,8 +27,7 @@ struct Baselines {
 };
 
 /// Of the candidates of this choice where they are placed, else made until `stop` says so: what the time left
-/// untried, the plan is not compared with. `options.recompute`: other than never where stages may recompute
-/// if 1F1B does not fit the memory otherwise.
+/// untried, the plan is not compared with.
 Baselines baselines(const Profile& profile, const PartitionOptions& options, Objective objective,
                     const JointChoice& choice, const std::function<bool()>& stop);
 

@@ -29,8 +29,7 @@ Planned plan_profile(const std::vector<SlicedProfile>& profiles, const Searcher&
   Planned planned;
   DegreeChoice degrees = choose_degree(profiles, searcher);
   planned.profile = degrees.best().profile;
-  PartitionOptions partition = degrees.best().options.partition;
-  partition.recompute = options.recompute ? Recompute::needed : Recompute::never;
+  const PartitionOptions partition = degrees.best().options.partition;
   planned.choice = *degrees.best().choice;
   const bool cut = std::any_of(degrees.degrees.begin(), degrees.degrees.end(),
                                [](const Degree& d) { return d.choice && is_cut(*d.choice); });

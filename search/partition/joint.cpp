@@ -281,17 +281,24 @@ class Chooser {
   }
 
   void recompute_too(std::size_t index) {
-    if (!options_.recompute || options_.partition.inference || !judged_.short_of_memory(list()[index]))
-      return;
+    if (!options_.recompute || options_.partition.inference || !is_short(list()[index])) return;
     for (const Recompute how : {Recompute::needed, Recompute::partly}) {
-      if (how == Recompute::partly && list()[index].graph) continue;
+      if (how == Recompute::partly && (list()[index].graph || list()[index].usual)) continue;
       judged_.add_placed(joint::recomputing(list()[index], how));
-      if (!lanes_) continue;
+      if (!lanes_ || list()[index].usual) continue;
       Candidate beside = joint::recomputing(list()[index], how);
       beside.name += ", lanes too";
       beside.options.lanes = LanesOf::all;
       judged_.add_placed(std::move(beside));
     }
+  }
+
+  /// Stages for 1F1B hold as many in flight as it does, whether they fit or not.
+  bool is_short(const Candidate& candidate) {
+    if (!candidate.usual) return judged_.short_of_memory(candidate);
+    return std::ranges::any_of(list(), [&](const Candidate& other) {
+      return is_usual(other, options_.partition) && judged_.short_of_memory(other);
+    });
   }
 
   void add_fewer() {
@@ -564,9 +571,9 @@ Nanoseconds Candidate::value() const { return shared > 0 ? shared : objective_va
 
 int Candidate::devices() const { return static_cast<int>(cluster_of(options).devices.size()); }
 
-bool is_usual(const Candidate& c, const PartitionOptions& asked) {
+bool is_usual(const Candidate& c, const PartitionOptions& asked, Recompute most) {
   return c.options.chunks == 1 && !c.graph && !c.quick && !c.moved && c.idle.empty() &&
-         c.options.sharded.empty() && c.options.recompute == Recompute::never &&
+         c.options.sharded.empty() && c.options.recompute <= most &&
          c.options.split_backward == asked.split_backward;
 }
 

@@ -100,10 +100,10 @@ struct Candidate {
   Nanoseconds value() const;  ///< `shared`, else the plan's objective; only where there is a plan
 };
 
-/// One chunk per device on all devices, nothing sharded or recomputed, backwards as asked for: the best
-/// stages of that kind for any schedule, or for 1F1B, or the even split. 1F1B on these is what a plan is
-/// shown beside.
-bool is_usual(const Candidate& candidate, const PartitionOptions& asked);
+/// One chunk per device on all devices, nothing sharded, backwards as asked for, and no more recomputation
+/// than `most`: the best stages of that kind for any schedule, or for 1F1B, or the even split. 1F1B on these
+/// is what a plan is shown beside.
+bool is_usual(const Candidate& candidate, const PartitionOptions& asked, Recompute most = Recompute::never);
 
 struct JointChoice {
   std::vector<Candidate> candidates;

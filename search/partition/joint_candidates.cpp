@@ -185,6 +185,7 @@ Candidate recomputing(const Candidate& candidate, Recompute how) {
   again.options = candidate.options;
   again.options.recompute = how;
   again.graph = candidate.graph;
+  again.usual = candidate.usual;
   again.idle = candidate.idle;
   return again;
 }

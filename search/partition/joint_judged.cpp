@@ -101,23 +101,24 @@ StageCuts Judged::cut(const Candidate& candidate, int percent, std::function<boo
   options.stop = std::move(stop);
   if (candidate.even) return cut_evenly(profile_, options);
   if (candidate.usual)
-    return cut_for_usual(profile_, options, options_.restrictions, objective(), usual_sizes(), options.stop);
+    return cut_for_usual(profile_, options, options_.restrictions, objective(),
+                         usual_sizes(options.recompute), options.stop);
   if (candidate.graph) return cut_graph(profile_, options);
   if (candidate.quick)
     return cut_for_latency(profile_, options, options_.fewer_devices != FewerDevices::every);
   return cut_chain(profile_, options);
 }
 
-/// Numbers of layers of the stages that are known: of the run, and of other candidates. Throws
-/// InfeasibleError where there are none.
-std::vector<std::vector<int>> Judged::usual_sizes() const {
+/// Numbers of layers of the stages that are known: of the run, and of other candidates with no more
+/// recomputation. Throws InfeasibleError where there are none.
+std::vector<std::vector<int>> Judged::usual_sizes(Recompute most) const {
   std::vector<std::vector<int>> list;
   const std::vector<int>& own = profile_.run.layers;
   if (own.size() == cluster_of(options_.partition).devices.size() && std::ranges::min(own) > 0)
     list.push_back(own);
   for (const Candidate& other : list_) {
-    if (!is_usual(other, options_.partition)) continue;
-    if (other.infeasible && !other.even) throw InfeasibleError(other.why_not);
+    if (!is_usual(other, options_.partition, most)) continue;
+    if (other.infeasible && !other.even && most == Recompute::never) throw InfeasibleError(other.why_not);
     if (!other.cuts) continue;
     std::vector<int>& sizes = list.emplace_back();
     for (const Stage& stage : other.cuts->stages) sizes.push_back(static_cast<int>(stage.layers.size()));

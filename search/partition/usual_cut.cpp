@@ -8,9 +8,11 @@
 #include <utility>
 
 #include "search/files/error.h"
-#include "search/named/references.h"
+#include "search/named/named.h"
 #include "search/partition/even_split.h"
 #include "search/partition/stages.h"
+#include "search/plan/memory.h"
+#include "search/plan/orders.h"
 
 namespace ostinato {
 namespace {
@@ -58,7 +60,7 @@ class Climb {
     if (!tried_.insert(sizes).second) return false;
     StageCuts cuts = cut_as(profile_, options_, sizes);
     if (first_broken(rules_, cuts.stages, options_.split_backward) != nullptr) return false;
-    const std::optional<Value> value = value_of(cuts);
+    const std::optional<Value> value = value_of(cuts.stages);
     if (!value || (best_ && *value >= value_)) return false;
     best_ = std::move(cuts);
     value_ = *value;
@@ -66,16 +68,29 @@ class Climb {
     return true;
   }
 
-  std::optional<Value> value_of(const StageCuts& cuts) {
-    const Placement placement = place_stages(profile_, options_, cuts.stages);
-    const int count = options_.micro_batches;
-    steps_ += static_cast<std::int64_t>(placement.blocks.size()) * count;
-    const std::vector<Reference> usual =
-        references(placement, count, objective_,
-                   [&](const std::string& name) { return name == usual_schedule(options_); });
-    if (usual.empty()) return std::nullopt;
-    const bool fits = usual.front().fits && step_fits(facts_of(profile_, options_, cuts.stages), placement);
-    return Value(to_fit_ && !fits, usual.front().value);
+  /// Some of the stages may recompute from then on.
+  std::optional<Value> value_of(std::vector<Stage>& stages) {
+    std::optional<UsualRun> run = made(stages);
+    if (run && options_.recompute != Recompute::never && !fits(*run, stages)) {
+      for (Stage& stage : stages) {
+        const int device = stage.devices.front();
+        stage.recompute = run->peaks[device] > run->placement.devices[device].memory;
+      }
+      run = made(stages);
+    }
+    if (!run) return std::nullopt;
+    return Value(to_fit_ && !fits(*run, stages), objective_value(objective_, run->placement, run->schedule));
+  }
+
+  std::optional<UsualRun> made(const std::vector<Stage>& stages) {
+    std::optional<UsualRun> run = usual_run(profile_, options_, stages);
+    if (run) steps_ += static_cast<std::int64_t>(run->schedule.size());
+    return run;
+  }
+
+  bool fits(const UsualRun& run, const std::vector<Stage>& stages) const {
+    return fits_memory(run.placement, run.peaks) &&
+           step_fits(facts_of(profile_, options_, stages), run.placement);
   }
 
   const Profile& profile_;
@@ -94,6 +109,18 @@ class Climb {
 }  // namespace
 
 const char* usual_schedule(const PartitionOptions& options) { return options.inference ? "gpipe" : "1f1b"; }
+
+std::optional<UsualRun> usual_run(const Profile& profile, const PartitionOptions& options,
+                                  const std::vector<Stage>& stages) {
+  Placement placement = place_stages(profile, options, stages);
+  const int count = options.micro_batches;
+  const std::optional<Orders> orders = named_schedule(usual_schedule(options), placement, count).orders;
+  if (!orders) return std::nullopt;
+  auto schedule = earliest_starts(placement, count, *orders);
+  if (!schedule) return std::nullopt;
+  std::vector<Bytes> peaks = peak_memory(placement, *schedule);
+  return UsualRun{std::move(placement), std::move(*schedule), std::move(peaks)};
+}
 
 StageCuts cut_for_usual(const Profile& profile, const PartitionOptions& options, const Restrictions& rules,
                         Objective objective, const std::vector<std::vector<int>>& starts,
