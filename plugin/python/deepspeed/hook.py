@@ -187,7 +187,9 @@ def _pipeline_init(original):
     def init(engine, *args, **kwargs):
         section, file = _section_given(kwargs)
         if section is None:
-            _refuse_placed(kwargs.get("model"))
+            model = kwargs.get("model")
+            _refuse_placed(model)
+            getattr(model, "__dict__", {}).pop(MADE, None)  # then nothing of ostinato is left in it
             return original(engine, *args, **kwargs)
         from .randomness.random_state import draws_of
 
