@@ -5,7 +5,6 @@
 
 #include "bindings/core/plan_summary.h"
 #include "search/files/error.h"
-#include "search/named/named.h"
 #include "search/partition/chain.h"
 #include "search/partition/even_split.h"
 #include "search/partition/stages.h"

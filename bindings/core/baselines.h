@@ -22,8 +22,7 @@ struct UsualOrder : Baseline {
 struct Baselines {
   std::optional<UsualOrder> yours;  ///< DeepSpeed's own partition, where the profile has one for the devices
   std::optional<UsualOrder> even;   ///< else as many layers on every device; absent: there are fewer
-  std::optional<UsualOrder>
-      balanced;  ///< the best partition into one chunk per device; absent: none was found
+  std::optional<UsualOrder> balanced;  ///< the best partition into one chunk per device; absent: none found
 };
 
 /// Of the candidates of this choice where they are placed, else made until `stop` says so: what the time left

@@ -129,24 +129,20 @@ TEST(PlanCommand, IsNoWorseThanAnyCandidateOrBaseline) {
   EXPECT_EQ(ostinato_run({"verify", folder / "p.json", folder / "p.toml"}).status, 0);
 }
 
+/// `plan` of the profile into p.json and p.toml of the folder.
+Result planned_of(const TemporaryFolder& folder, const Profile& profile, const std::string& devices,
+                  const std::string& micro_batches, const std::vector<std::string>& more) {
+  std::vector<std::string> args = {"plan", folder.write("profile.json", format_profile(profile))};
+  args.insert(args.end(), {"--devices", devices, "--micro-batches", micro_batches, "--placement-output",
+                           folder / "p.toml", "--output", folder / "p.json"});
+  args.insert(args.end(), more.begin(), more.end());
+  return ostinato_run(args);
+}
+
 TEST(PlanCommand, IsComparedWith1F1BThatRecomputesWhereNoOtherFits) {
   const TemporaryFolder folder;
-  const std::string profile = folder.write("profile.json", profile_text({1000, 1000, 1000, 1000}));
-  const auto planned = [&](const std::vector<std::string>& more) {
-    std::vector<std::string> args = {"plan",
-                                     profile,
-                                     "--devices",
-                                     "2",
-                                     "--micro-batches",
-                                     "4",
-                                     "--placement-output",
-                                     folder / "p.toml",
-                                     "--output",
-                                     folder / "p.json"};
-    args.insert(args.end(), more.begin(), more.end());
-    return ostinato_run(args);
-  };
-  const Result tight = planned({"--device-memory", "3000B"});
+  const Profile profile = parse_profile(profile_text({1000, 1000, 1000, 1000}), "p.json");
+  const Result tight = planned_of(folder, profile, "2", "4", {"--device-memory", "3000B"});
   ASSERT_EQ(tight.status, 0) << tight.err;
   const std::string usual = "times as fast as 1F1B on the best stages, recomputing.";
   std::string words = tight.out;
@@ -156,19 +152,9 @@ TEST(PlanCommand, IsComparedWith1F1BThatRecomputesWhereNoOtherFits) {
   EXPECT_EQ(kept[0]["name"], "1f1b_recompute");
   EXPECT_EQ(kept[0]["fits"], true);
   // One forward more of both layers in each backward of the first stage.
-  const nlohmann::json wide = planned({"--json"}).json();
+  const nlohmann::json wide = planned_of(folder, profile, "2", "4", {"--json"}).json();
   EXPECT_EQ(wide["baselines"]["1f1b"]["fits"], true);
   EXPECT_GT(kept[0]["makespan"], wide["baselines"]["1f1b"]["makespan"]);
-}
-
-/// `plan` of the profile into p.json and p.toml of the folder.
-Result planned_of(const TemporaryFolder& folder, const Profile& profile, const std::string& devices,
-                  const std::string& micro_batches, const std::vector<std::string>& more) {
-  std::vector<std::string> args = {"plan", folder.write("profile.json", format_profile(profile))};
-  args.insert(args.end(), {"--devices", devices, "--micro-batches", micro_batches, "--placement-output",
-                           folder / "p.toml", "--output", folder / "p.json"});
-  args.insert(args.end(), more.begin(), more.end());
-  return ostinato_run(args);
 }
 
 /// The profile keeps how DeepSpeed divides the layers, and what its steps took.

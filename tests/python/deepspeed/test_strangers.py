@@ -202,6 +202,18 @@ def test_a_model_that_its_class_makes_otherwise(world2, plans):
     assert world2.run(made_otherwise, replace(BASE, section={"auto": True, "require": False})) == alone
 
 
+def scheduled(engine, kind: type, trains: bool, data):
+    """The loss of a schedule that a script runs itself."""
+    engine.set_dataiterator(data)
+    engine._compute_loss, engine.total_loss = True, None
+    engine.module.train(trains)
+    engine._reserve_pipe_buffers(engine.micro_batches)
+    with torch.set_grad_enabled(trains):
+        engine._exec_schedule(kind(engine.micro_batches, engine.num_stages, engine.stage_id))
+    loss, engine.total_loss = engine._aggregate_total_loss(), None
+    return loss
+
+
 def own_schedules(engine) -> None:
     """qlora-pipe: train_batch() runs a schedule of the script's, and evaluates by one that derives from neither of
     DeepSpeed's."""
@@ -214,17 +226,9 @@ def own_schedules(engine) -> None:
         def steps(self):
             return InferenceSchedule(self.micro_batches, self.stages, self.stage_id).steps()
 
-    def run(kind, data):
-        engine.set_dataiterator(data)
-        engine._compute_loss, engine.total_loss = True, None
-        engine.module.train(kind is Training)
-        engine._reserve_pipe_buffers(engine.micro_batches)
-        with torch.set_grad_enabled(kind is Training):
-            engine._exec_schedule(kind(engine.micro_batches, engine.num_stages, engine.stage_id))
-        loss, engine.total_loss = engine._aggregate_total_loss(), None
-        return loss
-
-    engine.train_batch = lambda data: run(Training, data) + run(Evaluation, data)
+    engine.train_batch = lambda data: (
+        scheduled(engine, Training, True, data) + scheduled(engine, Evaluation, False, data)
+    )
 
 
 def one_schedule_for_both(engine) -> None:
@@ -236,17 +240,9 @@ def one_schedule_for_both(engine) -> None:
             kind = TrainSchedule if engine.module.training else InferenceSchedule
             return kind(self.micro_batches, self.stages, self.stage_id).steps()
 
-    def run(trains, data):
-        engine.set_dataiterator(data)
-        engine._compute_loss, engine.total_loss = True, None
-        engine.module.train(trains)
-        engine._reserve_pipe_buffers(engine.micro_batches)
-        with torch.set_grad_enabled(trains):
-            engine._exec_schedule(Either(engine.micro_batches, engine.num_stages, engine.stage_id))
-        loss, engine.total_loss = engine._aggregate_total_loss(), None
-        return loss
-
-    engine.train_batch = lambda data: run(True, data) + run(False, data)
+    engine.train_batch = lambda data: (
+        scheduled(engine, Either, True, data) + scheduled(engine, Either, False, data)
+    )
 
 
 def own_instructions(engine) -> None:

@@ -39,7 +39,6 @@ from .run import StepState
 from ..equal.random_numbers import RandomNumbers
 from ..data.same_data import SameData
 from ..section import refusals
-from ..section.refusals import EXECUTED
 from ..stages.sharding import couriers_of
 from ..tell.step_memory import StepMemory
 from ..data.step_plans import StepPlans
@@ -349,7 +348,7 @@ class PlanEngine(PlanData, BatchSize):
             run.tied_sums.add()
         if not run.after_plan:  # the schedule is read once
             run.after_plan = [
-                c for commands in pipe_schedule for c in commands if not isinstance(c, EXECUTED)
+                c for commands in pipe_schedule for c in commands if not isinstance(c, refusals.EXECUTED)
             ]
         for command in run.after_plan:
             with run.outside.command(command):
