@@ -22,7 +22,7 @@
 #include "search/named/references.h"
 #include "search/partition/any_placement.h"
 #include "search/partition/joint_candidates.h"
-#include "search/partition/joint_climb.h"
+#include "search/partition/joint_improve.h"
 #include "search/partition/joint_judged.h"
 #include "search/partition/stage_cost.h"
 #include "search/plan/proved.h"
@@ -36,28 +36,11 @@ using joint::kNone;
 
 /// Chunks per device that are tried whatever fewer of them gave.
 constexpr int kUsualChunks = 4;
-/// Candidates with a plan that are searched with all the work.
-constexpr std::size_t kSearchedWhole = 4;
-/// Percent above the shortest plan, beyond which a candidate is not searched again with all the work.
-constexpr Nanoseconds kWorthAll = 5;
-/// Percent above the shortest plan, within which the bound of a placement on fewer devices lets it move.
-constexpr Nanoseconds kNearest = 25;
-/// Percentages of the memory, for which candidates that are short of it are cut again.
-constexpr int kLessMemory[] = {90, 75, 60, 50, 35, 25};
-/// Candidates that move, or are cut again, by the steps (blocks times micro-batches) of a schedule.
-constexpr std::size_t kFewestMoved = 3, kMostMoved = 5, kMovedSteps = 2'000;
 /// The share of the time limit after which nothing is placed.
 constexpr double kPlacedBy = 0.5;
-/// The share of the time limit after which nothing moves.
-constexpr double kMovesEnd = 0.75;
 /// The most by which a plan may be longer than the shortest because its losses are equal to 1F1B's, or its
 /// blocks fewer.
 constexpr double kMostUnknown = 0.01;
-
-/// For `percent` up to 100, without leaving int64.
-Nanoseconds percent_of(Nanoseconds time, Nanoseconds percent) {
-  return time / 100 * percent + time % 100 * percent / 100;
-}
 
 class Chooser {
  public:
@@ -74,13 +57,15 @@ class Chooser {
   JointChoice choose() {
     place_and_search();
     choice_.any_placement = bound_any_placement(profile_, options_, judged_.reached());
-    improve();
+    joint::improve(judged_, choice_.any_placement.lower_bound);
     find_winner();
     if (choice_.winner == list().size()) throw_reasons();
     prefer_exact();
     prefer_fewer();
-    if (!out_of_time(1)) judged_.hold_less(best());
-    out_of_time(1);
+    if (!judged_.out_of_time(1)) judged_.hold_less(best());
+    judged_.out_of_time(1);
+    choice_.cut_short |= judged_.cut_short();
+    choice_.interrupted = judged_.interrupted();
     best().plan->any_placement = choice_.any_placement;
     for (Candidate& candidate : list())
       if (candidate.plan) candidate.step = judged_.whole_value(candidate);
@@ -103,22 +88,8 @@ class Chooser {
     search_shortly();
   }
 
-  void improve() {
-    cut_for_less();
-    search_best();                        // before the moves, which may take most of the time
-    if (!judged_.sharing()) move_best();  // moves are judged as if every device had a processor of its own
-    search_all();
-  }
-
-  /// For work other than a candidate: notes that the time limit cut it short.
-  bool out_of_time(double share) {
-    const bool late = judged_.late(share);
-    choice_.cut_short |= late;
-    return late;
-  }
-
   bool was_cut() {
-    return choice_.cut_short ||
+    return judged_.cut_short() || choice_.cut_short ||
            std::any_of(list().begin(), list().end(), [](const Candidate& c) { return c.cut || c.too_late; });
   }
 
@@ -126,7 +97,8 @@ class Chooser {
   void prefer_exact() {
     const double unknown = std::min(kMostUnknown, unknown_share(profile_));
     const bool asked_for = options_.partition.split_backward || options_.partition.inference;
-    if (best().keeps_losses() || unknown <= 0 || asked_for || stopped() || out_of_time(1)) return;
+    if (best().keeps_losses() || unknown <= 0 || asked_for || judged_.stopped() || judged_.out_of_time(1))
+      return;
     const auto step = static_cast<double>(judged_.whole_value(best()));
     const auto most = static_cast<Nanoseconds>(step * (1 + unknown));
     JointOptions exact = options_;
@@ -154,7 +126,7 @@ class Chooser {
   void prefer_fewer() {
     const double unknown = std::min(kMostUnknown, unknown_share(profile_));
     const bool judged = judged_.objective() == Objective::makespan && !judged_.sharing();
-    if (unknown <= 0 || !judged || stopped() || out_of_time(1)) return;
+    if (unknown <= 0 || !judged || judged_.stopped() || judged_.out_of_time(1)) return;
     const std::size_t shortest = choice_.shortest.value_or(choice_.winner);
     const auto step = static_cast<double>(judged_.whole_value(list()[shortest]));
     const auto most = static_cast<Nanoseconds>(step * (1 + unknown));
@@ -184,7 +156,7 @@ class Chooser {
                  c.placement->blocks.size() < best().placement->blocks.size();
         },
         [](const Candidate& c) { return c.placement->blocks.size(); });
-    for (std::size_t i = 0; i < order.size() && !stopped() && !out_of_time(1); ++i) {
+    for (std::size_t i = 0; i < order.size() && !judged_.stopped() && !judged_.out_of_time(1); ++i) {
       Candidate& candidate = list()[order[i]];
       judged_.search(candidate, judged_.shortly(order.size() - i));
       candidate.no_shorter = !candidate.plan;
@@ -205,7 +177,7 @@ class Chooser {
   std::optional<Candidate> best_below(const AnyPlacement& any) {
     choice_.any_placement = any;
     place_and_search();
-    improve();
+    joint::improve(judged_, choice_.any_placement.lower_bound);
     find_winner();
     if (choice_.winner == list().size()) return std::nullopt;
     return std::move(best());
@@ -263,7 +235,7 @@ class Chooser {
   }
 
   std::string why_not_placed(Candidate& candidate) {
-    if (stopped()) return "not tried: interrupted";
+    if (judged_.stopped()) return "not tried: interrupted";
     candidate.too_late = judged_.late(kPlacedBy) && !judged_.needed(candidate);
     if (candidate.too_late) return "not tried: the time limit";
     if (candidate.options.chunks <= kUsualChunks) return "";
@@ -346,38 +318,6 @@ class Chooser {
     return true;
   }
 
-  /// A schedule may hold more in flight than a cut for all of the memory leaves room for: what is best in
-  /// less memory is tried in all of it.
-  void cut_for_less() {
-    std::vector<std::size_t> order =
-        judged_.sorted([&](const Candidate& c) { return c.plan && is_cut(c) && lacks_memory(c); },
-                       [](const Candidate& c) { return c.value(); });
-    if (order.size() > starts(order)) order.resize(starts(order));
-    for (const std::size_t i : order) {
-      for (const int percent : kLessMemory) {
-        if (stopped() || nothing_left() || out_of_time(0.5)) return;
-        cut_for_less(i, percent);
-      }
-    }
-  }
-
-  void cut_for_less(std::size_t index, int percent) {
-    Candidate tighter = joint::recomputing(list()[index], list()[index].options.recompute);
-    tighter.name = fmt::format("{}, cut for {} % of the memory", list()[index].name, percent);
-    judged_.add_placed(std::move(tighter), percent);
-    if (!list().back().placement) return list().pop_back();
-    const SearchOptions quick = judged_.shortly(2 * kMostMoved * std::size(kLessMemory));
-    if (!judged_.drop_by(list().back(), list().back().bound, "proven bound"))
-      judged_.search(list().back(), quick);
-  }
-
-  /// By memory, neither evenly nor for the latency.
-  static bool is_cut(const Candidate& c) { return !c.even && !c.quick && c.cuts; }
-
-  bool lacks_memory(const Candidate& c) const {
-    return c.options.recompute != Recompute::never || judged_.short_of_memory(c);
-  }
-
   /// In the order of their bounds, so that the first plans drop most of the others.
   void search_shortly() {
     const std::vector<std::size_t> order =
@@ -386,8 +326,8 @@ class Chooser {
     for (std::size_t i = 0; i < order.size(); ++i) {
       Candidate& candidate = list()[order[i]];
       if (judged_.drop_by(candidate, candidate.bound, "proven bound")) continue;
-      if (!judged_.needed(candidate) && (stopped() || judged_.late(1))) {
-        candidate.too_late = !stopped();
+      if (!judged_.needed(candidate) && (judged_.stopped() || judged_.late(1))) {
+        candidate.too_late = !judged_.stopped();
         judged_.refuse(candidate, candidate.too_late ? "not tried: the time limit" : "not tried: interrupted",
                        false);
         continue;
@@ -396,165 +336,10 @@ class Chooser {
     }
   }
 
-  /// Whether it may still become the best.
-  bool open(const Candidate& c) const {
-    if (!c.placement || c.no_shorter || c.infeasible || c.whole) return false;
-    return c.bound < judged_.found() && !(c.plan && is_optimal(*c.plan));
-  }
-
-  /// The shortest first.
-  std::vector<std::size_t> still_open() {
-    return judged_.sorted([&](const Candidate& c) { return open(c); },
-                          [](const Candidate& c) { return c.plan ? c.value() : kNone; });
-  }
-
-  void search_best() {
-    const std::vector<std::size_t> order = still_open();
-    if (order.empty() || stopped() || nothing_left() || !list()[order.front()].plan || out_of_time(1)) return;
-    judged_.search(list()[order.front()], judged_.within_a_part(2));
-    list()[order.front()].whole = true;
-  }
-
-  /// What may still become the best; of those with a plan no more than kSearchedWhole.
-  void search_all() {
-    const std::vector<std::size_t> order = still_open();
-    for (std::size_t i = 0; i < order.size() && !stopped() && !nothing_left() && !out_of_time(1); ++i) {
-      Candidate& candidate = list()[order[i]];
-      if (candidate.plan && (i >= kSearchedWhole || !worth_all(candidate))) continue;
-      SearchOptions all = judged_.within_a_part(order.size() - i);
-      if (candidate.plan && candidate.value() > judged_.found()) all.below = judged_.found();
-      if (candidate.plan ? open(candidate) : !judged_.drop_by(candidate, candidate.bound, "proven bound"))
-        judged_.search(candidate, all);
-    }
-  }
-
-  bool worth_all(const Candidate& candidate) const {
-    return candidate.value() - judged_.found() <= percent_of(judged_.found(), kWorthAll);
-  }
-
-  /// The shortest plans so far, whose stages are runs of layers, move; each makes a candidate of its own.
-  void move_best() {
-    if (!options_.moves || judged_.objective() == Objective::latency || nothing_left()) return;
-    std::vector<std::size_t> order = judged_.sorted([](const Candidate& c) { return c.plan && !c.graph; },
-                                                    [](const Candidate& c) { return c.value(); });
-    keep_starts(order);
-    for (const std::size_t i : order) {
-      if (stopped() || nothing_left()) return;
-      if (std::optional<Candidate> moved = climb(list()[i])) add_moved(std::move(*moved), list()[i]);
-    }
-    for (const bool split : joint::splits(profile_, options_)) {
-      move_coarsest(split);
-      if (more_may_hurt()) move_on_fewer(split);
-    }
-  }
-
-  std::optional<Candidate> climb(const Candidate& start) {
-    std::optional<Candidate> moved = joint::climb(profile_, options_, start, judged_.at_share(kMovesEnd));
-    out_of_time(kMovesEnd);
-    return moved;
-  }
-
-  /// Each device that is used has a layer, a transfer then takes its time, and a slow device too.
-  bool more_may_hurt() const {
-    const Cluster cluster = cluster_of(options_.partition);
-    return !LinkTable(profile_, cluster).free() || joint::device_orders(cluster).size() > 1;
-  }
-
-  /// A placement with few blocks on all devices is often ruled out as it stands, and yet a few moves from the
-  /// best: those from many chunks make blocks shorter, and none makes them fewer at the same time.
-  void move_coarsest(bool split) {
-    const Candidate* coarsest = nullptr;
-    for (const Candidate& c : list()) {
-      if (!c.placement || c.graph || c.options.split_backward != split) continue;
-      const auto order = [](const Candidate& of) {
-        return std::pair(-of.devices(), of.placement->blocks.size());
-      };
-      if (coarsest == nullptr || order(c) < order(*coarsest)) coarsest = &c;
-    }
-    if (coarsest != nullptr && coarsest->plan == std::nullopt) move_ruled_out(*coarsest);
-  }
-
-  /// So is one on fewer devices, where more of them may hurt: of each choice of them the nearest, unless one
-  /// has a plan.
-  void move_on_fewer(bool split) {
-    const auto eligible = [&](const Candidate& c) {
-      return c.placement && !c.graph && c.options.split_backward == split && c.devices() < choice_.devices;
-    };
-    std::set<std::vector<int>> known;  // devices that are idle in a plan
-    for (const Candidate& c : list())
-      if (eligible(c) && c.plan) known.insert(c.idle);
-    std::vector<Candidate> starts;
-    for (const std::size_t i : judged_.sorted(eligible, [](const Candidate& c) { return c.bound; })) {
-      const Candidate& c = list()[i];
-      if (starts.size() < kFewestMoved &&
-          c.bound - judged_.found() <= percent_of(judged_.found(), kNearest) && known.insert(c.idle).second)
-        starts.push_back(c);
-    }
-    for (Candidate& start : starts) move_ruled_out(std::move(start));
-  }
-
-  void move_ruled_out(Candidate start) {
-    if (stopped() || nothing_left()) return;
-    judged_.search(start, judged_.shortly(4));
-    if (!start.plan) return;
-    start.no_shorter = false;
-    std::optional<Candidate> moved = climb(start);
-    if (moved && moved->value() <= judged_.found()) add_moved(std::move(*moved), start);
-  }
-
-  /// The first few, and of each kind the first: what may be chosen beside it must not take its place.
-  void keep_starts(std::vector<std::size_t>& order) {
-    std::set<std::tuple<bool, bool, bool, std::vector<int>>> kinds;
-    const std::size_t most = starts(order);
-    std::size_t place = 0;
-    std::erase_if(order, [&](std::size_t i) {
-      const Candidate& c = list()[i];
-      const bool first = kinds
-                             .emplace(c.options.split_backward, c.devices() == choice_.devices,
-                                      c.options.recompute != Recompute::never, c.options.order)
-                             .second;
-      return place++ >= most && !first;
-    });
-  }
-
-  /// More where a search takes no time.
-  std::size_t starts(const std::vector<std::size_t>& order) {
-    if (order.empty()) return 0;
-    const std::size_t blocks = list()[order.front()].placement->blocks.size();
-    const std::size_t steps =
-        std::max<std::size_t>(1, blocks * static_cast<std::size_t>(judged_.micro_batches()));
-    return std::clamp(kMovedSteps / steps, kFewestMoved, kMostMoved);
-  }
-
-  void add_moved(Candidate moved, const Candidate& from) {
-    for (const Candidate& other : list()) {
-      if (other.moved && other.idle == moved.idle && other.cuts->stages == moved.cuts->stages &&
-          other.value() <= moved.value())
-        return;
-    }
-    moved.moved = true;
-    const std::string name = joint::moved_name(from, moved);
-    moved.name = name;
-    for (int i = 2; std::ranges::find(list(), moved.name, &Candidate::name) != list().end(); ++i)
-      moved.name = fmt::format("{} ({})", name, i);
-    judged_.add_planned(std::move(moved));
-  }
-
   std::size_t wanted_from(const std::vector<std::size_t>& order, std::size_t first) {
     return static_cast<std::size_t>(
         std::count_if(order.begin() + static_cast<std::ptrdiff_t>(first), order.end(),
                       [&](std::size_t i) { return judged_.wanted(list()[i].bound); }));
-  }
-
-  bool stopped() {
-    if (!judged_.stopped()) return false;
-    choice_.interrupted = true;
-    return true;
-  }
-
-  /// A plan is as short as any of any placement.
-  bool nothing_left() const {
-    return judged_.found() != kNone && judged_.found() <= choice_.any_placement.lower_bound;
   }
 
   const Profile& profile_;

@@ -200,10 +200,11 @@ std::string moved_name(const Candidate& from, const Candidate& moved) {
   }
   const std::string_view arranged = " per device";
   const std::size_t at = from.name.find(arranged);
-  if (before == after || at == std::string::npos) return from.name + ", moved";
+  const std::string unmoved = from.name.substr(0, from.name.find(", moved"));
+  if (before == after || at == std::string::npos) return unmoved + ", moved";
   const auto most = std::ranges::max_element(on_device, {}, [](const auto& one) { return one.second; });
   return fmt::format("{}, at most {} per device{}, moved", counted(after.size(), "chunk"), most->second,
-                     from.name.substr(at + arranged.size()));
+                     unmoved.substr(at + arranged.size()));
 }
 
 PartitionOptions in_part_of_memory(PartitionOptions options, int percent) {

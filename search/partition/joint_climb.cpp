@@ -39,6 +39,9 @@ constexpr std::size_t kBoundedBlocks = 40'000;
 /// Where no neighbour is shorter, theirs are tried as well, while that makes no more than so many.
 constexpr std::size_t kTried = 40'000;
 
+/// Random moves of a candidate that is shaken.
+constexpr unsigned kFewestShakes = 2, kMostShakes = 4;
+
 struct Neighbour {
   Stages stages;
   Nanoseconds busiest = 0;
@@ -46,19 +49,49 @@ struct Neighbour {
   std::optional<Placement> placement = {};
 };
 
+/// Places and bounds it, unless a restriction or memory forbids that.
+void bound(const Profile& profile, const JointOptions& options, const PartitionOptions& how,
+           Neighbour& next) {
+  if (first_broken(options.restrictions, next.stages, how.split_backward) != nullptr) return;
+  Placement placed = place_stages(profile, how, next.stages);
+  if (!step_fits(facts_of(profile, how, next.stages), placed)) return;
+  try {
+    next.bound = Bounds(Instance(placed)).of(options.search.objective, options.search.micro_batches);
+    next.placement = std::move(placed);
+  } catch (const InfeasibleError&) {
+    // Its memory holds no order.
+  }
+}
+
+/// No search of what it was before counts for it.
+void go_to(Candidate& candidate, Neighbour next) {
+  candidate.cuts = StageCuts{.stages = std::move(next.stages), .busiest = next.busiest};
+  candidate.placement = std::move(next.placement);
+  candidate.bound = next.bound;
+  candidate.whole = candidate.cut = false;
+}
+
+bool may_recompute(const JointOptions& options) { return options.recompute && !options.partition.inference; }
+
+/// It matters which of the devices a stage is on.
+bool unlike(const PartitionOptions& options) {
+  return options.cluster && (options.cluster->kinds.size() > 1 || options.cluster->nodes.size() > 1);
+}
+
 class Climb {
  public:
-  Climb(const Profile& profile, const JointOptions& options, const Candidate& start,
+  Climb(const Profile& profile, const JointOptions& options, const Candidate& start, int part,
         std::optional<std::chrono::steady_clock::time_point> until)
       : profile_(profile),
         options_(options),
+        part_(static_cast<std::size_t>(part)),
         until_(until),
         model_(profile, start.options),
         best_(start),
         value_(start.value()) {
     const std::int64_t steps = std::max<std::int64_t>(
         1, static_cast<std::int64_t>(start.placement->blocks.size()) * micro_batches());
-    searches_ = std::clamp(kSteps / steps, kFewestSearches, kMostSearches);
+    searches_ = std::max(std::clamp(kSteps / steps, kFewestSearches, kMostSearches) / part, kFewestSearches);
     cost_ = steps >= kLongSteps ? std::min(kLongSearch, searches_ / kFewestSearches) : 1;
     seen_.insert(key_of(start.cuts->stages));
   }
@@ -127,9 +160,11 @@ class Climb {
     }
     std::stable_sort(list.begin(), list.end(),
                      [](const Neighbour& a, const Neighbour& b) { return a.busiest < b.busiest; });
-    const std::size_t most = std::max<std::size_t>(1, kBoundedBlocks / best_.placement->blocks.size());
+    const std::size_t most =
+        std::max<std::size_t>(1, kBoundedBlocks / part_ / best_.placement->blocks.size());
     if (list.size() > most) list.resize(most);
-    for (Neighbour& next : list) bound(next);
+    for (Neighbour& next : list)
+      if (!ended()) bound(profile_, options_, best_.options, next);
     std::erase_if(list, [&](const Neighbour& next) { return !next.placement || next.bound >= value_; });
     std::stable_sort(list.begin(), list.end(),
                      [](const Neighbour& a, const Neighbour& b) { return a.bound < b.bound; });
@@ -140,28 +175,16 @@ class Climb {
   std::vector<Stages> ring_around(const std::vector<Stages>& ring, bool recompute, std::set<Key>& met) const {
     std::vector<Stages> next;
     for (const Stages& stages : ring)
-      for (Stages& neighbour : neighbours(stages, model_.devices(), recompute))
+      for (Stages& neighbour : neighbours(stages, model_.devices(), recompute, unlike(best_.options)))
         if (met.insert(key_of(neighbour)).second) next.push_back(std::move(neighbour));
     return next;
-  }
-
-  void bound(Neighbour& next) {
-    if (ended() || first_broken(options_.restrictions, next.stages, model_.split) != nullptr) return;
-    Placement placed = place_stages(profile_, best_.options, next.stages);
-    if (!step_fits(facts_of(profile_, best_.options, next.stages), placed)) return;
-    try {
-      next.bound = Bounds(Instance(placed)).of(options_.search.objective, micro_batches());
-      next.placement = std::move(placed);
-    } catch (const InfeasibleError&) {
-      // Its memory holds no order.
-    }
   }
 
   /// Goes to the first neighbour that is shorter; where there is none, and neighbours are few, to one of
   /// theirs, and so on: to any division of a small model. False where none is shorter. What may recompute has
   /// more neighbours, and so fewer rings of them: those that do not are tried again, further out.
   bool step() {
-    const bool recompute = options_.recompute && !options_.partition.inference;
+    const bool recompute = may_recompute(options_);
     return step(recompute) || (recompute && step(false));
   }
 
@@ -169,7 +192,7 @@ class Climb {
     std::vector<Stages> ring = {best_.cuts->stages};
     std::set<Key> met = {key_of(ring.front())};
     for (std::size_t near = 0; !ring.empty() && !ended(); near = std::max(near, ring.size())) {
-      if (ring.size() * near > kTried) return false;
+      if (ring.size() * near > kTried / part_) return false;
       ring = ring_around(ring, recompute, met);
       if (try_all(promising(ring))) return true;
     }
@@ -209,14 +232,13 @@ class Climb {
 
   void take(Neighbour& next, Plan plan, Nanoseconds value) {
     value_ = value;
-    best_.cuts = StageCuts{.stages = std::move(next.stages), .busiest = next.busiest};
-    best_.placement = std::move(next.placement);
-    best_.bound = next.bound;
+    go_to(best_, std::move(next));
     best_.plan = std::move(plan);
   }
 
   const Profile& profile_;
   const JointOptions& options_;
+  const std::size_t part_;
   const std::optional<std::chrono::steady_clock::time_point> until_;
   const chain::Model model_;
   Candidate best_;
@@ -230,9 +252,27 @@ class Climb {
 
 }  // namespace
 
+std::optional<Candidate> shaken(const Profile& profile, const JointOptions& options, const Candidate& start,
+                                std::mt19937& random) {
+  Neighbour next{.stages = start.cuts->stages};
+  const unsigned moves = kFewestShakes + static_cast<unsigned>(random() % (kMostShakes - kFewestShakes + 1));
+  for (unsigned i = 0; i < moves; ++i) {
+    std::vector<Stages> all =
+        neighbours(next.stages, start.devices(), may_recompute(options), unlike(start.options));
+    if (all.empty()) break;
+    next.stages = std::move(all[random() % all.size()]);
+  }
+  bound(profile, options, start.options, next);
+  if (!next.placement) return std::nullopt;
+  Candidate result = start;
+  result.plan.reset();
+  go_to(result, std::move(next));
+  return result;
+}
+
 std::optional<Candidate> climb(const Profile& profile, const JointOptions& options, const Candidate& start,
-                               std::optional<std::chrono::steady_clock::time_point> until) {
-  return Climb(profile, options, start, until).run();
+                               std::optional<std::chrono::steady_clock::time_point> until, int part) {
+  return Climb(profile, options, start, part, until).run();
 }
 
 }  // namespace ostinato::joint

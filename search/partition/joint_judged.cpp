@@ -144,11 +144,11 @@ void Judged::place(std::size_t index, int percent) {
   const bool usual = is_usual(candidate, options_.partition);
   const std::optional<Clock::time_point> end = after_a_part(usual ? kUsualShare : kCutShare);
   const bool must = needed(candidate);
-  const auto stop = [&] { return stopped() || (!must && is_past(end)); };
+  const auto stop = [&] { return stop_asked() || (!must && is_past(end)); };
   try {
     candidate.cuts = cut(candidate, percent, stop);
   } catch (const StoppedError&) {
-    candidate.too_late = !stopped();
+    candidate.too_late = !stop_asked();
     return refuse(candidate, candidate.too_late ? "not tried: the time limit" : "not tried: interrupted",
                   false);
   } catch (const InfeasibleError& error) {
@@ -180,7 +180,9 @@ void Judged::take_named(std::size_t index, std::optional<Clock::time_point> end)
   const Candidate& candidate = list_[index];
   if (candidate.bound >= upper_) return;
   const std::string usual = usual_schedule(candidate.options);
-  const auto wanted = [&](const std::string& name) { return name == usual || !(stopped() || is_past(end)); };
+  const auto wanted = [&](const std::string& name) {
+    return name == usual || !(stop_asked() || is_past(end));
+  };
   for (const Reference& named : references(*candidate.placement, micro_batches(), objective(), wanted)) {
     if (!named.fits || named.value >= upper_) continue;
     upper_ = named.value;
@@ -296,7 +298,19 @@ bool Judged::late(double share) const {
   return limit > 0 && seconds_since(began_) > share * limit;
 }
 
-bool Judged::stopped() const {
+bool Judged::out_of_time(double share) {
+  const bool is_late = late(share);
+  cut_short_ |= is_late;
+  return is_late;
+}
+
+bool Judged::stopped() {
+  const bool asked = stop_asked();
+  interrupted_ |= asked;
+  return asked;
+}
+
+bool Judged::stop_asked() const {
   return options_.search.stop != nullptr && options_.search.stop->load(std::memory_order_relaxed);
 }
 

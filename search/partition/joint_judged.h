@@ -95,7 +95,13 @@ class Judged {
 
   /// More than this share of the time limit is over.
   bool late(double share) const;
-  bool stopped() const;
+  bool stop_asked() const;
+  /// The same two, noted as what left work undone (JointChoice::cut_short, interrupted). out_of_time() is for
+  /// work other than a candidate, which says itself that it is too_late.
+  bool out_of_time(double share);
+  bool stopped();
+  bool cut_short() const { return cut_short_; }
+  bool interrupted() const { return interrupted_; }
   /// When this share of the time limit is over; nullopt: there is none.
   std::optional<Clock::time_point> at_share(double share) const;
   /// The options of one of `parts` searches that share what is left of the time.
@@ -126,6 +132,7 @@ class Judged {
   } upper_of_;
   const Nanoseconds below_;
   Nanoseconds found_;
+  bool cut_short_ = false, interrupted_ = false;
 };
 
 }  // namespace ostinato::joint

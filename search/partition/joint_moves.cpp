@@ -24,7 +24,7 @@ class Neighbours {
       for (const int d : stage.devices) ++on_[d];
   }
 
-  std::vector<Stages> all(bool may_recompute) {
+  std::vector<Stages> all(bool may_recompute, bool unlike) {
     for (std::size_t i = 0; i < stages_.size(); ++i) {
       if (is_shard(i)) continue;
       give_layers(i);
@@ -36,6 +36,7 @@ class Neighbours {
       change(i).recompute = !stages_[i].recompute;
       recompute_in_part(i);
     }
+    if (unlike) exchange_all();
     return std::move(found_);
   }
 
@@ -70,6 +71,19 @@ class Neighbours {
       if (is_shard(j) || device(i) == device(j)) continue;
       Stages& next = add();
       std::swap(next[i].devices, next[j].devices);
+    }
+  }
+
+  /// Two devices exchange all of their stages: one by one, they would not fit between.
+  void exchange_all() {
+    for (int a = 0; a < devices_; ++a) {
+      for (int b = a + 1; b < devices_; ++b) {
+        for (Stage& stage : add()) {
+          if (stage.sharded()) continue;
+          int& d = stage.devices.front();
+          d = d == a ? b : d == b ? a : d;
+        }
+      }
     }
   }
 
@@ -132,8 +146,8 @@ class Neighbours {
 
 }  // namespace
 
-std::vector<Stages> neighbours(const Stages& stages, int devices, bool may_recompute) {
-  return Neighbours(stages, devices).all(may_recompute);
+std::vector<Stages> neighbours(const Stages& stages, int devices, bool may_recompute, bool unlike) {
+  return Neighbours(stages, devices).all(may_recompute, unlike);
 }
 
 }  // namespace ostinato::joint

@@ -12,9 +12,11 @@
 #include "search/bounds/bounds.h"
 #include "search/partition/joint.h"
 #include "search/partition/joint_candidates.h"
+#include "search/partition/joint_climb.h"
 #include "search/partition/joint_moves.h"
 #include "search/partition/stages.h"
 #include "tests/search/checked.h"
+#include "tests/search/partition/joint_options.h"
 #include "tests/search/partition/partition_profiles.h"
 #include "tests/search/rounds.h"
 
@@ -32,14 +34,14 @@ std::vector<int> layers_of(const Stages& stages) {
 }
 
 bool are_neighbours(const Stages& a, const Stages& b) {
-  const std::vector<Stages> all = joint::neighbours(a, 3, true);
+  const std::vector<Stages> all = joint::neighbours(a, 3, true, true);
   return std::find(all.begin(), all.end(), b) != all.end();
 }
 
 TEST(Moves, EveryNeighbourHoldsAllLayersInOrderAndUsesTheSameDevices) {
   const Stage shard{.layers = {5}, .devices = {0, 1, 2}};
   const Stages stages = {on(0, {0, 1, 2}), on(1, {3, 4}), shard, on(2, {6}), on(0, {7, 8})};
-  const std::vector<Stages> all = joint::neighbours(stages, 3, true);
+  const std::vector<Stages> all = joint::neighbours(stages, 3, true, true);
   EXPECT_GT(all.size(), 20u);
   for (const Stages& next : all) {
     EXPECT_NE(next, stages);
@@ -56,6 +58,7 @@ TEST(Moves, AreThoseThatTheHeaderNames) {
   EXPECT_TRUE(are_neighbours(stages, {on(0, {0}), on(1, {1}), on(0, {2, 3, 4, 5})}));  // along the chain
   EXPECT_TRUE(are_neighbours(stages, {on(0, {0, 1, 2}), on(1, {3}), on(0, {4, 5})}));
   EXPECT_TRUE(are_neighbours(stages, {on(1, {0, 1}), on(0, {2}), on(0, {3, 4, 5})}));           // exchanged
+  EXPECT_TRUE(are_neighbours(stages, {on(1, {0, 1}), on(0, {2}), on(1, {3, 4, 5})}));           // all of them
   EXPECT_TRUE(are_neighbours(stages, {on(0, {0, 1}), on(1, {2}), on(2, {3, 4, 5})}));           // moved
   EXPECT_TRUE(are_neighbours(stages, {on(0, {0, 1}), on(1, {2, 3, 4, 5})}));                    // joined
   EXPECT_TRUE(are_neighbours(stages, {on(0, {0, 1}), on(1, {2}), on(0, {3}), on(2, {4, 5})}));  // divided
@@ -69,7 +72,7 @@ TEST(Moves, AreThoseThatTheHeaderNames) {
 }
 
 TEST(Moves, LeaveNoDeviceWithoutItsLastStage) {
-  for (const Stages& next : joint::neighbours({on(0, {0, 1}), on(1, {2, 3})}, 2, false)) {
+  for (const Stages& next : joint::neighbours({on(0, {0, 1}), on(1, {2, 3})}, 2, false, true)) {
     std::vector<int> used(2, 0);
     for (const Stage& stage : next) used[stage.devices.front()] = 1;
     EXPECT_EQ(used, (std::vector<int>{1, 1}));
@@ -168,6 +171,19 @@ void expect_close_to_every_division(unsigned seed, bool devices_differ, int perc
 TEST(Moves, ComeCloseToEveryDivisionOfSmallModels) { expect_close_to_every_division(57, false, 1); }
 
 TEST(Moves, ComeCloseToEveryDivisionOverUnlikeDevices) { expect_close_to_every_division(59, true, 6); }
+
+TEST(Moves, AClimbLeavesItsPlanToTheFullSearchThatItsStartHasHad) {
+  const Profile profile = test::profile_of({7, 13, 5, 17, 3, 11, 8, 6, 10});
+  JointOptions options = test::joint_options(3, 6);
+  options.moves = false;
+  JointChoice choice = choose_plan(profile, options);
+  Candidate& start = choice.candidates[choice.winner];
+  start.whole = start.cut = true;
+  const std::optional<Candidate> moved = joint::climb(profile, options, start, std::nullopt);
+  ASSERT_TRUE(moved);
+  EXPECT_LT(moved->value(), start.value());
+  EXPECT_FALSE(moved->whole || moved->cut);
+}
 
 TEST(Moves, TheSameInputGivesTheSameMoves) {
   std::mt19937 random(58);
