@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -206,6 +207,19 @@ def test_one_rank_needs_no_group(tmp_path):
     assert all(
         torch.equal(answers[n], wanted) for n, wanted in enumerate(torch_jobs.answers_alone(case, given))
     )
+
+
+def test_a_call_within_a_call_is_refused(tmp_path):
+    """As one of a second thread: the executor runs one at a time."""
+    from ostinato.torch import Pipeline, PipelineError
+
+    one = Layout("one", (4,), (0, 0))
+    plan = make_plan(tmp_path, one, LAYERS, 2, text=placement_text(one, LAYERS, trains=False))
+    given = torch_jobs.requests_of(Case(str(plan)), 2)
+    pipe = Pipeline(plan, torch_jobs.build(Case(str(plan))))
+    with ThreadPoolExecutor() as threads, pytest.raises(PipelineError, match="another call of this pipeline"):
+        pipe.serve(given, lambda *_: threads.submit(pipe.infer, given).result())
+    assert len(pipe.infer(given)) == 2
 
 
 def test_a_plan_for_training_is_refused(world2, tmp_path):
