@@ -262,6 +262,25 @@ def serve_in_two_groups(case: Case, given: dict[tuple[int, ...], list]) -> dict[
     return answered
 
 
+def serve_what_fails(case: Case, request: torch.Tensor) -> tuple[str, int, int]:
+    """What serve() raises where the first request fails to come, and how many that call and the next one count."""
+    from ostinato.torch import Pipeline
+
+    pipe, raised, counts = Pipeline(case.plan, build(case), timeout_s=60), "", []
+    for requests in (failing(), iter([request])):
+        try:
+            counts.append(pipe.serve(requests if dist.get_rank() == 0 else None))
+        except OSError as error:
+            raised = str(error)
+            counts.append(0)
+    return raised, *counts
+
+
+def failing():
+    raise OSError("no more from this socket")
+    yield
+
+
 def refuse_an_answer(case: Case, given: list) -> str:
     """Where the pipeline is after serve() has ended with an error of answer()."""
     from ostinato.torch import Pipeline

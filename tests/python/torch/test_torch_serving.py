@@ -195,6 +195,13 @@ def test_after_a_failed_answer_the_next_call_is_no_request(world2, tmp_path):
         assert position.endswith("between steps")
 
 
+def test_requests_that_fail_end_the_call_on_every_rank(world2, tmp_path):
+    """Between two runs, where nothing waits in the executor; the next call serves."""
+    request = torch.zeros(1, LENGTH, dtype=torch.long)
+    front, last = world2.run(torch_jobs.serve_what_fails, case_of(tmp_path, "chain"), request)
+    assert front == ("no more from this socket", 0, 1) and last == ("", 0, 1)
+
+
 def test_one_rank_needs_no_group(tmp_path):
     one = Layout("one", (4,), (0, 0))
     plan = make_plan(tmp_path, one, LAYERS, 2, text=placement_text(one, LAYERS, trains=False))
