@@ -66,7 +66,6 @@ def summary(contents: Contents, root: Path) -> dict[str, Any]:
 
     folder, head, record = contents.folder, contents.head, contents.record
     above = root if root != folder else folder.parent
-    latest = above / checkpoint.LATEST
     of_ranks = sum(
         path.stat().st_size
         for path in folder.iterdir()
@@ -77,7 +76,7 @@ def summary(contents: Contents, root: Path) -> dict[str, Any]:
         "folder": str(folder),
         "tag": folder.name,
         "tags": files.tags_in(above),
-        "latest": latest.read_text().strip() if latest.is_file() else None,
+        "latest": checkpoint.latest_in(above),
         "step": head["global_steps"],
         "samples": head.get("global_samples"),
         "deepspeed": head.get("ds_version"),

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A model that runs under a plan, over torch.distributed; the package shows how to use it."""
 
+import sys
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -20,6 +22,7 @@ from ostinato.ranks.starting import starting
 from ostinato.ranks.watch import Watch
 from torch import nn
 from torch.distributed.distributed_c10d import _get_default_store
+from torch.nn.parallel import DistributedDataParallel
 
 from ostinato import _plugin, offload
 
@@ -68,6 +71,7 @@ class Pipeline(nn.Module):
         if not isinstance(timeout_s, int | float) or not timeout_s > 0:
             raise PipelineError(f"timeout_s is {timeout_s!r}: expected a number of seconds above 0")
         self._device, self._timeout_s, self._dynamic = torch.device(device), timeout_s, dynamic_shapes
+        self._at_work = threading.Lock()
         self.rank, self._ranks = place_in(group, self.program)
         check_copies(self.program)
         if isinstance(build, ChainOfLayers):
@@ -106,6 +110,8 @@ class Pipeline(nn.Module):
             s.index: offload.Offloaded() for s in self._own if self.program.stages[s.index].offload
         }
         self.stages = nn.ModuleDict({str(stage.index): build(stage).to(self._device) for stage in self._own})
+        for stage in self._own:
+            check_wrapped(stage.name, self.stages[str(stage.index)])
         chain = build.chain if isinstance(build, ChainOfLayers) else []
         self._ties = Ties(ties, chain, ranks, self._group, self._timeout_s)
         self._ties.begin()
@@ -144,14 +150,15 @@ class Pipeline(nn.Module):
             raise PipelineError(
                 "step() computes gradients, but torch.no_grad() or inference_mode() has switched them off"
             )
-        outside = Outside()
-        self._take(inputs, targets, outside.apart)
-        self._run(self._ties.summed())
-        if self._draws is not None:
-            self._check_draws(self._draws)
-        outside.backward()
-        losses = [loss for of_stage in self._results.values() for loss in of_stage if loss is not None]
-        return torch.stack(losses).sum() / self.micro_batches if losses else None
+        with self._one_call():
+            outside = Outside()
+            self._take(inputs, targets, outside.apart)
+            self._run(self._ties.summed())
+            if self._draws is not None:
+                self._check_draws(self._draws)
+            outside.backward()
+            losses = [loss for of_stage in self._results.values() for loss in of_stage if loss is not None]
+            return torch.stack(losses).sum() / self.micro_batches if losses else None
 
     def infer(self, inputs: Any = None) -> list | None:
         """Runs forwards of as many requests as the plan has micro-batches, in the plan's order; returns a result
@@ -164,10 +171,10 @@ class Pipeline(nn.Module):
             raise PipelineError(
                 "the plan has backwards: call step(), or search a plan with forward blocks only (ostinato plan --inference)"
             )
-        self._take(inputs, None)
-        with torch.no_grad():
+        with self._one_call(), torch.no_grad():
+            self._take(inputs, None)
             self._run()
-        ends = list(self._results.values())
+            ends = list(self._results.values())
         return (
             ends[0]
             if len(ends) == 1
@@ -189,16 +196,17 @@ class Pipeline(nn.Module):
             raise PipelineError(
                 "the plan has backwards: search a plan with forward blocks only (ostinato plan --inference)"
             )
-        if self._serving is None or self._serving[0].program.micro_batches < slots:
-            self._serving = self._make_serving(slots)
-        serving, self._running = self._serving
-        try:
-            serving.begin(requests, answer, self._timeout_s / 4)
-            while serving.another_run():
-                self._run()
-        finally:
-            self._running = self._executor
-        return serving.count
+        with self._one_call():
+            if self._serving is None or self._serving[0].program.micro_batches < slots:
+                self._serving = self._make_serving(slots)
+            serving, self._running = self._serving
+            try:
+                serving.begin(requests, answer, self._timeout_s / 4)
+                while serving.another_run():
+                    self._run()
+            finally:
+                self._running = self._executor
+            return serving.count
 
     def records(self) -> list[tuple[str, int, int]]:
         """What the last step ran: instruction, start and end in nanoseconds since the step began."""
@@ -229,7 +237,7 @@ class Pipeline(nn.Module):
             executor.set_stage(
                 stage.index,
                 forward_of(stage.index),
-                may_split=not stage.recompute,
+                may_split=not stage.recompute and not reduces_gradients(self.stages[str(stage.index)]),
                 offload=None if kept is None else kept.move,
             )
         return executor
@@ -244,6 +252,19 @@ class Pipeline(nn.Module):
         except ValueError as error:
             raise PipelineError(str(error)) from None
         return serving, self._make_executor(serving.program, serving.forward_of)
+
+    @contextmanager
+    def _one_call(self) -> Iterator[None]:
+        """Around what uses the executor, which is one thread's at a time."""
+        if not self._at_work.acquire(blocking=False):
+            raise PipelineError(
+                "another call of this pipeline is at work: make one call at a time, with a lock where several threads have requests, "
+                "or let them put() into the Requests of one serve()"
+            )
+        try:
+            yield
+        finally:
+            self._at_work.release()
 
     def _run(self, around: AbstractContextManager | None = None) -> None:
         try:
@@ -388,6 +409,28 @@ class Pipeline(nn.Module):
         if differing:
             theirs, first = (held[rank][:200] or "none" for rank in (differing[0], 0))
             raise PipelineError(f"ranks {differing} {differently} than rank 0: {theirs} against {first}")
+
+
+def of_fsdp(kind: str) -> Any:
+    """A class of torch.distributed.fsdp, which takes a second to import; () where the script has not."""
+    return getattr(sys.modules.get("torch.distributed.fsdp"), kind, ())
+
+
+def check_wrapped(stage: str, module: nn.Module) -> None:
+    """Raises PipelineError for wrappers that expect each forward's backward before the next forward: with more
+    micro-batches in flight, DistributedDataParallel leaves gradients out without a word."""
+    for part in module.modules():
+        if isinstance(part, (DistributedDataParallel, of_fsdp("FullyShardedDataParallel"))):
+            raise PipelineError(
+                f'stage "{stage}" holds a {type(part).__name__}, which allows one micro-batch in flight: build the stage without it, and '
+                "average the gradients over the ranks that hold this stage after step(), or use torch.distributed.fsdp.fully_shard()"
+            )
+
+
+def reduces_gradients(module: nn.Module) -> bool:
+    """Whether a backward must run whole: fully_shard() reduces the weights' gradients as soon as those of the
+    inputs are there."""
+    return any(isinstance(part, of_fsdp("FSDPModule")) for part in module.modules())
 
 
 @contextmanager

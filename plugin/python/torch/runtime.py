@@ -13,6 +13,7 @@ split backwards. Anything else in a plan is refused by name; `Pipeline` runs it.
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -51,12 +52,26 @@ def schedule(
         PipelineStage(build(stage).to(where), stage.index, count, where, group=group)
         for stage in own_stages(program, rank, ranks, group)
     ]
-    made = _PipelineScheduleRuntime(stages, program.micro_batches, loss_fn=loss_fn)
+    mean_of = loss_of(loss_fn, program.micro_batches)
+    made = _PipelineScheduleRuntime(stages, program.micro_batches, loss_fn=mean_of, scale_grads=False)
     with tempfile.TemporaryDirectory() as folder:
         rows = Path(folder) / "rows.csv"
         rows.write_text("".join(program.text(r, transfers=False) + "\n" for r in range(program.ranks)))
         made._load_csv(str(rows), format="compute_only")
     return made
+
+
+def loss_of(loss_fn: Callable, micro_batches: int) -> Callable:
+    """With gradients of the mean over the micro-batches. torch would divide the gradients after the step instead:
+    those of earlier steps, too, and of a weight in two stages of a rank twice."""
+
+    def loss_of_one(*given: Any) -> Any:
+        loss = loss_fn(*given)
+        if torch.is_tensor(loss) and loss.requires_grad:
+            loss.register_hook(lambda gradient: gradient / micro_batches)
+        return loss
+
+    return loss_of_one
 
 
 def check(program) -> None:

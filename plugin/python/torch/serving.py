@@ -85,9 +85,13 @@ class Serving:
 
     def another_run(self) -> bool:
         """Waits until the front tells all ranks that there is a request for another run. False: no more will come."""
-        go = self._intake.wait() if self._rank == self.front else False
-        if self._store is not None:
-            go = self._agreed(f"{self._name}/{next(self._runs)}", go)
+        go = False
+        try:
+            if self._rank == self.front:
+                go = self._intake.wait()
+        finally:  # where it raises, too: nothing tells the ranks that wait here, and nothing is in flight
+            if self._store is not None:
+                go = self._agreed(f"{self._name}/{next(self._runs)}", go)
         if self._intake is not None:
             self._intake.begin()
         return go

@@ -31,6 +31,10 @@ def test_every_bit_is_deepspeeds_and_the_costs_are_by_size(world2, stock, tmp_pa
     other = section | {"sizes": "test_auto_sizes:other"}
     for message in world2.run(refused_start, replace(UNEQUAL, section=other)):
         assert 'was measured with "sizes": "tokens", but this run has "test_auto_sizes:other"' in message
+    for damaged in (b"\xff", b"[]", b"{}"):
+        (tmp_path / "sizes.json").write_bytes(damaged)
+        for message in world2.run(refused_start, replace(UNEQUAL, section=section)):
+            assert 'sizes.json is not what a run with "sizes" leaves there' in message, message
 
 
 def other(item) -> int:

@@ -204,6 +204,10 @@ REFUSED = {  # what spoils a checkpoint, and how it is converted
         recorded(lambda record: record["model"].update(bounds=3)), ("--stages", 2)),
     "ostinato.json cannot be read: it is incomplete, or not written by ostinato (Value error, parameters of 1 ranks, but layers of 2)": (
         recorded(lambda record: record["parameters"].pop()), ("--stages", 2)),
+    "or not written by ostinato (parameters.1.0.0.1.0: Input should be less than 9223372036854775808)": (
+        recorded(lambda record: record["parameters"][1][0][0][1].insert(0, 2**63)), ("--stages", 2)),
+    "or not written by ostinato (layers.0.0: Input should be greater than or equal to 0)": (
+        recorded(lambda record: record["layers"][0].insert(0, -1)), ("--stages", 2)),
     "layer_3_expert_0_mp_rank_00_model_states.pt: this command cannot read the separate files of layers with experts": (
         lambda files: (files / "layer_3_expert_0_mp_rank_00_model_states.pt").touch(), ("--stages", 2)),
     "would have no parameters in group 1 of the optimizer": (lambda files: None, ("--stages", 8)),
@@ -366,6 +370,8 @@ def test_what_is_no_checkpoint(tmp_path, capsys):
     assert "two: tag '', which does not exist; there is a, b" in said("two", "--tag", "")
     (tmp_path / "two" / "latest").write_text("gone\n")
     assert "latest names tag 'gone', which does not exist; there is a, b" in said("two")
+    (tmp_path / "two" / "latest").write_bytes(b"\xff\0a")
+    assert "which does not exist; there is a, b" in said("two")
     assert "b: mp_rank_00_model_states.pt cannot be read (" in said("two", "--tag", "b")
 
 

@@ -12,7 +12,7 @@ from deepspeed.runtime.pipe import schedule
 from ostinato.deepspeed.start import start
 from ostinato.deepspeed import hook
 from ostinato.deepspeed.start.first_pass import tell_of_frozen_inputs
-from ostinato.deepspeed.tell.announce import changed, expected, gain_of, lines, places
+from ostinato.deepspeed.tell.announce import changed, expected, gain_of, is_exact, lines, places
 from ostinato.deepspeed.data.batches import Batches
 from ostinato.deepspeed.engine.run import StepState
 from ostinato.deepspeed.save.checkpoint import layers_of_ranks
@@ -280,6 +280,13 @@ def test_the_line_of_forwards_only():
 )
 def test_no_more_is_promised_than_holds(losses, words):
     assert words in losses and "bit for bit" not in losses and "\n" not in losses
+
+
+def test_what_tied_layers_share_beside_their_weight_is_a_condition():
+    """An embedding's positions, which the head does not use, change nothing."""
+    said = expected(program(), [], False, joined=True)
+    assert "bit for bit, unless several tied layers use" in said and is_exact(said)
+    assert not is_exact(expected(program(keeps_order=False), [], False, joined=True))
 
 
 def batches_of(count: int, there: int) -> Batches:

@@ -111,6 +111,13 @@ def test_both_on_one_rank_train_alike(world2, stock, tmp_path, ranks):
     assert {word for _, word in ours if word} == {word for _, word in theirs}
 
 
+def test_what_tied_layers_share_on_one_rank_is_a_condition(world2, stock, tmp_path):
+    """Positions, which the head does not use."""
+    layout = Layout("wave", (1, 3, 4), (0, 1, 1, 0))
+    comparison, said = told(world2, stock, tmp_path, layout, BASE, layers=LAYERS)
+    assert comparison.equal and "bit for bit, unless several tied layers use" in said, said
+
+
 def again(embed, hidden):
     """A third use of the table."""
     return hidden + models.unembed(embed, hidden) @ embed.weight

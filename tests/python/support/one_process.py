@@ -153,6 +153,22 @@ def train(plan: str, kind: str, outside: str = "", steps: int = 5, each: int = 1
     return Report(losses, worst, sum((a is None) != (b is None) for a, b in gradients))
 
 
+def accumulate_on_torch(plan: str, kind: str) -> float:
+    """The largest difference of a gradient of two steps of torch's runtime from those of one process."""
+    from ostinato.torch import layers, schedule
+
+    torch.set_num_threads(1)
+    mine, theirs = made(kind), made(kind)
+    runtime = schedule(plan, layers(mine), F.cross_entropy)
+    first, last = (any(getattr(stage, at) for stage in runtime._stages) for at in ("is_first", "is_last"))
+    for step in range(2):
+        x, y = batch(kind, step)
+        runtime.step(*([x] if first else []), **({"target": y} if last else {}))
+        F.cross_entropy(plain(theirs, x), y).backward()
+    weights = zip(nn.ModuleList(mine).parameters(), nn.ModuleList(theirs).parameters(), strict=True)
+    return max((a.grad - b.grad).abs().max().item() for a, b in weights if a.grad is not None)
+
+
 def refusals(plan: str, kind: str, how: str = "") -> str:
     """What this rank is told, as "Kind: message"."""
     from ostinato.torch import Pipeline, layers, schedule

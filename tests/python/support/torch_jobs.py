@@ -132,6 +132,33 @@ def train_in_half_a_world(case: Case) -> dict:
     }
 
 
+def train_in_parallel(case: Case, how: str) -> tuple[str, dict[str, torch.Tensor]]:
+    """A pipeline of one rank on each of two, with the batch of its own step; torch's wrapper `how` adds up their
+    gradients. What it raises, else the gradients."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+    from torch.nn.parallel import DistributedDataParallel
+
+    from ostinato.torch import Pipeline
+
+    rank, mesh = dist.get_rank(), init_device_mesh("cpu", (2,))
+    wrap = {
+        "DistributedDataParallel": DistributedDataParallel,
+        "FullyShardedDataParallel": functools.partial(
+            FullyShardedDataParallel, device_id=torch.device("cpu")
+        ),
+        "fully_shard": functools.partial(fully_shard, mesh=mesh),
+    }[how]
+    group, made = [dist.new_group([r]) for r in range(2)][rank], build(case)
+    try:
+        pipe = Pipeline(case.plan, lambda stage: wrap(made(stage)), loss_fn=loss, group=group)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}", {}
+    tokens, _, targets = batch(rank)
+    pipe.step(tokens, targets)
+    return "", {name: gradient.full_tensor() for name, gradient in gradients_of(pipe, case).items()}
+
+
 def gradients_of(pipe, case: Case) -> dict[str, torch.Tensor]:
     """By the names of alone(); parts of sharded layers with the dimension and the place they are cut at."""
     from ostinato.nn.layers import split_of
@@ -233,6 +260,25 @@ def serve_in_two_groups(case: Case, given: dict[tuple[int, ...], list]) -> dict[
         )
         answered[ranks] = [answers[number] for number in sorted(answers)]
     return answered
+
+
+def serve_what_fails(case: Case, request: torch.Tensor) -> tuple[str, int, int]:
+    """What serve() raises where the first request fails to come, and how many that call and the next one count."""
+    from ostinato.torch import Pipeline
+
+    pipe, raised, counts = Pipeline(case.plan, build(case), timeout_s=60), "", []
+    for requests in (failing(), iter([request])):
+        try:
+            counts.append(pipe.serve(requests if dist.get_rank() == 0 else None))
+        except OSError as error:
+            raised = str(error)
+            counts.append(0)
+    return raised, *counts
+
+
+def failing():
+    raise OSError("no more from this socket")
+    yield
 
 
 def refuse_an_answer(case: Case, given: list) -> str:

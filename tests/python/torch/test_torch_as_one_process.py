@@ -41,6 +41,11 @@ def test_weights_in_common_accumulate(world2, tmp_path):
     check(world2.run(one_process.train, plan_of(tmp_path, "whole"), "tied", "", 3, 2))
 
 
+def test_weights_in_common_accumulate_on_torchs_runtime(world2, tmp_path):
+    """Where embedding and head are stages of one rank."""
+    assert max(world2.run(one_process.accumulate_on_torch, plan_of(tmp_path, "wave"), "tied")) < 1e-6
+
+
 @pytest.mark.parametrize("layout", everyday(LAYOUTS, "split"))
 @pytest.mark.parametrize("outside", ["inputs", "listed", "targets"])
 def test_what_a_trained_module_outside_makes(world2, tmp_path, outside, layout):

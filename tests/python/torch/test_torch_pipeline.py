@@ -203,6 +203,23 @@ def test_one_rank_needs_no_group(tmp_path):
     assert "takes the inputs of the step" in torch_jobs.refusal(case, "step")
 
 
+def test_gradients_that_fully_shard_adds_up(world2, tmp_path):
+    """With split backwards in the plan: such a stage runs whole ones."""
+    case = Case(plan_of(tmp_path, Layout("one", (4,), (0, 0), split=True)), steps=2)
+    first, second = torch_jobs.alone(case)["gradients"]
+    for raised, gradients in world2.run(torch_jobs.train_in_parallel, case, "fully_shard"):
+        assert not raised and gradients.keys() == first.keys(), raised
+        for name, gradient in gradients.items():
+            assert torch.allclose(gradient, (first[name] + second[name]) / 2, atol=1e-7), name
+
+
+@pytest.mark.parametrize("how", ["DistributedDataParallel", "FullyShardedDataParallel"])
+def test_wrappers_for_one_micro_batch_in_flight_are_refused(world2, tmp_path, how):
+    case = Case(plan_of(tmp_path, Layout("one", (4,), (0, 0))))
+    for raised, _ in world2.run(torch_jobs.train_in_parallel, case, how):
+        assert raised.startswith(f'PipelineError: stage "s0" holds a {how}, which allows one'), raised
+
+
 def test_wrong_size_of_the_group(world2, tmp_path):
     looped = Layout("four", (2, 4, 6), (0, 1, 2, 3))
     refused(world2, ["4 devices", "2 ranks"], Case(plan_of(tmp_path, looped)), "step")

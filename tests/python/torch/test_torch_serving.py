@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -194,6 +195,13 @@ def test_after_a_failed_answer_the_next_call_is_no_request(world2, tmp_path):
         assert position.endswith("between steps")
 
 
+def test_requests_that_fail_end_the_call_on_every_rank(world2, tmp_path):
+    """Between two runs, where nothing waits in the executor; the next call serves."""
+    request = torch.zeros(1, LENGTH, dtype=torch.long)
+    front, last = world2.run(torch_jobs.serve_what_fails, case_of(tmp_path, "chain"), request)
+    assert front == ("no more from this socket", 0, 1) and last == ("", 0, 1)
+
+
 def test_one_rank_needs_no_group(tmp_path):
     one = Layout("one", (4,), (0, 0))
     plan = make_plan(tmp_path, one, LAYERS, 2, text=placement_text(one, LAYERS, trains=False))
@@ -206,6 +214,19 @@ def test_one_rank_needs_no_group(tmp_path):
     assert all(
         torch.equal(answers[n], wanted) for n, wanted in enumerate(torch_jobs.answers_alone(case, given))
     )
+
+
+def test_a_call_within_a_call_is_refused(tmp_path):
+    """As one of a second thread: the executor runs one at a time."""
+    from ostinato.torch import Pipeline, PipelineError
+
+    one = Layout("one", (4,), (0, 0))
+    plan = make_plan(tmp_path, one, LAYERS, 2, text=placement_text(one, LAYERS, trains=False))
+    given = torch_jobs.requests_of(Case(str(plan)), 2)
+    pipe = Pipeline(plan, torch_jobs.build(Case(str(plan))))
+    with ThreadPoolExecutor() as threads, pytest.raises(PipelineError, match="another call of this pipeline"):
+        pipe.serve(given, lambda *_: threads.submit(pipe.infer, given).result())
+    assert len(pipe.infer(given)) == 2
 
 
 def test_a_plan_for_training_is_refused(world2, tmp_path):

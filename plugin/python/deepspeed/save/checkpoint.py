@@ -13,7 +13,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from ostinato.files import write_text
 from pydantic import BaseModel, Field, ValidationError, model_validator
@@ -35,27 +35,28 @@ Names = list[list[tuple[str, list[int]]]]  # by parameter group: name and shape,
 CONVERT = (
     '; to keep it, run ds_to_universal --inject_missing_state and set "checkpoint": {"load_universal": true}'
 )
+Count = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class _Facts(BaseModel, strict=True):
     """What partition.facts_of() has returned."""
 
-    bounds: list[int] = Field(min_length=2)
-    weights: list[int] | None
-    files: list[int]
-    tied: dict[str, list[int]]
+    bounds: list[Count] = Field(min_length=2)
+    weights: list[Count] | None
+    files: list[Count]
+    tied: dict[str, list[Count]]
 
 
 class _Record(BaseModel, strict=True):
     """ostinato.json, which comes from a disk that may be full, or from a hand."""
 
-    layers: list[list[int]]
-    copies: int
-    sharded: list[int]
-    directions: dict[str, list[list[int]]] = {}
+    layers: list[list[Count]]
+    copies: Count
+    sharded: list[Count]
+    directions: dict[str, list[list[Count]]] = {}
     model: _Facts | None = None
-    parameters: list[list[list[tuple[str, list[int]]]]] = []
-    parts: list[dict[str, tuple[int, int, int, list[int]]]] = []
+    parameters: list[list[list[tuple[str, list[Count]]]]] = []
+    parts: list[dict[str, tuple[Count, Count, Count, list[Count]]]] = []
     files: dict[str, str] | None = None
 
     @model_validator(mode="after")
@@ -258,9 +259,12 @@ def _advice(folder: Path) -> str:
 
 
 def folder_of(load_dir: str, tag: str | None) -> Path | None:
-    if tag is None:
-        latest = Path(load_dir) / LATEST
-        if not latest.is_file():
-            return None
-        tag = latest.read_text().strip()
+    if tag is None and (tag := latest_in(Path(load_dir))) is None:
+        return None
     return Path(load_dir) / str(tag)
+
+
+def latest_in(load_dir: Path) -> str | None:
+    """The tag that load_checkpoint() loads by default; of a damaged file, one that does not exist."""
+    path = load_dir / LATEST
+    return path.read_text(errors="replace").strip() if path.is_file() else None

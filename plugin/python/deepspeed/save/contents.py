@@ -147,9 +147,9 @@ def chosen(root: Path, tag: str | None) -> Path:
             f"{root} holds no checkpoint of DeepSpeed's pipeline engine: no mp_rank_*_model_states.pt or layer files, here or one folder below"
         )
     said = f"there is {', '.join(tags)}"
-    latest = root / checkpoint.LATEST
-    if tag is None and latest.is_file():
-        tag, where = latest.read_text().strip(), f"{latest} names "
+    latest = checkpoint.latest_in(root) if tag is None else None
+    if latest is not None:
+        tag, where = latest, f"{root / checkpoint.LATEST} names "
     elif tag is None and len(tags) > 1:
         raise OstinatoError(f"{root} has no file {checkpoint.LATEST!r}: choose a tag with --tag; {said}")
     else:

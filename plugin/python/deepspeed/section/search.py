@@ -176,8 +176,12 @@ def _kept_costs(section: Section, kept: Path) -> dict[str, str]:
     """The profile that an earlier run with "auto" has left beside its plan."""
     if section.sizes is None or not (kept / SIZES).is_file():
         return {}
-    text = (kept / SIZES).read_text()
-    if (function := json.loads(text).get("function")) != section.sizes:
+    try:
+        text = (kept / SIZES).read_text()
+        function = json.loads(text)["function"]
+    except (ValueError, TypeError, LookupError):
+        raise OstinatoError(f'"output": {kept / SIZES} is not what a run with "sizes" leaves there') from None
+    if function != section.sizes:
         raise OstinatoError(
             f'"output": {kept / SIZES} was measured with "sizes": "{function}", but this run has "{section.sizes}": choose another folder'
         )

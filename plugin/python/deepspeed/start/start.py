@@ -285,7 +285,7 @@ def _install(
         and not cores.sharing(prepared.places)
     ):
         run.drift = Drift(BlockTimes(program, engine.stage_id, EVERY // SAMPLED))
-    for said in (*rebuilt.notes, restored.said):
+    for said in (*rebuilt.joined, restored.said):
         if said:
             say(said)
     for said in lines(program, gain, run.plans_steps):
@@ -372,7 +372,9 @@ def _expected(engine: Engine, run: Run, rebuilt) -> str:
     branches = copies == 1 and not plans.is_chain(run.stages)
     order = run.section.keep_order if run.section.sizes else None
     clipped = _clips_otherwise(engine, rebuilt)
-    return expected(run.program, _regrouped(engine, rebuilt), clipped, copies, branches, order)
+    return expected(
+        run.program, _regrouped(engine, rebuilt), clipped, copies, branches, order, bool(rebuilt.joined)
+    )
 
 
 def _regrouped(engine: Engine, rebuilt) -> list[str]:

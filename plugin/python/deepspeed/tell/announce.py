@@ -12,7 +12,7 @@ from ostinato.ranks.presence import ranks_in_words
 from ..randomness.draws import BACKWARD, LAYERS
 from ..section.plans import Stage
 
-SAME, ROUNDED = "the same losses as 1F1B", "up to rounding"
+SAME, EXACT, ROUNDED = "the same losses as 1F1B", "bit for bit", "up to rounding"
 
 
 def say(what: str, newlines: bool = False) -> None:
@@ -151,21 +151,26 @@ def expected(
     copies: int = 1,
     branches: bool = False,
     order: bool | None = None,
+    joined: bool = False,
 ) -> str:
     """Which losses to expect from the plan's design; nothing has been measured yet.
 
     `regrouped`: tied layers whose gradients are added in a different order (rebuild). `clipped`: gradients
     are clipped by a norm that is summed over different ranks than in DeepSpeed's partition. `copies`:
     directions in which the plan runs the model. `branches`: its stages are not a chain. `order`: whether the
-    plans of single steps keep the order in which 1F1B adds; None: `program` is the plan of every step.
+    plans of single steps keep the order in which 1F1B adds; None: `program` is the plan of every step. `joined`:
+    tied layers share a module of which not all is tied.
     """
     why = _rounds(program, regrouped, clipped, copies, branches, order)
-    return f"expected: {SAME} {ROUNDED}, because {why}" if why else f"expected: {SAME}, bit for bit"
+    unless = ", unless several tied layers use what they now share and is not tied" if joined else ""
+    return (
+        f"expected: {SAME} {ROUNDED}, because {why}{unless}" if why else f"expected: {SAME}, {EXACT}{unless}"
+    )
 
 
 def is_exact(said: str) -> bool:
     """What expected() has said."""
-    return said.endswith("bit for bit")
+    return EXACT in said
 
 
 def _rounds(
