@@ -194,20 +194,48 @@ def test_a_loss_that_takes_gradients_of_its_inputs(world2, wave):
 # ---- passes
 
 
-def of_this_engine(engine):
+def replaced(engine, command):
     commands = engine._INSTRUCTION_MAP
-    engine._INSTRUCTION_MAP = {
-        **commands,
-        schedule.BackwardPass: lambda self, **given: commands[schedule.BackwardPass](self, **given),
-    }
+    engine._INSTRUCTION_MAP = {**commands, command: lambda self, **given: commands[command](self, **given)}
 
 
-def test_passes_of_one_engine_are_refused(world2, wave):
-    for rank in world2.run(after_initialize, replace(BASE, section=wave), of_this_engine):
-        assert (
-            rank["error"].startswith("Unsupported: engine._INSTRUCTION_MAP[BackwardPass]")
-            and not rank["losses"]
-        )
+def its_backwards(engine):
+    replaced(engine, schedule.BackwardPass)
+
+
+def its_forwards(engine):
+    replaced(engine, schedule.ForwardPass)
+
+
+def forward_of_its_model(engine):
+    engine.module.forward = lambda *given: type(engine.module).forward(engine.module, *given)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (its_backwards, "Unsupported: engine._INSTRUCTION_MAP[BackwardPass]"),
+        (its_forwards, "the script has its own forward pass, which 1F1B runs once"),
+        (forward_of_its_model, " has its own forward(), which 1F1B runs once"),
+    ],
+)
+def test_passes_of_one_engine_are_refused(world2, wave, change, why):
+    for rank in world2.run(after_initialize, replace(BASE, section=wave), change):
+        assert why in rank["error"] and not rank["losses"]
+
+
+def its_backwards_on_one_rank(engine):
+    if engine.global_rank == 1:
+        its_backwards(engine)
+
+
+def test_passes_of_one_engine_are_refused_before_its_first_step(world2, wave):
+    """The step under DeepSpeed's own schedule would be for nothing."""
+    for rank in world2.run(
+        after_initialize, replace(BASE, section=wave | {"check": 1}), its_backwards_on_one_rank
+    ):
+        assert rank["error"].startswith("Unsupported: engine._INSTRUCTION_MAP[BackwardPass]")
+        assert not rank["losses"]
 
 
 def its_methods(engine):

@@ -108,16 +108,19 @@ _read: set[tuple[type, bool]] = set()  # schedules that the script has made, and
 def refuse_passes(engine: Any) -> None:
     """`engine`: an engine, or its class. Raises Unsupported where the script has its own version of a pass
     that the executor replaces."""
+    if why := own_pass(engine):
+        raise Unsupported(why)
+
+
+def own_pass(engine: Any) -> str:
+    """Why refuse_passes() refuses the engine; "" if it does not."""
     for name in REPLACED:
         if not is_deepspeeds(getattr(engine, name)):
-            raise Unsupported(
-                f"engine.{name}() is not DeepSpeed's own, but a plan runs backwards and transfers without calling it"
-            )
+            return f"engine.{name}() is not DeepSpeed's own, but a plan runs backwards and transfers without calling it"
     for command in UNCALLED:
         if not is_deepspeeds(engine._INSTRUCTION_MAP[command]):
-            raise Unsupported(
-                f"engine._INSTRUCTION_MAP[{command.__name__}] is not DeepSpeed's own, but a plan does not call it"
-            )
+            return f"engine._INSTRUCTION_MAP[{command.__name__}] is not DeepSpeed's own, but a plan does not call it"
+    return ""
 
 
 def evaluates(pipe_schedule: Any) -> bool:
