@@ -17,7 +17,7 @@ from ..errors import HAS_ENGINE, OstinatoError, Unsupported
 from . import MADE, plans
 from .config import Search, Section
 from .refused_keys import check_keys
-from ..upstream import Engine, Model
+from ..upstream import Model
 
 OLDEST = (0, 19, 7)  # before it, gradients were scaled wrongly where engine.backward() is bypassed
 NEWEST = (0, 19, 8)  # with which this version was tried
@@ -196,19 +196,3 @@ def check_offloads(program: Any) -> None:
         offload.check(program, torch.device(get_accelerator().current_device_name()))
     except offload.NeedsAccelerator as error:
         raise Unsupported(str(error)) from None
-
-
-def refuse_uneven(engine: Engine) -> None:
-    """ZeRO sums gradient norms over the ranks of a pipeline, one parameter group at a time, and DeepSpeed
-    drops groups without parameters: where ranks have different numbers of groups, the step would never end.
-    All ranks must call it.
-    """
-    if not engine.zero_optimization():
-        return
-    counts = everyones(len(engine.optimizer.param_groups))
-    if (fewest := min(counts)) < max(counts):
-        raise OstinatoError(
-            f"under this placement rank {counts.index(fewest)} has parameters in {fewest} of the optimizer's groups, and rank "
-            f"{counts.index(max(counts))} in {max(counts)}: ZeRO sums norms group by group over all ranks, which would hang. "
-            "Use a different placement, one group, or no ZeRO"
-        )
