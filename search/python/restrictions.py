@@ -37,7 +37,8 @@ def of_classes(model: Any, engine: Any) -> list[Restriction]:
     if "forward" in vars(model) or not is_deepspeeds(kind.forward):
         what = f"{kind.__name__} has its own forward()"
     elif not is_deepspeeds(forward):
-        what = f"{getattr(engine, '__name__', type(engine).__name__)} has its own forward pass"
+        owner = engine if isinstance(engine, type) else type(engine)
+        what = f"{'the script' if is_deepspeeds(owner) else owner.__name__} has its own forward pass"
     if not what:
         return sliced
     what += ", which 1F1B runs once for all layers of a rank"

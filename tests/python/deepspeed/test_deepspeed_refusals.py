@@ -209,16 +209,6 @@ def test_placement_without_layers(world2, plan, tmp_path):
     refused(world2, with_section(plan=str(made)), "does not say which layers", "[[stages]]")
 
 
-def test_zero_where_a_rank_has_nothing_of_a_parameter_group(world2, tmp_path):
-    """Matrices and vectors are groups; rank 0 gets layers without vectors, and DeepSpeed would wait for ever
-    in the first step."""
-    plan = make_plan(tmp_path, Layout("uneven", (1, 3, 5), (0, 1, 0, 1)), LAYERS, MICRO_BATCHES)
-    options = replace(
-        with_section(plan=str(plan)), own_optimizer=True, config={"zero_optimization": {"stage": 1}}
-    )
-    refused(world2, options, "rank 0 has parameters in 1 of the optimizer's groups", "rank 1 in 2", "no ZeRO")
-
-
 def test_zero_2(world2, plan):
     options = replace(with_section(plan=str(plan)), config={"zero_optimization": {"stage": 2}})
     refused(world2, options, '"zero_optimization": {"stage": 2}')

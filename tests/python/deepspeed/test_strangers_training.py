@@ -3,6 +3,7 @@
 name."""
 
 import io
+import json
 from contextlib import redirect_stdout
 from dataclasses import replace
 
@@ -11,7 +12,7 @@ import torch
 from deepspeed.runtime.pipe import schedule
 from ostinato.deepspeed.data.same_data import digest
 from ostinato.deepspeed.start.second_start import NeedsNewStart
-from support.plans import make_plan
+from support.plans import Layout, make_plan
 from support.strangers import LAYERS, WIDTH
 from support.tiers import everyday
 from support.training import MICRO_BATCHES, MODELS, data_of, make_model, weights
@@ -157,6 +158,39 @@ def test_the_norm_of_gradients_is_summed_rank_by_rank(world2, wave, config, time
     ] == [times, 0]
 
 
+def of_each_layer(model):
+    """A rate for each layer, as fine-tuning has them: a rank has a group for each of its layers."""
+    groups: dict[str, dict] = {}
+    for name, parameter in model.named_parameters():
+        layer = name.split(".")[0]
+        groups.setdefault(layer, {"params": [], "lr": 0.5 * 0.9 ** int(layer)})["params"].append(parameter)
+    return {"optimizer": torch.optim.SGD(groups.values(), lr=0.5)}
+
+
+def keeps_the_norm(engine):
+    engine.norms = [*getattr(engine, "norms", ()), float(engine.get_global_grad_norm())]
+    print(f"ostinato: norms {engine.norms}")
+
+
+UNEVEN = Layout("uneven", (1, 3, 5), (0, 1, 0, 1))  # 3 layers and 5
+
+
+def test_ranks_with_different_numbers_of_groups(world2, tmp_path):
+    """ZeRO sums the norm of one group after another over the ranks of a pipeline: one with fewer groups takes part,
+    and gets the norm of all."""
+    section = {"plan": str(make_plan(tmp_path, UNEVEN, LAYERS, MICRO_BATCHES)), "timeout_s": 20}
+    options = replace(BASE, optimizer=None, config=ZERO_1 | {"gradient_clipping": 0.1})
+    given = of_each_layer, data_of, keeps_the_norm
+    theirs, ours = (world2.run(trained, replace(options, section=one), *given) for one in (None, section))
+    assert not theirs[0]["error"]
+    for rank in ours:
+        assert not rank["error"] and rank["losses"] == pytest.approx(theirs[0]["losses"], rel=1e-6)
+    first, _, *both = [
+        json.loads(rank["said"][-1].removeprefix("ostinato: norms ")) for rank in (*theirs, *ours)
+    ]
+    assert both[0] == both[1] == pytest.approx(first, rel=1e-6)
+
+
 # ---- layers
 
 
@@ -194,20 +228,48 @@ def test_a_loss_that_takes_gradients_of_its_inputs(world2, wave):
 # ---- passes
 
 
-def of_this_engine(engine):
+def replaced(engine, command):
     commands = engine._INSTRUCTION_MAP
-    engine._INSTRUCTION_MAP = {
-        **commands,
-        schedule.BackwardPass: lambda self, **given: commands[schedule.BackwardPass](self, **given),
-    }
+    engine._INSTRUCTION_MAP = {**commands, command: lambda self, **given: commands[command](self, **given)}
 
 
-def test_passes_of_one_engine_are_refused(world2, wave):
-    for rank in world2.run(after_initialize, replace(BASE, section=wave), of_this_engine):
-        assert (
-            rank["error"].startswith("Unsupported: engine._INSTRUCTION_MAP[BackwardPass]")
-            and not rank["losses"]
-        )
+def its_backwards(engine):
+    replaced(engine, schedule.BackwardPass)
+
+
+def its_forwards(engine):
+    replaced(engine, schedule.ForwardPass)
+
+
+def forward_of_its_model(engine):
+    engine.module.forward = lambda *given: type(engine.module).forward(engine.module, *given)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (its_backwards, "Unsupported: engine._INSTRUCTION_MAP[BackwardPass]"),
+        (its_forwards, "the script has its own forward pass, which 1F1B runs once"),
+        (forward_of_its_model, " has its own forward(), which 1F1B runs once"),
+    ],
+)
+def test_passes_of_one_engine_are_refused(world2, wave, change, why):
+    for rank in world2.run(after_initialize, replace(BASE, section=wave), change):
+        assert why in rank["error"] and not rank["losses"]
+
+
+def its_backwards_on_one_rank(engine):
+    if engine.global_rank == 1:
+        its_backwards(engine)
+
+
+def test_passes_of_one_engine_are_refused_before_its_first_step(world2, wave):
+    """The step under DeepSpeed's own schedule would be for nothing."""
+    for rank in world2.run(
+        after_initialize, replace(BASE, section=wave | {"check": 1}), its_backwards_on_one_rank
+    ):
+        assert rank["error"].startswith("Unsupported: engine._INSTRUCTION_MAP[BackwardPass]")
+        assert not rank["losses"]
 
 
 def its_methods(engine):

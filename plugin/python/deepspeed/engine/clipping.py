@@ -1,23 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradient norms without ZeRO, where DeepSpeed's depends on which rank holds which layer.
+"""Gradient norms, where DeepSpeed's depends on which rank holds which layer.
 
-In fp32 its clip_grad_norm_ sums the norms of the parameters of each rank, in their order, before it reduces over
-ranks (and leaves out the parameters of all pipeline ranks but the first). Where layers have moved it would
-clip by a different norm. So each rank passes the norms of the layers that it would have in DeepSpeed's own
+Without ZeRO, in fp32, its clip_grad_norm_ sums the norms of the parameters of each rank, in their order, before it
+reduces over ranks (and leaves out the parameters of all pipeline ranks but the first). Where layers have moved it
+would clip by a different norm. So each rank passes the norms of the layers that it would have in DeepSpeed's own
 partition: the same values in the same order, and the same result bit for bit.
 
 In fp16 its optimizer for torch's optimizers counts a tied parameter once for each rank that has it, where
 its other optimizers count it once. So the rank that counts it here counts it as often.
+
+ZeRO sums the norm of one group of the optimizer after another over the ranks of a pipeline, and DeepSpeed drops
+groups without parameters: a rank that has fewer groups takes part as if it had empty ones.
 """
 
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 import torch.distributed as dist
 from deepspeed.runtime.fp16 import unfused_optimizer
 from deepspeed.runtime.utils import clip_grad_norm_, is_model_parallel_parameter
+from ostinato.groups import everyones
 
 from ..errors import OstinatoError
 from ..stages.idle import NAME
@@ -121,3 +126,29 @@ def _stand_in(norm: torch.Tensor, _present: bool, model_parallel: bool) -> torch
     made.grad = norm.reshape(1).clone()
     made.model_parallel = model_parallel  # type: ignore[attr-defined]  # DeepSpeed's mark
     return made
+
+
+def even_groups(engine: Engine) -> None:
+    """Makes ranks that have fewer groups than another take part in all sums of ZeRO's norm. All ranks must call it."""
+    optimizer = engine.optimizer
+    if not hasattr(optimizer, "scaled_global_norm"):
+        return
+    here = len(optimizer.bit16_groups)
+    if (most := max(everyones(here))) > here:
+        optimizer.scaled_global_norm = partial(_norm_of_groups, optimizer, range(here, most))
+
+
+def _norm_of_groups(optimizer, lacking: range, *args, **kwargs) -> torch.Tensor:
+    """ZeRO's norm, with empty groups of these numbers."""
+    experts = getattr(optimizer, "is_moe_param_group", [])  # which DeepSpeed has only where there are experts
+    by_group = optimizer.bit16_groups, optimizer.params_in_partition, experts
+    for held in by_group:
+        held.extend([] for _ in lacking)
+    optimizer.averaged_gradients.update((number, []) for number in lacking)
+    try:
+        return type(optimizer).scaled_global_norm(optimizer, *args, **kwargs)
+    finally:
+        for held in by_group:
+            del held[lacking.start :]
+        for number in lacking:
+            del optimizer.averaged_gradients[number]

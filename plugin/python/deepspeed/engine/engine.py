@@ -21,6 +21,7 @@ from ostinato.offload import Offloaded
 from ostinato.ranks.position import Position
 from ostinato.ranks.presence import Presence
 from ostinato.ranks.watch import Watch, late_after
+from ostinato.restrictions import of_classes
 from torch.distributed.distributed_c10d import _get_default_store
 
 from ..section import plans
@@ -295,6 +296,8 @@ class PlanEngine(PlanData, BatchSize):
         self.fwd_outputs = []
         run = self._ostinato
         refusals.refuse_passes(self)
+        # The script may have replaced passes of this engine since it was made.
+        refusals.check_allowed(run.program, run.stages, of_classes(self.module, self))
         evaluates = refusals.evaluates(pipe_schedule)
         run.random_numbers.prepare(evaluates)
         self.module.follow()

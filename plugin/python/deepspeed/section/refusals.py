@@ -17,7 +17,7 @@ from ..errors import HAS_ENGINE, OstinatoError, Unsupported
 from . import MADE, plans
 from .config import Search, Section
 from .refused_keys import check_keys
-from ..upstream import Engine, Model
+from ..upstream import Model
 
 OLDEST = (0, 19, 7)  # before it, gradients were scaled wrongly where engine.backward() is bypassed
 NEWEST = (0, 19, 8)  # with which this version was tried
@@ -108,16 +108,19 @@ _read: set[tuple[type, bool]] = set()  # schedules that the script has made, and
 def refuse_passes(engine: Any) -> None:
     """`engine`: an engine, or its class. Raises Unsupported where the script has its own version of a pass
     that the executor replaces."""
+    if why := own_pass(engine):
+        raise Unsupported(why)
+
+
+def own_pass(engine: Any) -> str:
+    """Why refuse_passes() refuses the engine; "" if it does not."""
     for name in REPLACED:
         if not is_deepspeeds(getattr(engine, name)):
-            raise Unsupported(
-                f"engine.{name}() is not DeepSpeed's own, but a plan runs backwards and transfers without calling it"
-            )
+            return f"engine.{name}() is not DeepSpeed's own, but a plan runs backwards and transfers without calling it"
     for command in UNCALLED:
         if not is_deepspeeds(engine._INSTRUCTION_MAP[command]):
-            raise Unsupported(
-                f"engine._INSTRUCTION_MAP[{command.__name__}] is not DeepSpeed's own, but a plan does not call it"
-            )
+            return f"engine._INSTRUCTION_MAP[{command.__name__}] is not DeepSpeed's own, but a plan does not call it"
+    return ""
 
 
 def evaluates(pipe_schedule: Any) -> bool:
@@ -193,19 +196,3 @@ def check_offloads(program: Any) -> None:
         offload.check(program, torch.device(get_accelerator().current_device_name()))
     except offload.NeedsAccelerator as error:
         raise Unsupported(str(error)) from None
-
-
-def refuse_uneven(engine: Engine) -> None:
-    """ZeRO sums gradient norms over the ranks of a pipeline, one parameter group at a time, and DeepSpeed
-    drops groups without parameters: where ranks have different numbers of groups, the step would never end.
-    All ranks must call it.
-    """
-    if not engine.zero_optimization():
-        return
-    counts = everyones(len(engine.optimizer.param_groups))
-    if (fewest := min(counts)) < max(counts):
-        raise OstinatoError(
-            f"under this placement rank {counts.index(fewest)} has parameters in {fewest} of the optimizer's groups, and rank "
-            f"{counts.index(max(counts))} in {max(counts)}: ZeRO sums norms group by group over all ranks, which would hang. "
-            "Use a different placement, one group, or no ZeRO"
-        )

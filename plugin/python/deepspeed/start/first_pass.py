@@ -46,7 +46,7 @@ from ostinato import _profiler
 
 from . import second_start
 from ..save import checkpoint, optimizer_state
-from ..section.refusals import evaluates
+from ..section.refusals import evaluates, own_pass
 from ..section import plans
 from ..section.search import PROFILE
 from ..equal.recorder import Recorder
@@ -181,6 +181,8 @@ class FirstPass:
 
     def exec_schedule(self, pipe_schedule):
         try:
+            if why := next(filter(None, everyones(own_pass(self._engine))), ""):
+                raise Unsupported(why)
             evaluates(pipe_schedule)
         except Unsupported as error:
             self._unfinished.detach()

@@ -31,6 +31,7 @@ from ..tell.announce import ends, expected, gain_of, lines, places, say
 from ..tell.speedup import Expected, GivenUp, Speedup, follow
 from ..section.config import Search as SearchOptions, Section, check_outputs, parse_section, resolve
 from ..engine.adapt import Adapt
+from ..engine.clipping import even_groups
 from ..engine.engine import PlanEngine, become
 from ..errors import OstinatoError, Unsupported
 from ..stages.copies import place_of_gradients
@@ -47,7 +48,6 @@ from ..section.refusals import (
     check_offloads,
     check_run,
     check_slices,
-    refuse_uneven,
     refuse_passes,
     restrictions_of,
     untried_version,
@@ -262,7 +262,7 @@ def _install(
     engine.__dict__["_ostinato"] = run
     original_init(engine, *args, **kwargs)
     _keep_outputs_whole(engine, config)
-    refuse_uneven(engine)
+    even_groups(engine)
     others_name = rebuilt.copies.others_name if rebuilt.copies else lambda _: False
     universal.prepare(engine, rebuilt.parts, others_name)
     run.expected_losses = partial(_expected, engine, run, rebuilt)
