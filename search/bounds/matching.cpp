@@ -3,12 +3,14 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
+#include <tuple>
 #include <utility>
 
 namespace ostinato {
 namespace {
 
-/// All pairs of a block that takes and one that a path leads to and that gives back, as they are matched.
+/// All pairs of a block that takes and one that a path leads to and that gives back.
 std::vector<Held> pairs_on(const Instance& in, int d) {
   std::vector<Held> pairs;
   for (const int a : in.blocks_on(d)) {
@@ -18,11 +20,35 @@ std::vector<Held> pairs_on(const Instance& in, int d) {
       if (in.memory(c) < 0 && distance[c] >= 0) pairs.push_back({a, c, 0, distance[c]});
     }
   }
-  std::sort(pairs.begin(), pairs.end(), [](const Held& x, const Held& y) {
-    if (x.distance != y.distance) return x.distance > y.distance;
-    return x.taker != y.taker ? x.taker < y.taker : x.giver < y.giver;
-  });
   return pairs;
+}
+
+/// Of the taker: of how many blocks the bytes may be that it takes, as far as that counts.
+using Choices = std::map<int, int>;
+
+/// The takers with the fewest choices first, and then the longest distance. What is left: at the giver -1.
+/// nullopt: some bytes given back are not matched.
+std::optional<std::vector<Held>> match(const Instance& in, int d, std::vector<Held> pairs,
+                                       const Choices& choices) {
+  const auto key = [&](const Held& h) {
+    return std::tuple(choices.at(h.taker), -h.distance, h.taker, h.giver);
+  };
+  std::sort(pairs.begin(), pairs.end(), [&](const Held& x, const Held& y) { return key(x) < key(y); });
+  std::vector<Held> matched;
+  std::vector<Bytes> left(in.blocks());
+  for (const int b : in.blocks_on(d)) left[b] = in.memory(b);
+  for (Held pair : pairs) {
+    pair.bytes = std::min(left[pair.taker], -left[pair.giver]);
+    if (pair.bytes == 0) continue;
+    left[pair.taker] -= pair.bytes;
+    left[pair.giver] += pair.bytes;
+    matched.push_back(pair);
+  }
+  for (const int b : in.blocks_on(d)) {
+    if (left[b] < 0) return std::nullopt;
+    if (left[b] > 0) matched.push_back({b, -1, left[b], 0});
+  }
+  return matched;
 }
 
 /// Blocks that take memory * (blocks + edges + 32 * blocks that give some back), of all limited devices.
@@ -46,21 +72,14 @@ bool affordable(const Instance& in) {
 }  // namespace
 
 std::optional<std::vector<Held>> match(const Instance& in, int d) {
-  std::vector<Held> matched;
-  std::vector<Bytes> left(in.blocks());
-  for (const int b : in.blocks_on(d)) left[b] = in.memory(b);
-  for (Held pair : pairs_on(in, d)) {
-    pair.bytes = std::min(left[pair.taker], -left[pair.giver]);
-    if (pair.bytes == 0) continue;
-    left[pair.taker] -= pair.bytes;
-    left[pair.giver] += pair.bytes;
-    matched.push_back(pair);
+  const std::vector<Held> pairs = pairs_on(in, d);
+  Choices none, counted;
+  for (const Held& pair : pairs) {
+    none[pair.taker] = 0;
+    ++counted[pair.taker];
   }
-  for (const int b : in.blocks_on(d)) {
-    if (left[b] < 0) return std::nullopt;
-    if (left[b] > 0) matched.push_back({b, -1, left[b], 0});
-  }
-  return matched;
+  std::optional<std::vector<Held>> matched = match(in, d, pairs, none);
+  return matched ? matched : match(in, d, pairs, counted);
 }
 
 Matchings match_all(const Instance& in) {

@@ -23,8 +23,8 @@ struct Held {
       distance;  ///< longest path from the start of the one to the end of the other; 0 where giver is -1
 };
 
-/// The greedy matching of M3 on device d; absent where it leaves bytes given back unmatched. O(takers *
-/// (blocks + edges + givers)).
+/// The matching of M3 on device d; absent where it leaves bytes given back unmatched. O(takers * (blocks +
+/// edges + givers)).
 std::optional<std::vector<Held>> match(const Instance& instance, int d);
 
 /// Of every device; absent also where it is not limited, and on all devices where matching would cost too

@@ -13,17 +13,21 @@ struct Pair {
   Wide distance;
   int taker;
   int giver;
+  int givers = 0;  ///< that a path leads to from the taker
 };
 
-/// All pairs with a path, in the order in which they are matched.
+/// All pairs with a path, in the order in which they are matched first.
 std::vector<Pair> pairs_on(const Graph& graph, int device) {
   std::vector<Pair> pairs;
   for (const int a : graph.on_device(device)) {
     if (graph.block(a).memory <= 0) continue;
     const std::vector<Wide> distance = graph.distances_from(a);
+    const std::size_t first = pairs.size();
     for (const int c : graph.on_device(device)) {
       if (graph.block(c).memory < 0 && distance[c] != Graph::kNone) pairs.push_back({distance[c], a, c});
     }
+    for (std::size_t i = first; i < pairs.size(); ++i)
+      pairs[i].givers = static_cast<int>(pairs.size() - first);
   }
   std::sort(pairs.begin(), pairs.end(), [](const Pair& x, const Pair& y) {
     if (x.distance != y.distance) return x.distance > y.distance;
@@ -49,16 +53,14 @@ class Sum {
   Area area_;
 };
 
-}  // namespace
-
-Matching match(const Graph& graph, int device) {
+Matching match_in_order(const Graph& graph, int device, const std::vector<Pair>& pairs) {
   std::map<int, Bytes>
       left;  // of each block on the device: bytes taken or given back that are not matched yet
   for (const int b : graph.on_device(device)) {
     left[b] = std::max(graph.block(b).memory, -graph.block(b).memory);
   }
   Matching result;
-  for (const Pair& pair : pairs_on(graph, device)) {
+  for (const Pair& pair : pairs) {
     const Bytes matched = std::min(left[pair.taker], left[pair.giver]);
     if (matched == 0) continue;
     left[pair.taker] -= matched;
@@ -74,6 +76,17 @@ Matching match(const Graph& graph, int device) {
     }
   }
   return result;
+}
+
+}  // namespace
+
+Matching match(const Graph& graph, int device) {
+  std::vector<Pair> pairs = pairs_on(graph, device);
+  Matching longest_first = match_in_order(graph, device, pairs);
+  if (longest_first.complete) return longest_first;
+  std::stable_sort(pairs.begin(), pairs.end(),
+                   [](const Pair& x, const Pair& y) { return x.givers < y.givers; });
+  return match_in_order(graph, device, pairs);
 }
 
 bool can_be_matched(const Graph& graph) {

@@ -15,7 +15,7 @@ struct Held {
   Wide distance;  ///< least time from the start of the one to the end of the other; 0 where giver is -1
 };
 
-/// The greedy matching of M3 on one device.
+/// The matching of M3 on one device.
 struct Matching {
   std::vector<Held> held;
   bool complete = true;  ///< every byte given back was taken by a block that a path leads from

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
+#include <optional>
 
 namespace ostinato::unequal {
 namespace {
@@ -25,9 +27,11 @@ std::vector<Nanoseconds> distances(const Jobs& jobs, int from) {
   return far;
 }
 
-void match_one(const Jobs& jobs, const std::vector<int>& takers, const std::vector<int>& givers,
-               Matched& matched) {
-  std::vector<Held> pairs;
+using Pairs = std::vector<Held>;
+
+/// All pairs with a path, the longest first.
+Pairs pairs_of(const Jobs& jobs, const std::vector<int>& takers, const std::vector<int>& givers) {
+  Pairs pairs;
   for (const int a : takers) {
     const std::vector<Nanoseconds> far = distances(jobs, a);
     for (const int c : givers)
@@ -35,22 +39,41 @@ void match_one(const Jobs& jobs, const std::vector<int>& takers, const std::vect
   }
   std::stable_sort(pairs.begin(), pairs.end(),
                    [](const Held& x, const Held& y) { return x.distance > y.distance; });
-  std::vector<Bytes> taken, given;
-  for (const int a : takers) taken.push_back(jobs.memory(a));
-  for (const int c : givers) given.push_back(-jobs.memory(c));
-  const auto at = [](const std::vector<int>& list, int s) {
-    return static_cast<std::size_t>(std::find(list.begin(), list.end(), s) - list.begin());
-  };
-  for (Held& pair : pairs) {
-    Bytes& left = taken[at(takers, pair.taker)];
-    Bytes& open = given[at(givers, pair.giver)];
-    pair.bytes = std::min(left, open);
-    left -= pair.bytes;
-    open -= pair.bytes;
-    if (pair.bytes > 0) matched.held.push_back(pair);
+  return pairs;
+}
+
+/// In this order; nullopt where bytes given back are left.
+std::optional<Pairs> match_in_order(const Jobs& jobs, const std::vector<int>& givers, const Pairs& pairs) {
+  std::map<int, Bytes> left;
+  for (const Held& pair : pairs) left[pair.taker] = jobs.memory(pair.taker);
+  for (const int c : givers) left[c] = -jobs.memory(c);
+  Pairs matched;
+  for (Held pair : pairs) {
+    pair.bytes = std::min(left[pair.taker], left[pair.giver]);
+    left[pair.taker] -= pair.bytes;
+    left[pair.giver] -= pair.bytes;
+    if (pair.bytes > 0) matched.push_back(pair);
   }
-  if (std::any_of(given.begin(), given.end(), [](Bytes bytes) { return bytes > 0; }))
+  if (std::ranges::any_of(givers, [&](int c) { return left[c] > 0; })) return std::nullopt;
+  return matched;
+}
+
+/// As docs/bounds.md, M3, has it: where the longest first leave bytes, the takers with the fewest givers do.
+void match_one(const Jobs& jobs, const std::vector<int>& takers, const std::vector<int>& givers,
+               Matched& matched) {
+  Pairs pairs = pairs_of(jobs, takers, givers);
+  std::optional<Pairs> found = match_in_order(jobs, givers, pairs);
+  if (!found) {
+    std::map<int, int> choices;
+    for (const Held& pair : pairs) ++choices[pair.taker];
+    std::ranges::stable_sort(pairs, {}, [&](const Held& pair) { return choices.at(pair.taker); });
+    found = match_in_order(jobs, givers, pairs);
+  }
+  if (found) {
+    matched.held.insert(matched.held.end(), found->begin(), found->end());
+  } else {
     matched.all_given_taken = false;
+  }
 }
 
 }  // namespace

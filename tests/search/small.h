@@ -48,4 +48,17 @@ inline int add(Placement& p, std::string name, std::vector<int> devices, Nanosec
   return static_cast<int>(p.blocks.size()) - 1;
 }
 
+/// Two stages on one device with split backwards, of which the first recomputes: I0 takes 2, which only W0
+/// gives back. Each block takes 1.
+inline Placement split_and_recomputed() {
+  Placement p = on_devices(1, 3);
+  const int f0 = add(p, "F0", {0}, 1, {.memory = 1});
+  const int f1 = add(p, "F1", {0}, 1, {.memory = 4, .after = {f0}});
+  const int i1 = add(p, "I1", {0}, 1, {.after = {f1}});
+  const int i0 = add(p, "I0", {0}, 1, {.memory = 2, .after = {i1}});
+  add(p, "W0", {0}, 1, {.memory = -3, .after = {i0}});
+  add(p, "W1", {0}, 1, {.memory = -4, .after = {i1}});
+  return p;
+}
+
 }  // namespace ostinato::test

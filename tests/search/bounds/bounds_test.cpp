@@ -53,6 +53,12 @@ TEST(Bounds, MemoryTimesItsRoundTrip) {
   EXPECT_EQ(Bounds(one).makespan(4), 32);
 }
 
+TEST(Bounds, MemoryThatTheFirstHalfOfABackwardTakesIsThatOfItsSecond) {
+  const Instance in(test::split_and_recomputed());
+  ASSERT_TRUE(Bounds(in).area(0));
+  EXPECT_EQ(static_cast<Nanoseconds>(Bounds(in).area(0)->bytes_time), 2 * 2 + 1 * 5 + 4 * 3);
+}
+
 TEST(Bounds, WhatMemoryCannotHoldIsLongerThanAnyPlannedStep) {
   for (const int forwards : {31, 40}) {  // the sum, and what is divided alone, leave int64
     Placement p = on_devices(2, 1);

@@ -163,6 +163,12 @@ TEST(CheckerBoundsTest, ClaimsOfTheSpanAreProvedAgain) {
   }
 }
 
+TEST(CheckerBoundsTest, BytesThatAHalfOfABackwardTakesAreThoseOfTheOther) {
+  const Placement p = test::split_and_recomputed();
+  EXPECT_EQ(period_bound(p, 5), 5 * (2 * 2 + 1 * 5 + 4 * 3) / 3);  // 30 by work
+  EXPECT_EQ(period_bound(p, 5), Bounds(Instance(p)).period(5));
+}
+
 TEST(CheckerBoundsTest, BytesThatAreNotMatchedProveNothing) {
   Placement p = on_devices(1, 10);
   add(p, "A", {0}, 5, {.memory = 4});
