@@ -130,8 +130,9 @@ class Pipeline(nn.Module):
     def reset_shapes(self) -> None:
         """Call it on all ranks, between steps, when shapes of tensors between stages change: stages announce
         them only once."""
-        self._executor = self._running = self._make_executor(self.program, self._forward_of)
-        self._serving: tuple[Serving, Any] | None = None  # with its executor
+        with self._one_call():
+            self._executor = self._running = self._make_executor(self.program, self._forward_of)
+            self._serving: tuple[Serving, Any] | None = None  # with its executor
 
     def step(self, inputs: Any = None, targets: Any = None) -> torch.Tensor | None:
         """Runs forwards and backwards of one step, and adds the gradients, as the mean over the micro-batches,

@@ -65,9 +65,12 @@ def loss_of(loss_fn: Callable, micro_batches: int) -> Callable:
     """With gradients of the mean over the micro-batches. torch would divide the gradients after the step instead:
     those of earlier steps, too, and of a weight in two stages of a rank twice."""
 
-    def loss_of_one(*given: Any) -> Any:
-        loss = loss_fn(*given)
+    def loss_of_one(*given: Any, **keywords: Any) -> Any:
+        loss = loss_fn(*given, **keywords)
         if torch.is_tensor(loss) and loss.requires_grad:
+            # Of a copy, because torch begins the second half of a split backward at nodes that use weights, where
+            # hooks run once more: loss_fn may return what such a node made. (torch detaches it, so it is no view.)
+            loss = loss.clone()
             loss.register_hook(lambda gradient: gradient / micro_batches)
         return loss
 

@@ -96,6 +96,24 @@ def test_state_of_deepspeed_under_a_moved_placement(world2, plans, deepspeeds):
     assert world2.run(loaded, replace(ALONE, section=plans["wave"]), folder)[0] == expected
 
 
+def refused_rates(options: Options, folder: str) -> str:
+    """Where the optimizer's first group has another rate on each rank, as with groups by layer."""
+    engine = make_engine(replace(options, config={**options.config, "checkpoint": {"load_universal": True}}))
+    engine.optimizer.param_groups[0]["lr"] = 0.01 * (1 + dist.get_rank())
+    try:
+        engine.load_checkpoint(folder)
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
+def test_groups_that_differ_between_ranks_are_refused(world2, plans, deepspeeds):
+    """DeepSpeed would give every rank the rates of one."""
+    folder, _ = deepspeeds
+    for said in world2.run(refused_rates, replace(ALONE, section=plans["wave"]), folder):
+        assert said.startswith("the optimizer's group 0 has other options")
+
+
 def test_state_of_deepspeed_in_two_directions(world2, plans, deepspeeds):
     folder, expected = deepspeeds
     assert world2.run(loaded, replace(ALONE, section=plans["x"]), folder)[0] == pytest.approx(

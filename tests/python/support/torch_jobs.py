@@ -376,6 +376,38 @@ def train_on_torch(case: Case, kind: str = "") -> dict:
     return {"losses": losses, "gradients": gradients}
 
 
+class Scored(nn.Module):
+    """Ends in the product with its weight, a number, which is the loss."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.linspace(-1.0, 1.0, WIDTH))
+
+    def forward(self, hidden):
+        return hidden.mean((0, 1)) @ self.weight
+
+
+def as_it_is(outputs, _, *, told: bool):
+    assert told
+    return outputs
+
+
+def train_scored_on_torch(case: Case) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Gradients of the last layer, which computes the loss, where it is; and those on one process."""
+    from ostinato.torch import layers, schedule
+
+    made = schedule(case.plan, layers([*chain()[:-1], Scored()]), as_it_is)
+    first, last = (any(getattr(stage, which) for stage in made._stages) for which in ("is_first", "is_last"))
+    tokens, _, targets = batch(0)
+    given = {"target": targets, "losses": [], "loss_kwargs": {"told": True}} if last else {}
+    made.step(*([tokens] if first else []), return_outputs=False, **given)
+    dist.barrier()
+    alone = nn.Sequential(*chain()[:-1], Scored())
+    torch.stack([alone(part) for part in tokens.chunk(MICRO_BATCHES)]).mean().backward()
+    parts = [part for stage in made._stages for part in stage.submod.modules() if isinstance(part, Scored)]
+    return [(part.weight.grad, alone[-1].weight.grad) for part in parts]
+
+
 def refusal(case: Case, how: str, given: dict | None = None) -> str:
     """What `how` raises, as "Kind: message"; "" where it raises nothing."""
     from ostinato import torch as host

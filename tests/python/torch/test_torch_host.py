@@ -41,3 +41,11 @@ def test_a_plan_computes_what_torch_s_own_schedule_does(world2, tmp_path, case):
             assert mine.keys() == own.keys() and mine
             assert not [name for name, value in own.items() if not torch.equal(mine[name], value)]
     assert any(result["losses"][0] is not None for result in got)
+
+
+def test_a_loss_that_the_last_layer_makes(world2, tmp_path):
+    """A split backward's second half begins at the product with the weight, which is the loss here; and torch hands
+    loss_kwargs on to it."""
+    case = Case(str(make_plan(tmp_path, CASES["interleaved-zb"][1], LAYERS, MICRO_BATCHES)))
+    none, [(ours, alone)] = world2.run(torch_jobs.train_scored_on_torch, case)
+    assert not none and torch.allclose(ours, alone, atol=1e-7)

@@ -112,7 +112,6 @@ def test_branches_that_meet(world2, tmp_path):
 
 @pytest.mark.parametrize("layout", everyday(CHAINS, "looped"))
 def test_torch_runs_the_same_plan(world2, tmp_path, layout):
-    """torch divides gradients at the end of the step, so they are equal up to rounding."""
     case = Case(plan_of(tmp_path, CHAINS[layout]))
     expected, results = torch_jobs.alone(case), world2.run(torch_jobs.train_on_torch, case)
     check_losses(results, expected, exact=False)

@@ -6,8 +6,10 @@ import json
 import os
 import pickle
 import tomllib
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -216,6 +218,10 @@ def test_one_rank_needs_no_group(tmp_path):
     )
 
 
+def answered_in(threads: ThreadPoolExecutor, within: Callable, *_) -> None:
+    threads.submit(within).result()
+
+
 def test_a_call_within_a_call_is_refused(tmp_path):
     """As one of a second thread: the executor runs one at a time."""
     from ostinato.torch import Pipeline, PipelineError
@@ -224,8 +230,11 @@ def test_a_call_within_a_call_is_refused(tmp_path):
     plan = make_plan(tmp_path, one, LAYERS, 2, text=placement_text(one, LAYERS, trains=False))
     given = torch_jobs.requests_of(Case(str(plan)), 2)
     pipe = Pipeline(plan, torch_jobs.build(Case(str(plan))))
-    with ThreadPoolExecutor() as threads, pytest.raises(PipelineError, match="another call of this pipeline"):
-        pipe.serve(given, lambda *_: threads.submit(pipe.infer, given).result())
+    for name, *values in (("infer", given), ("reset_shapes",)):
+        within = partial(getattr(pipe, name), *values)
+        with ThreadPoolExecutor() as threads, pytest.raises(PipelineError, match="another call of this pipe"):
+            pipe.serve(given, partial(answered_in, threads, within))
+        pipe.reset_shapes()  # after a failed answer
     assert len(pipe.infer(given)) == 2
 
 

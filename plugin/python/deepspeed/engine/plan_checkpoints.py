@@ -98,6 +98,8 @@ class PlanCheckpoints(Engine):
             saved = checkpoint.found(load_dir, tag, held, self)
         if not self.load_universal_checkpoint():
             self.module.refuse_unreadable(folder)
+        elif load_optimizer_states and not module_only:
+            universal.refuse_unlike_groups(self, self._ostinato.idle)
         with (
             self._ostinato.outside.checkpoint("loading a checkpoint"),
             optimizer_state.loading(self, saved),

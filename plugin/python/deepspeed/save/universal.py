@@ -11,15 +11,18 @@ in its optimizer's file: the converter reads it like any group, and loading drop
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from deepspeed.checkpoint import constants
 from deepspeed.utils.tensor_fragment import fragment_address
+from ostinato.groups import everyones
 from ostinato.nn import Shard
 from ostinato.nn.layers import collect
 
+from ..errors import OstinatoError
 from ..upstream import Engine
 from .checkpoint import IDLE
 from .seal import replaced
@@ -68,6 +71,19 @@ def wholes_saved(engine: Engine, parts: list[ParameterPart]) -> Iterator[None]:
     own = optimizer.state_dict
     with replaced(optimizer, "state_dict", lambda: _with_group(own(), wholes)):
         yield
+
+
+def refuse_unlike_groups(engine: Engine, idle: Any) -> None:
+    """A universal checkpoint has the rates of one rank's groups, and DeepSpeed gives them to the groups of every rank
+    by their position. All ranks must call it. `idle`: as for idle_reads_nothing()."""
+    groups = engine.optimizer.param_groups if idle is None and engine.optimizer is not None else []
+    held = everyones([repr({key: value for key, value in g.items() if key != "params"}) for g in groups])
+    for number, at_number in enumerate(zip_longest(*held)):
+        if len({options for options in at_number if options is not None}) > 1:
+            raise OstinatoError(
+                f"the optimizer's group {number} has other options (lr, weight_decay, ...) on one rank than on another, and a universal "
+                "checkpoint keeps those of one rank for all: load the checkpoint that it was made from"
+            )
 
 
 @contextmanager
