@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 
 #include "bindings/core/plan_summary.h"
@@ -402,15 +403,25 @@ Json baseline_json(const std::optional<UsualOrder>& baseline) {
   return json;
 }
 
+/// The most stages on one device.
+int chunks_of(const std::vector<Stage>& stages) {
+  std::map<int, int> on_device;
+  int most = 0;
+  for (const Stage& stage : stages)
+    for (const int d : stage.devices) most = std::max(most, ++on_device[d]);
+  return most;
+}
+
 Json candidate_json(const Candidate& c) {
   Json json = {{"name", c.name},
                {"devices", c.devices()},
-               {"chunks", c.options.chunks},
-               {"layout", c.options.layout == ChunkLayout::wave ? "wave" : "looped"},
+               {"chunks", c.moved ? chunks_of(c.cuts->stages) : c.options.chunks},
                {"sharded", c.options.sharded},
                {"graph", c.graph},
-               {"recompute", c.options.recompute != Recompute::never},
+               {"recompute", c.moved ? std::ranges::any_of(c.cuts->stages, &Stage::recompute)
+                                     : c.options.recompute != Recompute::never},
                {"lower_bound", c.bound}};
+  if (!c.moved) json["layout"] = c.options.layout == ChunkLayout::wave ? "wave" : "looped";
   if (!c.idle.empty()) json["idle"] = c.idle;
   if (c.plan) {
     json["makespan"] = c.plan->makespan;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "search/placement/placement_toml.h"
@@ -12,8 +13,8 @@
 namespace ostinato::cli::test {
 namespace {
 
-/// Of `plan` on kUneven layers with halves, with these options: the names of its candidates.
-std::string names_of_candidates(const std::vector<std::string>& options) {
+/// Of `plan` on kUneven layers with halves, with these options.
+Result plan_of_uneven(const std::vector<std::string>& options) {
   const TemporaryFolder folder;
   nlohmann::json profile = nlohmann::json::parse(profile_text(kUneven));
   for (nlohmann::json& layer : profile["layers"])
@@ -32,7 +33,12 @@ std::string names_of_candidates(const std::vector<std::string>& options) {
                                     "100",
                                     "--json"};
   words.insert(words.end(), options.begin(), options.end());
-  const Result result = ostinato_run(words);
+  return ostinato_run(words);
+}
+
+/// Of its candidates, or the message where an option is refused.
+std::string names_of_candidates(const std::vector<std::string>& options) {
+  const Result result = plan_of_uneven(options);
   if (result.status == 2) return result.err;
   EXPECT_EQ(result.status, 0) << result.err;
   const nlohmann::json json = result.json();
@@ -57,6 +63,20 @@ TEST(PlanCommand, TriesEverythingUnlessToldOtherwise) {
   const std::string only = names_of_candidates({"--only", "chunks"});
   EXPECT_TRUE(has(only, "looped"));
   EXPECT_FALSE(has(only, ", split") || has(only, "moved") || has(only, "of 2 devices"));
+}
+
+TEST(PlanCommand, SaysOfMovedStagesWhatTheyAre) {
+  const nlohmann::json json = plan_of_uneven({}).json();
+  int moved = 0;
+  for (const auto& candidate : json["candidates"]) {
+    int chunks = 0, most = 0;
+    const std::string name = candidate["name"];
+    if (std::sscanf(name.c_str(), "%d chunks, at most %d per device", &chunks, &most) != 2) continue;
+    ++moved;
+    EXPECT_EQ(candidate["chunks"], most) << name;
+    EXPECT_FALSE(candidate.contains("layout")) << name;
+  }
+  EXPECT_GT(moved, 0);
 }
 
 /// `plan` of four even layers with halves, whose quartiles are so far off the median: with so many
