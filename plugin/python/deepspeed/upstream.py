@@ -115,6 +115,7 @@ if TYPE_CHECKING:
         grid: Grid
         has_attention_mask: bool
         has_bool_tensors: bool
+        has_moe_layers: bool
         is_grad_partitioned: bool
         is_pipe_partitioned: bool
         loss: Any
