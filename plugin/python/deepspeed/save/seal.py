@@ -31,10 +31,10 @@ SEALED = (
 KEY = "ostinato"  # has what was sealed
 
 
-class _Group(dict):
+class _Group(dict[str, Any]):
     """Is saved as a defaultdict, which DeepSpeed cannot copy: it calls the class with the items alone."""
 
-    def __reduce__(self) -> tuple:
+    def __reduce__(self) -> tuple[Any, ...]:
         return defaultdict, (partial(float, SEALED), dict(self))
 
 
