@@ -69,7 +69,7 @@ if TYPE_CHECKING:
         local_rank: int
         loss_fn: Any
         micro_offset: int
-        parts: list[int]  # bounds of the ranks in DeepSpeed's partition
+        parts: list[int]  # bounds of the ranks; under a plan those of where it puts the layers
         seed_layers: bool
         stage_id: int
         tied_comms: dict[str, dict[str, Any]]
@@ -115,6 +115,7 @@ if TYPE_CHECKING:
         grid: Grid
         has_attention_mask: bool
         has_bool_tensors: bool
+        has_moe_layers: bool
         is_grad_partitioned: bool
         is_pipe_partitioned: bool
         loss: Any
@@ -190,6 +191,14 @@ if TYPE_CHECKING:
         def zero_optimization(self) -> bool: ...
 else:
     Config = Engine = Grid = Model = Topology = object
+
+
+STOCK_PARTS = "_ostinato_stock_parts"  # on a model that a plan has laid out
+
+
+def stock_parts(model: Model) -> list[int]:
+    """Bounds of the ranks in DeepSpeed's own partition."""
+    return vars(model).get(STOCK_PARTS) or model.partitions()
 
 
 def count_elsewhere(parameter: torch.Tensor, elsewhere: bool) -> None:

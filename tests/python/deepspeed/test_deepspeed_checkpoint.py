@@ -227,6 +227,48 @@ def test_other_numbers_of_stages_and_replicas(world2, world4, plans, saved, conf
         assert all(torch.equal(got[name], expected[name]) for name in got)
 
 
+class Blockwise(torch.optim.Optimizer):
+    """Steps by the mean size of 64 gradients in a row, as optimizers do that keep their state in 8 bits."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, {"lr": 0.01})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for p in (p for group in self.param_groups for p in group["params"] if p.grad is not None):
+            blocks = p.grad.reshape(-1).split(64)
+            sizes = torch.stack([block.abs().mean() for block in blocks])
+            self.state[p]["sizes"] = sizes = sizes + self.state[p].get("sizes", 0)
+            for block, step, size in zip(p.view(-1).split(64), blocks, sizes, strict=True):
+                block.sub_(step / size, alpha=0.01)
+
+
+def with_optimizer(job, options: Options, kind: type, folder: str):
+    with mock.patch.object(training, "_two_groups", lambda model: kind(model.parameters())):
+        return job(options, folder)
+
+
+@pytest.mark.parametrize("kind", everyday([torch.optim.Adafactor, Blockwise], Blockwise))
+def test_state_that_is_not_elementwise(world2, plans, tmp_path, kind):
+    """It goes with its parameter, also from a checkpoint of DeepSpeed alone."""
+    options = Options(own_optimizer=True)
+    expected = world2.run(with_optimizer, save, options, kind, str(tmp_path))
+    for plan in ("stock", "wave"):
+        got = world2.run(with_optimizer, load, under(options, plans[plan]), kind, str(tmp_path))
+        assert [result.get("losses", result) for result in got] == expected
+
+
+def test_state_that_is_not_elementwise_of_what_zero_lays_out(world2, world4, plans, tmp_path):
+    """It belongs to all parameters of a rank: it went to ranks that have some of them."""
+    options = Options(own_optimizer=True, config=ZERO_1)
+    expected = world2.run(with_optimizer, save, options, Blockwise, str(tmp_path))
+    got = world2.run(with_optimizer, load, under(options, plans["stock"]), Blockwise, str(tmp_path))
+    assert [result.get("losses", result) for result in got] == expected
+    four = under(replace(options, stages=4), plans["four"])
+    for result in world4.run(with_optimizer, load, four, Blockwise, str(tmp_path)):
+        assert "is not elementwise, and cannot be cut" in result["error"]
+
+
 def attempts(options: Options, folders: list[str]) -> list[str]:
     """What load_checkpoint() said of each folder, before it changed a weight."""
     engine, errors = make_engine(options), []

@@ -17,6 +17,7 @@ from support.training import (
     data_of,
     in_both_starts,
     make_engine,
+    trained_and_saved,
     weights,
 )
 from torch import nn
@@ -50,6 +51,15 @@ def trained(options: Options) -> dict:
     return {"losses": [engine.train_batch(data).item() for _ in range(5)], "weights": weights(engine)}
 
 
+def resumed(options: Options, folder: str) -> tuple[list[float], list[float]]:
+    """Losses after the third step, and those after loading it."""
+    engine, data = trained_and_saved(options, folder, 3)
+    going_on = [engine.train_batch(data).item() for _ in range(2)]
+    engine.load_checkpoint(folder)
+    data = data_of(engine, after=3)
+    return going_on, [engine.train_batch(data).item() for _ in range(2)]
+
+
 def refused(options: Options) -> str:
     try:
         make_engine(options)
@@ -66,6 +76,11 @@ def section(tmp_path_factory):
 def test_experts_on_every_rank(world2, stock, section):
     options = at(1, 5)
     assert world2.run(trained, replace(options, section=section)) == stock(world2, options, trained)
+
+
+def test_a_checkpoint_under_the_same_placement(world2, section, tmp_path):
+    for going_on, after_loading in world2.run(resumed, replace(at(1, 5), section=section), str(tmp_path)):
+        assert after_loading == going_on
 
 
 def test_a_search_leaves_every_rank_some(world2, stock, tmp_path):

@@ -139,6 +139,13 @@ def weights_by_number(engine):
             parameter.data.mul_(1 + (place + model._local_start) / 10)
 
 
+def weights_by_parts(engine):
+    model = engine.module
+    for place, layer in enumerate(model.forward_funcs):
+        for parameter in layer.parameters():
+            parameter.data.mul_(1 + (model.parts[model.stage_id] + place) / 10)
+
+
 def layers_dropped(engine):
     engine.module.forward_funcs.pop()
 
@@ -157,11 +164,23 @@ def after_initialize(options: Options, change) -> dict:
         globals()["make_engine"] = made
 
 
-@pytest.mark.parametrize("change", [layers_wrapped, layers_listed_anew, weights_by_number])
+@pytest.mark.parametrize("change", [layers_wrapped, layers_listed_anew, weights_by_number, weights_by_parts])
 def test_what_a_script_does_to_the_model_after_initialize(world2, stock, plans, change):
     theirs = world2.run(after_initialize, BASE, change)
     ours = world2.run(after_initialize, replace(BASE, section={"plan": plans["looped"]}), change)
     assert same(ours[0], theirs[0]) and not same(ours[0], stock(world2, BASE, _trained)[0])
+
+
+def bounds_of_ranks(options: Options) -> list[int]:
+    return [int(bound) for bound in make_engine(options).module.parts]
+
+
+def test_parts_are_where_the_plan_puts_the_layers(world2, plans):
+    def found(name):
+        return world2.run(bounds_of_ranks, replace(BASE, section={"plan": plans[name]}))
+
+    assert found("uneven") == [[0, 3, 8], [0, 3, 8]] and found("stock") == [[0, 4, 8], [0, 4, 8]]
+    assert found("looped") == [[0, 6, 8], [0, 2, 8]]  # from a rank's first layer to behind its last one
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from ostinato.restrictions import Restriction
 
 from ..save.tensor_names import module_name_of
 from ..section.plans import Stage
+from ..upstream import stock_parts
 
 
 def source_of(
@@ -192,7 +193,7 @@ def _sharing(module: torch.nn.Module, layers: list[int], rank: int) -> Restricti
 
 def owners_of(model) -> list[int]:
     """By layer, its pipeline rank in DeepSpeed's own partition."""
-    parts = model.partitions()
+    parts = stock_parts(model)
     return [rank for rank in range(len(parts) - 1) for _ in range(parts[rank], parts[rank + 1])]
 
 

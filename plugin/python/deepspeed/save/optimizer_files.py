@@ -73,6 +73,11 @@ class Slot:
     state: dict[str, Any] = field(default_factory=dict)
     groups: list[dict] = field(default_factory=list)  # hyperparameters that the pieces had
 
+    @property
+    def _size(self) -> int:
+        """Of the tensor, without padding at its end."""
+        return max(piece.at + piece.size for piece in self.pieces)
+
     def take(self, mine: Piece, theirs: Piece, shape: torch.Size, state: dict[str, Any], group: dict) -> None:
         """Takes what both pieces have of the parameter. `shape`: of the tensor to which `state` belongs."""
         begin, end = max(mine.start, theirs.start), min(mine.start + mine.size, theirs.start + theirs.size)
@@ -90,11 +95,7 @@ class Slot:
                     theirs.at + begin - theirs.start : theirs.at + end - theirs.start
                 ]
                 self.state[key].view(-1)[mine.at + begin - mine.start : mine.at + end - mine.start] = source
-            elif (
-                torch.is_tensor(value)
-                and value.dim()
-                and (mine.start, mine.size) != (theirs.start, theirs.size)
-            ):
+            elif torch.is_tensor(value) and value.dim() and (mine != theirs or self._size != shape.numel()):
                 raise OstinatoError(f'{key} of "{mine.name}" is not elementwise, and cannot be cut')
             elif key not in self.state:
                 self.state[key] = value.clone() if torch.is_tensor(value) else value
@@ -288,8 +289,10 @@ class Files:
                 state[self.kind] = (
                     held[self.kind][index][at] if self.kind == APART else held[self.kind][index]
                 )
+            # Names that were derived may be in another order. State of a shape that no parameter has is not elementwise.
+            others = () if self.recorded else {shape for shape, _ in slots} - {whole}
             for key, value in state.items():
-                if not self.recorded and torch.is_tensor(value) and value.dim() and value.shape != whole:
+                if torch.is_tensor(value) and value.dim() and value.shape in others:
                     raise OstinatoError(
                         f'{key} of "{pieces[0].name}" has shape {list(value.shape)} instead of {list(whole)}'
                     )

@@ -13,7 +13,7 @@ import torch
 from deepspeed.runtime import utils
 from ostinato.groups import everyones
 
-from ..upstream import Model
+from ..upstream import Model, stock_parts
 from .tensor_names import module_name_of, module_of
 
 KEY, FACTS = "_ostinato_weights", "_ostinato_facts"
@@ -21,7 +21,7 @@ KEY, FACTS = "_ostinato_weights", "_ostinato_facts"
 
 def note(model: Model, method: str) -> None:
     """Counts trainable parameters now, as DeepSpeed does when it builds a layer: scripts freeze some later."""
-    bounds = model.partitions()
+    bounds = stock_parts(model)
     mine = range(*bounds[model.stage_id : model.stage_id + 2])
     vars(model)[KEY] = method.lower(), {layer: _learning(_module(model, layer)) for layer in mine}
 
@@ -60,7 +60,7 @@ def _facts(model: Model) -> dict[str, Any]:
         for of_rank in everyones(counted, model._grid.pp_proc_group)
         for layer, count in of_rank.items()
     }
-    layers, bounds, weights = model._num_layers, [int(bound) for bound in model.partitions()], None
+    layers, bounds, weights = model._num_layers, [int(bound) for bound in stock_parts(model)], None
     if method == "parameters":
         weights = [everyone.get(layer, 0) for layer in range(layers)]
     elif method.startswith("type:"):

@@ -31,6 +31,13 @@ SEALED = (
 KEY = "ostinato"  # has what was sealed
 
 
+class _Group(dict[str, Any]):
+    """Is saved as a defaultdict, which DeepSpeed cannot copy: it calls the class with the items alone."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return defaultdict, (partial(float, SEALED), dict(self))
+
+
 def inner_of(state: dict) -> Any:
     """The part that torch's optimizer has saved."""
     return next((state[key] for key in INNER if key in state), state)
@@ -46,10 +53,7 @@ def sealed(state: dict) -> dict:
         return state | {constants.DS_VERSION: SEALED, KEY: state[constants.DS_VERSION]}
     groups = inner["param_groups"]
     gaps = {key: state[key] for key in (constants.PARAM_ALIGNMENT_PADDINGS,) if key in state}
-    rest = [
-        defaultdict(partial(float, SEALED), {key: value for key, value in group.items() if key != "params"})
-        for group in groups
-    ]
+    rest = [_Group({key: value for key, value in group.items() if key != "params"}) for group in groups]
     # Else DeepSpeed would compare these first, and blame a different setting.
     kept = {key: value for key, value in state.items() if key not in gaps}
     return _with_inner(

@@ -21,6 +21,7 @@ from ..errors import OstinatoError
 from ..graph_model import Wires, wired
 from ..save.layer_files import LayerFiles
 from ..section.plans import Stage
+from ..upstream import STOCK_PARTS, stock_parts
 from .recomputation import RecomputedLayers, learn
 
 
@@ -126,7 +127,7 @@ class StagedLayers(RecomputedLayers, LayerFiles):
         """The number that DeepSpeed's own partition gives the current layer, and uses as its seed where
         seed_layers is on: it counts from the rank's first layer, in each run of checkpointed layers.
         """
-        start = max(part for part in self.parts[:-1] if part <= self._running)
+        start = max(part for part in stock_parts(self)[:-1] if part <= self._running)
         within, interval = self._running - start, self.own_checkpointing[0]
         return start + (within % interval if interval else within)
 
@@ -206,6 +207,16 @@ class FirstLayer(int):
     __radd__ = __add__
 
 
+def _bounds(model: StagedLayers) -> list[int]:
+    """What scripts read as model.parts, which agrees with _local_start and _local_stop on this rank: by rank the first
+    of its layers, and behind the last rank the number of layers."""
+    owners, rank = model._owners, model.stage_id
+    first = [owners.index(r) if r in owners else part for r, part in enumerate(stock_parts(model)[:-1])]
+    bounds = [*first, len(owners)]
+    bounds[rank : rank + 2] = FirstLayer(model._local_layers), model._local_layers[-1] + 1
+    return bounds
+
+
 class _View:
     """What changes with the shown stage."""
 
@@ -250,3 +261,5 @@ def adopt(
     }
     model._shown = model._own_checkpointing = None
     model.show_all()
+    vars(model)[STOCK_PARTS] = model.parts
+    model.parts = _bounds(model)

@@ -60,7 +60,7 @@ from ..place.placing import Prepared
 from ..randomness.random_state import Drawing
 from ..tell.announce import say
 from ..data.sizes import Seen, agreed, seen_by, size_function
-from ..upstream import Config, Engine, Model
+from ..upstream import Config, Engine, Model, stock_parts
 
 # DeepSpeed's own steps that are timed: fewer where they take long.
 STEPS, LEAST_STEPS, ENOUGH_S = 5, 2, 15.0
@@ -378,7 +378,7 @@ def _profile(
         profile.tokens = int(sizes[0])
         profile.sizes = [_profiler.SizeCost(*row) for row in rows_by_size(sizes, layers)] if sizes[1:] else []
     profile.restrictions = [one.row for one in (*of_classes(engine.module, engine), *together)]
-    own_stages = [end - begin for begin, end in pairwise(engine.module.partitions())]
+    own_stages = [end - begin for begin, end in pairwise(stock_parts(engine.module))]
     profile.set_run(
         own_stages, engine.micro_batches, _profiler.spread_of([round(second * 1e9) for second in seconds])
     )

@@ -64,7 +64,7 @@ from ..section.search import (
     verdict_on_kept,
 )
 from ..data.sizes import size_function
-from ..upstream import Config, Engine, Model
+from ..upstream import Config, Engine, Model, stock_parts
 
 # Parts of DeepSpeed's configuration that decide which collectives a rank runs, and on what: where they differ
 # between ranks, DeepSpeed hangs.
@@ -303,7 +303,7 @@ def _of_another_partition(prepared: Prepared, model: Model) -> str:
     if not prepared.kept:
         return ""
     then = everyones(stages_of_run(prepared.checked()[1]) if dist.get_rank() == 0 else [])[0]
-    now = [end - begin for begin, end in pairwise(model.partitions())]
+    now = [end - begin for begin, end in pairwise(stock_parts(model))]
     if then in ([], now):
         return ""
     return (
@@ -328,7 +328,7 @@ def _run_of(engine: Engine, placed: Placed, prepared: Prepared, kwargs: dict) ->
         profile=prepared.profile,
         program=program,
         stages=placed.stages,
-        stock_parts=model.partitions(),
+        stock_parts=stock_parts(model),
         stock_names=stock_names(model, stock_modules, NAME)
         if stock_modules
         else names_where_idle(model, idle),
