@@ -211,17 +211,26 @@ class Improver {
   }
 
   /// The best that is known, a few random moves away: every climb so far may have ended far from the
-  /// shortest.
+  /// shortest. One candidate is added for all, which is shorter than the best so far, or as short in fewer
+  /// blocks.
   void shake(std::size_t times) {
     std::mt19937 random(static_cast<unsigned>(options_.search.seed));
+    const auto key = [&](const Candidate& c) {
+      return std::pair(judged_.whole_value(c), c.placement->blocks.size());
+    };
+    const std::size_t listed = list().size();
     for (std::size_t drawn = 0; times > 0 && drawn < kMostDrawn; ++drawn) {
       const std::size_t best = judged_.best();
-      if (best == list().size() || list()[best].graph) return;
+      if (best == listed || list()[best].graph) return;
       if (stopped() || nothing_left() || out_of_time(kMovesEnd)) return;
       std::optional<Candidate> start = shaken(profile_, options_, list()[best], random);
       if (!start || !is_near(*start)) continue;
-      move_from(std::move(*start), kShakenPart);
       --times;
+      const std::size_t before = list().size();
+      move_from(std::move(*start), kShakenPart);
+      if (list().size() == before) continue;
+      const bool better = key(list().back()) < key(list()[best]);
+      if (!better || before > listed) list().erase(list().end() - (better ? 2 : 1));
     }
   }
 
