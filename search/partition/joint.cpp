@@ -3,8 +3,7 @@
 // 1. All candidates are listed, bounded and placed, the cheapest first; then those on fewer devices; then
 //    each is searched shortly, in the order of the bounds, so that the first plans drop most of the others.
 // 2. The bound over all placements. A plan that meets it ends the search.
-// 3. improve(): cuts for less memory where memory lacks; a full search of the best; moves from the best
-//    (joint_climb.h), and from a few that were ruled out; full searches of what may still win.
+// 3. improve() (joint_improve.h): cuts for less memory, full searches, and moves.
 // 4. The winner. If the profile's times do not tell two steps apart, one with losses equal to 1F1B's is
 //    preferred, and then the one with the fewest blocks. Last, the winner holds less memory (leaner.h).
 // Every part asks whether time is up, and what was left out for that is told.
@@ -15,7 +14,6 @@
 #include <algorithm>
 #include <numeric>
 #include <set>
-#include <tuple>
 
 #include "search/files/counted.h"
 #include "search/files/error.h"
@@ -24,8 +22,6 @@
 #include "search/partition/joint_candidates.h"
 #include "search/partition/joint_improve.h"
 #include "search/partition/joint_judged.h"
-#include "search/partition/stage_cost.h"
-#include "search/plan/proved.h"
 #include "search/profile/profile_noise.h"
 
 namespace ostinato {
