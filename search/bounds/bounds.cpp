@@ -25,7 +25,7 @@ std::int64_t size_of(const Instance& in) {
 }  // namespace
 
 Bounds::Bounds(const Instance& instance)
-    : in_(instance), size_(size_of(instance)), held_(match_all(instance)) {
+    : in_(instance), size_(size_of(instance)), held_(match_all(instance)), spacings_(spacings(in_, held_)) {
   areas_.resize(in_.devices());
   for (int d = 0; d < in_.devices(); ++d) {
     if (held_[d] && in_.room(d) > 0) areas_[d] = area_of(in_, d, *held_[d]);
@@ -87,6 +87,7 @@ Nanoseconds Bounds::period(int unroll) const {
   for (int d = 0; d < in_.devices(); ++d) {
     if (areas_[d]) bound = std::max(bound, window_of(*areas_[d], unroll, in_.room(d)));
   }
+  for (const Spacing& s : spacings_) bound = std::max(bound, s.window(in_, unroll));
   return bound;
 }
 
@@ -98,6 +99,7 @@ Nanoseconds Bounds::makespan(int micro_batches) const {
     const Nanoseconds window = window_of(*areas_[d], micro_batches, in_.room(d));
     bound = std::max(bound, areas_[d]->head + window + areas_[d]->tail);
   }
+  for (const Spacing& s : spacings_) bound = std::max(bound, s.makespan(in_, micro_batches));
   return bound;
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "search/bounds/matching.h"
+#include "search/bounds/spacing.h"
 #include "search/placement/instance.h"
 #include "search/plan/plan.h"
 
@@ -20,8 +21,8 @@ class Bounds {
   /// O(takers * edges) for M3; large placements: none from 2^28 on.
   explicit Bounds(const Instance& instance);
 
-  Nanoseconds period(int unroll) const;  ///< P1, P2
-  /// M1, M2, M3 and of M6 what costs little; O(blocks log blocks).
+  Nanoseconds period(int unroll) const;  ///< P1, P2, P3
+  /// M1, M2, M3, M7, and of M6 what costs little; O(blocks log blocks).
   Nanoseconds makespan(int micro_batches) const;
   Nanoseconds span(int micro_batches) const;  ///< S1 to S3; O(devices * (edges + blocks log blocks))
   Nanoseconds latency() const;                ///< L1
@@ -50,6 +51,7 @@ class Bounds {
   Matchings held_;
   std::vector<Paths> paths_;  ///< of all blocks, and beside each set that is cut out
   std::vector<std::optional<Area>> areas_;
+  std::vector<Spacing> spacings_;
 };
 
 }  // namespace ostinato

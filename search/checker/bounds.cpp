@@ -22,7 +22,11 @@ void raise_to(Bound& best, Wide value, Why why) {
 Bounds::Bounds(const Placement& placement, const std::vector<Wide>& longest) : graph_(placement, longest) {
   areas_.resize(graph_.devices());
   if (!can_be_matched(graph_)) return;
-  for (int d = 0; d < graph_.devices(); ++d) areas_[d] = area_of(graph_, d);
+  const bool apart = can_be_kept_apart(graph_);
+  for (int d = 0; d < graph_.devices(); ++d) {
+    areas_[d] = area_of(graph_, d);
+    for (const Apart& one : apart ? kept_apart(graph_, d) : std::vector<Apart>{}) aparts_.push_back(one);
+  }
 }
 
 Bound Bounds::makespan(int n, Wide enough) const {
@@ -30,6 +34,7 @@ Bound Bounds::makespan(int n, Wide enough) const {
   one_micro_batch(best);
   if (best.value < enough) one_device(n, best);
   if (best.value < enough) memory(n, true, best);
+  if (best.value < enough) spacing(n, best);
   if (best.value < enough) windows(n, best);
   if (best.value < enough) around_several_devices(n, best);
   return best;
@@ -49,6 +54,11 @@ Bound Bounds::period(int unroll) const {
     for (const int b : graph_.on_device(d)) load += graph_.block(b).time;
     raise_to(best, load * unroll, [&] { return fmt::format("P1: the work of device {}", d); });
     raise_to(best, time_of(areas_[d], unroll), [&] { return fmt::format("P2: the memory of device {}", d); });
+  }
+  for (const Apart& one : aparts_) {
+    raise_to(best, one.window(graph_, unroll), [&] {
+      return fmt::format("P3: what micro-batches hold while block '{}' runs", graph_.block(one.block).name);
+    });
   }
   return best;
 }
@@ -136,6 +146,15 @@ void Bounds::memory(int n, bool borders, Bound& best) const {
     const Wide outside = borders ? areas_[d].before + areas_[d].after : 0;
     raise_to(best, outside + time_of(areas_[d], n),
              [&] { return fmt::format("{}: the memory of device {}", borders ? "M3" : "S3", d); });
+  }
+}
+
+void Bounds::spacing(int n, Bound& best) const {
+  for (const Apart& one : aparts_) {
+    const int b = one.block;
+    raise_to(best, graph_.head(b) + one.window(graph_, n - 1) + graph_.block(b).time + graph_.tail(b), [&] {
+      return fmt::format("M7: what micro-batches hold while block '{}' runs", graph_.block(b).name);
+    });
   }
 }
 

@@ -16,6 +16,7 @@
 #include "search/checker/area.h"
 #include "search/checker/exhaust.h"
 #include "search/checker/graph.h"
+#include "search/checker/spacing.h"
 
 namespace ostinato::checker {
 
@@ -38,9 +39,9 @@ class Bounds {
   /// The placement must have no cycle; it must outlive this.
   explicit Bounds(const Placement& placement) : Bounds(placement, {}) {}
 
-  /// M1 to M6: no schedule of n micro-batches ends earlier. Stops at the first bound that reaches `enough`.
+  /// M1 to M7: no schedule of n micro-batches ends earlier. Stops at the first bound that reaches `enough`.
   Bound makespan(int n, Wide enough) const;
-  /// P1, P2: nothing that repeats `unroll` micro-batches for ever has a smaller period.
+  /// P1 to P3: nothing that repeats `unroll` micro-batches for ever has a smaller period.
   Bound period(int unroll) const;
   /// S1 to S6. S4 and S5 stop at the first bound that reaches `enough`, and after `most_work`
   /// (Windows::work).
@@ -62,6 +63,7 @@ class Bounds {
   void one_micro_batch(Bound& best) const;                // M1
   void one_device(int n, Bound& best) const;              // M2
   void memory(int n, bool borders, Bound& best) const;    // M3, without borders S3
+  void spacing(int n, Bound& best) const;                 // M7
   void windows(int n, Bound& best) const;                 // M4, M5
   void around_several_devices(int n, Bound& best) const;  // M6
   /// What is left beside a set that is cut out: M3 to M5, or M2 alone.
@@ -70,7 +72,8 @@ class Bounds {
   void whole_steps(int n, Bound& best) const;         // S6
 
   Graph graph_;
-  std::vector<Area> areas_;  ///< of each device
+  std::vector<Area> areas_;    ///< of each device
+  std::vector<Apart> aparts_;  ///< of all
 };
 
 }  // namespace ostinato::checker

@@ -26,9 +26,10 @@
 // ends the search where it is reached.
 //
 // Then the best candidates move: joint_climb.h changes cuts, devices and recomputation of their stages while
-// that makes the step shorter, and begins again from a few random changes of the best. Where split backwards or shards win by less than the profile's times can tell,
-// what keeps losses equal to 1F1B's is preferred, and of what is left the fewest blocks. Last, the winner
-// holds less memory where that makes no step longer (leaner.h).
+// that makes the step shorter, and begins again from a few random changes of the best. Where split backwards
+// or shards win by less than the profile's times can tell, what keeps losses equal to 1F1B's is preferred,
+// and of what is left the fewest blocks. Last, the winner holds less memory where that makes no step longer
+// (leaner.h).
 
 #include <functional>
 #include <optional>

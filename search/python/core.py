@@ -220,7 +220,7 @@ def steady_state(placement: Placement, *, time_limit: float = 10) -> SteadyState
     `search --steady-state`.
 
     `time_limit`: seconds until the best so far is taken; 0: none. Raises InfeasibleError where nothing fits
-    for ever, UndecidedError where none was found in the time. The bounds are P1 and P2 of docs/bounds.md.
+    for ever, UndecidedError where none was found in the time. The bounds are P1 to P3 of docs/bounds.md.
 
     >>> found = steady_state(placement("v", devices=4, forward=100, backward=200, memory=1))
     >>> found.period, found.unroll, found.period_proved, found.peak_memory

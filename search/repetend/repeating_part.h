@@ -14,7 +14,7 @@ namespace ostinato {
 
 struct RepeatingPart {
   Repetend repetend;        ///< at the best rate found, in the least memory found; period 0: none
-  Nanoseconds bound = 0;    ///< of its period (P1, P2)
+  Nanoseconds bound = 0;    ///< of its period (P1 to P3)
   std::vector<Bytes> held;  ///< per device, static memory included; only where nothing is left behind
   /// Per device what a micro-batch leaves behind when it is done, or below 0 what it gives back and never
   /// took: where that is not 0 no amount of memory is that of the repeating part.

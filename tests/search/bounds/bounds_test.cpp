@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "search/checker/bounds.h"
 #include "search/placement/shapes.h"
+#include "search/search.h"
 #include "tests/search/small.h"
 
 namespace ostinato {
@@ -46,11 +48,38 @@ TEST(Bounds, MemoryTimesItsRoundTrip) {
   const Bounds bounds(in);
   EXPECT_EQ(static_cast<Nanoseconds>(bounds.area(0)->bytes_time), 8 + 1);
   EXPECT_FALSE(bounds.area(1));
-  EXPECT_EQ(bounds.period(3), 18);  // 14 by memory, 18 by work
+  EXPECT_EQ(bounds.period(3), 24);  // 14 by memory, 18 by work; while F0 runs, no room for another one
   p.devices[0].memory = 1 + 1;
   p.blocks[1].devices = {0};  // all on one device: held for 8, room for 2
   const Instance one(p);
   EXPECT_EQ(Bounds(one).makespan(4), 32);
+}
+
+/// A micro-batch holds a byte of device 0 from F0 to B0, 20 later, through devices with 6 of work each. While
+/// F0 runs, it needs two bytes more.
+Placement with_workspace(Bytes room) {
+  Placement p = on_devices(4);
+  p.devices[0].memory = room;
+  int last = add(p, "F0", {0}, 1, {.memory = 1, .workspace = 2});
+  for (const int d : {1, 2, 3}) last = add(p, fmt::format("F{}", d), {d}, 6, {.after = {last}});
+  add(p, "B0", {0}, 1, {.memory = -1, .after = {last}});
+  return p;
+}
+
+TEST(Bounds, WorkspaceLeavesRoomForFewOthers) {
+  struct Row {
+    Bytes room;
+    Nanoseconds four_repeat, five_take;
+  };
+  for (const Row& row : {Row{3, 4 * 20, 100}, Row{4, 2 * 20, 60}, Row{5, 4 * 6, 46}, Row{6, 4 * 6, 44}}) {
+    const Placement p = with_workspace(row.room);
+    const Instance in(p);
+    EXPECT_EQ(Bounds(in).period(4), row.four_repeat) << row.room;
+    EXPECT_EQ(static_cast<Nanoseconds>(checker::Bounds(p).period(4).value), row.four_repeat) << row.room;
+    const Nanoseconds bound = Bounds(in).makespan(5);
+    EXPECT_EQ(bound, row.room == 5 ? 44 : row.five_take) << row.room;
+    EXPECT_EQ(search(p, {.micro_batches = 5}).makespan, row.five_take) << row.room;
+  }
 }
 
 TEST(Bounds, MemoryThatTheFirstHalfOfABackwardTakesIsThatOfItsSecond) {
