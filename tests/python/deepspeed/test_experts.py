@@ -5,6 +5,7 @@ have none, it is refused."""
 from dataclasses import replace
 
 import pytest
+import torch.distributed as dist
 from support import models
 from support.models import LAYERS
 from support.plans import Layout, make_plan
@@ -52,8 +53,10 @@ def trained(options: Options) -> dict:
 
 
 def resumed(options: Options, folder: str) -> tuple[list[float], list[float]]:
-    """Losses after the third step, and those after loading it."""
+    """Losses after the third step, and those after loading it. Each rank has other rates, as with groups by layer."""
     engine, data = trained_and_saved(options, folder, 3)
+    engine.optimizer.param_groups[0]["lr"] *= 1 + dist.get_rank()
+    engine.save_checkpoint(folder)
     going_on = [engine.train_batch(data).item() for _ in range(2)]
     engine.load_checkpoint(folder)
     data = data_of(engine, after=3)

@@ -96,11 +96,11 @@ class PlanCheckpoints(Engine):
         if checkpoint.reads_optimizer(self, load_optimizer_states, module_only):
             held = checkpoint.held_by(self._ostinato.stages)
             saved = checkpoint.found(load_dir, tag, held, self)
-        # DeepSpeed saves a model with experts by rank, without files of layers.
-        if not (self.load_universal_checkpoint() or self.has_moe_layers):
+        if self.load_universal_checkpoint():
+            if load_optimizer_states and not module_only:
+                universal.refuse_unlike_groups(self, self._ostinato.idle)
+        elif not self.has_moe_layers:  # which DeepSpeed saves by rank, without files of layers
             self.module.refuse_unreadable(folder)
-        elif load_optimizer_states and not module_only:
-            universal.refuse_unlike_groups(self, self._ostinato.idle)
         with (
             self._ostinato.outside.checkpoint("loading a checkpoint"),
             optimizer_state.loading(self, saved),
