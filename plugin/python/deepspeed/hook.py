@@ -287,7 +287,9 @@ def _checked_load(original):
 
                     with optimizer_state.loading_alone(engine, load_dir, tag):
                         return original(engine, *given, **kwargs)
-                checkpoint.check_alone(load_dir, tag, engine.module.parts)
+                checkpoint.check_alone(load_dir, tag, engine)
+            elif checkpoint.reads_weights_by_rank(engine):
+                checkpoint.check_alone(load_dir, tag, engine)
         return original(engine, *given, **kwargs)
 
     return load

@@ -3,8 +3,11 @@
 have none, it is refused."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
+import torch.distributed as dist
+from ostinato.deepspeed.errors import OstinatoError
 from support import models
 from support.models import LAYERS
 from support.plans import Layout, make_plan
@@ -52,8 +55,10 @@ def trained(options: Options) -> dict:
 
 
 def resumed(options: Options, folder: str) -> tuple[list[float], list[float]]:
-    """Losses after the third step, and those after loading it."""
+    """Losses after the third step, and those after loading it. Each rank has other rates, as with groups by layer."""
     engine, data = trained_and_saved(options, folder, 3)
+    engine.optimizer.param_groups[0]["lr"] *= 1 + dist.get_rank()
+    engine.save_checkpoint(folder)
     going_on = [engine.train_batch(data).item() for _ in range(2)]
     engine.load_checkpoint(folder)
     data = data_of(engine, after=3)
@@ -81,6 +86,27 @@ def test_experts_on_every_rank(world2, stock, section):
 def test_a_checkpoint_under_the_same_placement(world2, section, tmp_path):
     for going_on, after_loading in world2.run(resumed, replace(at(1, 5), section=section), str(tmp_path)):
         assert after_loading == going_on
+
+
+def loading_refused(options: Options, saved: str, **how) -> str:
+    engine = make_engine(options)
+    before = weights(engine)
+    with pytest.raises(OstinatoError) as error:
+        engine.load_checkpoint(saved, **how)
+    assert weights(engine) == before
+    return str(error.value)
+
+
+def test_weights_under_another_placement_are_refused(world2, section, tmp_path):
+    """They are in files of ranks, from which a loose load would take those of some layers."""
+    ours, alone, loose = replace(at(1, 5), section=section), at(1, 5), {"load_module_strict": False}
+    for name, options in (("ours", ours), ("alone", alone)):
+        world2.run(resumed, options, str(tmp_path / name))
+    for name, options in (("ours", alone), ("alone", ours)):
+        for how in ({}, {"load_optimizer_states": False} | loose, {"load_module_only": True} | loose):
+            for said in world2.run(partial(loading_refused, **how), options, str(tmp_path / name)):
+                assert "a model with experts from" in said
+                assert said.endswith("Load it under the placement that saved it")
 
 
 def test_a_search_leaves_every_rank_some(world2, stock, tmp_path):

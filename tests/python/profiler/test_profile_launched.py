@@ -8,10 +8,12 @@ from pathlib import Path
 
 import profile_scripts
 import pytest
-from ostinato.profile.machine.launched import file_of_kind, world
+from ostinato.profile.errors import ProfileError
+from ostinato.profile.machine.launched import ALONE, WaitingRanks, file_of_kind, world
 from support.worlds import free_port
 from support.tiers import everyday
 from support.launched import TIMEOUT, environment, torchrun
+from torch.distributed import TCPStore
 
 QUICK = ["--repeats", "1", "--warm-up", "0"]
 
@@ -31,6 +33,27 @@ def test_torchrun_measures_between_its_ranks(tmp_path):
     assert pairs == {(a, b) for a in range(3) for b in range(3) if a != b}
     assert len(written["layers"]) == 4 and written["completeness"]["complete"]
     assert result.stdout.count("wrote ") == 1  # one rank profiles
+
+
+def test_ranks_that_wait_end_with_the_one_that_profiles(tmp_path):
+    """They answer the launcher's SIGTERM, which would kill them 30 s later."""
+    (tmp_path / "train.py").write_text("import os, signal\n\nos.kill(os.getpid(), signal.SIGKILL)\n")
+    command = torchrun(2, "-m", "ostinato.profile", "train.py", "--no-transfers")
+    result = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT, env=environment()
+    )
+    assert result.returncode == 1
+    assert "ostinato profile: interrupted, nothing was written" in result.stderr
+    assert "Unable to shutdown process" not in result.stderr
+
+
+def test_ranks_that_wait_end_with_the_launcher():
+    server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    waiting = WaitingRanks(TCPStore("127.0.0.1", server.port, is_master=False))
+    del server
+    with pytest.raises(ProfileError, match="the launcher is gone, so this rank ends"):
+        waiting.told()
+    waiting.tell(ALONE)
 
 
 def test_each_kind_of_device_is_profiled_by_its_first_rank(tmp_path):

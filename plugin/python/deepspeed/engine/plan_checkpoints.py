@@ -93,17 +93,19 @@ class PlanCheckpoints(Engine):
         digests.refuse_torn(folder)
         module_only = kwargs.get("load_module_only", args[1] if len(args) > 1 else False)
         saved = None
-        if checkpoint.reads_optimizer(self, load_optimizer_states, module_only):
+        optimizer = checkpoint.reads_optimizer(self, load_optimizer_states, module_only)
+        by_rank = checkpoint.reads_weights_by_rank(self)
+        if optimizer or by_rank:
             held = checkpoint.held_by(self._ostinato.stages)
             saved = checkpoint.found(load_dir, tag, held, self)
-        # DeepSpeed saves a model with experts by rank, without files of layers.
-        if not (self.load_universal_checkpoint() or self.has_moe_layers):
+        if self.load_universal_checkpoint():
+            if load_optimizer_states and not module_only:
+                universal.refuse_unlike_groups(self, self._ostinato.idle)
+        elif not by_rank:
             self.module.refuse_unreadable(folder)
-        elif load_optimizer_states and not module_only:
-            universal.refuse_unlike_groups(self, self._ostinato.idle)
         with (
             self._ostinato.outside.checkpoint("loading a checkpoint"),
-            optimizer_state.loading(self, saved),
+            optimizer_state.loading(self, saved if optimizer else None),
             universal.idle_reads_nothing(self, self._ostinato.idle),
         ):
             loaded = super().load_checkpoint(

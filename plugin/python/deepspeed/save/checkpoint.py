@@ -35,6 +35,8 @@ Names = list[list[tuple[str, list[int]]]]  # by parameter group: name and shape,
 CONVERT = (
     '; to keep it, run ds_to_universal --inject_missing_state and set "checkpoint": {"load_universal": true}'
 )
+EXPERTS, BY_RANK = "a model with experts", "DeepSpeed saves its weights by rank, too"
+SAME = "Load it under the placement that saved it"
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 
 
@@ -134,6 +136,12 @@ def write_latest(save_dir: str, tag: str) -> None:
     write_text(Path(save_dir) / LATEST, tag)
 
 
+def reads_weights_by_rank(engine: Engine) -> bool:
+    """Whether engine.load_checkpoint() reads weights from the files of ranks, not of layers: of a model with experts
+    DeepSpeed saves no files of layers."""
+    return engine.has_moe_layers and not engine.load_universal_checkpoint()
+
+
 def reads_optimizer(engine, wanted: bool, module_only: bool) -> bool:
     """Whether engine.load_checkpoint() with these arguments reads optimizer state from the files of ranks,
     no matter which layers they had."""
@@ -144,13 +152,14 @@ def reads_optimizer(engine, wanted: bool, module_only: bool) -> bool:
 class Saved:
     """A checkpoint. `held`: what its optimizer state belongs to; `now`: what ranks hold; `names`: of each
     pipeline rank's optimizer, where DeepSpeed's files do not have them; `recorded`: it has an ostinato.json;
-    `parts`: of each pipeline rank, the parameters of which it held a part.
+    `parts`: of each pipeline rank, the parameters of which it held a part; `experts`: the model has some.
     """
 
     folder: Path
     held: dict[str, Any]
     now: dict[str, Any]
     recorded: bool
+    experts: bool
     names: list[Names] | None = None
     parts: list[Parts] = field(default_factory=list)
 
@@ -164,9 +173,11 @@ class Saved:
             if self.recorded
             else "DeepSpeed's own partition"
         )
+        by_rank = self.experts and self.moved  # the weights, too
+        what, advice = (EXPERTS, SAME) if by_rank else ("optimizer state", _advice(self.folder))
         return OstinatoError(
-            f"{self.folder}: optimizer state from {by} (layers by rank: {self.held['layers']}) cannot be loaded by ranks that hold "
-            f"{self.now['layers']}: {why}. {_advice(self.folder)}"
+            f"{self.folder}: {what} from {by} (layers by rank: {self.held['layers']}) cannot be loaded by ranks that hold "
+            f"{self.now['layers']}: {why}. {advice}"
         )
 
 
@@ -181,27 +192,31 @@ def found(load_dir: str, tag: str | None, now: dict[str, Any], engine: Engine) -
     if folder is None or not folder.is_dir():
         return None
     if (record := recorded(folder)) is not None:
-        saved = Saved(folder, held_in(record), now, True, record.get("parameters"), parts_in(record))
+        names, parts = record.get("parameters"), parts_in(record)
+        saved = Saved(folder, held_in(record), now, True, engine.has_moe_layers, names, parts)
     else:
         stages = engine.num_stages
         written, left = divmod(len(list(folder.glob("mp_rank_*_model_states.pt"))), slices)
         bounds = partition.parts(facts, written or stages)
-        saved = Saved(folder, held_alone(bounds or facts["bounds"]), now, False)
+        saved = Saved(folder, held_alone(bounds or facts["bounds"]), now, False, engine.has_moe_layers)
         if bounds is None or left:
             raise saved.refused(
                 f"{written} pipeline ranks wrote it without saying which layers they had, but this run has {stages}"
             )
     if saved.moved and slices_in(folder) not in (None, slices):
         raise saved.refused(f"each layer was in {slices_in(folder)} tensor slices, but is in {slices} now")
+    if saved.moved and saved.experts:
+        raise saved.refused(BY_RANK)
     return saved
 
 
-def check_alone(load_dir: str, tag: str | None, parts: list[int]) -> None:
-    """For an engine of DeepSpeed alone, where `parts` bounds the layers of ranks. Raises OstinatoError where
-    the checkpoint's ranks had different layers."""
-    folder, now = folder_of(load_dir, tag), held_alone(parts)
+def check_alone(load_dir: str, tag: str | None, engine: Engine) -> None:
+    """For an engine of DeepSpeed alone. Raises OstinatoError where the checkpoint's ranks had different layers."""
+    folder, now = folder_of(load_dir, tag), held_alone(engine.module.parts)
     record = recorded(folder) if folder is not None else None
     if folder is not None and record is not None and held_in(record) != now:
+        if engine.has_moe_layers:
+            raise Saved(folder, held_in(record), now, True, True).refused(BY_RANK)
         raise OstinatoError(
             f"{folder} holds optimizer state from an ostinato placement (layers by rank: {record['layers']}), but without a plan ranks hold "
             f"{now['layers']}. Convert it (ostinato checkpoint convert), or load only the weights: load_checkpoint(..., load_optimizer_states=False)"

@@ -15,26 +15,28 @@ they are sliced, every rank runs the script under DeepSpeed's own engine, which 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from ostinato.profile.errors import ProfileError
 from ostinato.profile.machine.transfers import all_pairs, fitted, measure_pairs
 from ostinato.profile.machine.wire import joined
 from ostinato.groups import everyones
 
 ALONE, TOGETHER = "alone", "together"  # what rank 0 tells the other ranks: they may end, or run the script
 WORD = "who profiles"
-PATIENCE = timedelta(days=7)
+PERIOD_S = 0.5
 
 
 @dataclass
@@ -103,11 +105,18 @@ class WaitingRanks:
         """Counts once."""
         if not self._told:
             self._told = True
-            self._store.set(WORD, word)
+            with contextlib.suppress(
+                dist.DistError
+            ):  # the launcher is gone, with the store, and no rank waits
+                self._store.set(WORD, word)
 
     def told(self) -> str:
-        self._store.wait([WORD], PATIENCE)
-        return self._store.get(WORD).decode()
+        try:
+            while not self._store.check([WORD]):  # wait() would not let Python answer a signal
+                time.sleep(PERIOD_S)
+            return self._store.get(WORD).decode()
+        except dist.DistError:
+            raise ProfileError("the launcher is gone, so this rank ends") from None
 
 
 def run_in_engine(
