@@ -15,6 +15,8 @@ from ostinato.deepspeed.save.partition import facts_of
 from ostinato.deepspeed.save.seal import unsealed
 from ostinato.deepspeed.section import verdict
 from ostinato.groups import everyones
+from ostinato.deepspeed.save.optimizer_files import Slot
+from ostinato.deepspeed.save.parts import Piece
 from support import training
 from support.models import LAYERS
 from support.plans import Layout, make_plan
@@ -267,6 +269,14 @@ def test_state_that_is_not_elementwise_of_what_zero_lays_out(world2, world4, pla
     four = under(replace(options, stages=4), plans["four"])
     for result in world4.run(with_optimizer, load, four, Blockwise, str(tmp_path)):
         assert "is not elementwise, and cannot be cut" in result["error"]
+
+
+def test_state_of_a_group_with_layers_of_two_groups_as_large():
+    first, second = Piece("a", 0, 4, 0), Piece("b", 0, 4, 4)
+    slot = Slot(torch.Size([8]), [first, second])
+    slot.take(first, first, slot.shape, {"sizes": torch.ones(2)}, {})
+    with pytest.raises(OstinatoError, match='sizes of "b" is not elementwise, and cannot be cut'):
+        slot.take(second, second, slot.shape, {"sizes": torch.zeros(2)}, {})
 
 
 def attempts(options: Options, folders: list[str]) -> list[str]:

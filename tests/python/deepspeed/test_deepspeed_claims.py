@@ -262,6 +262,30 @@ def test_evaluation_that_cannot_be_followed_is_said(world2, stock, plans):
     assert not equal(theirs, ours)
 
 
+def heard_growing(options: Options) -> dict:
+    """As under curriculum learning, the script says when samples grow, and dropout then draws more for each."""
+    printed, losses = io.StringIO(), []
+    with redirect_stdout(printed):
+        engine = make_engine(options)
+        data, held_out = data_of(engine), data_of(engine, seed=5)
+        for times in (1, 1, 2, 3, 3):
+            engine.reset_activation_shape()
+            longer = data and ((x.repeat(times, 1), y.repeat(times, 1)) for x, y in data)
+            losses.append(engine.train_batch(longer).item())
+            engine.reset_activation_shape()
+            losses.append(engine.eval_batch(held_out).item())
+    said = [line for line in printed.getvalue().splitlines() if "random numbers" in line]
+    return {"losses": [*losses, torch.rand(()).item()], "weights": weights(engine), "said": said}
+
+
+@pytest.mark.parametrize("placement", everyday(["uneven", "wave"], "wave"))
+def test_samples_that_grow_draw_what_they_draw_in_1f1b(world2, stock, plans, placement):
+    options = replace(BASE, changed=((1, models.Dropping), (4, models.Module), (6, models.Dropping)))
+    theirs = stock(world2, options, heard_growing)[0]
+    ours, other = world2.run(heard_growing, replace(options, section={"plan": plans[placement]}))
+    assert equal(theirs, ours) and not ours["said"] and not other["said"]
+
+
 DRAWS = {
     "python": (models.OfPython, "Python's random"),
     "numpy": (models.OfNumpy, "NumPy"),

@@ -426,6 +426,7 @@ class PlanEngine(PlanData, BatchSize):
         if run.speedup is not None and self._steps_here:
             run.speedup.over = True
         run.forwards.forget_shapes()
+        run.random_numbers.forget_shapes()
         run.executor = self._training_executor() if run.trains else None
 
     def compile(self, *args, **kwargs):

@@ -3,7 +3,7 @@
 layers draw different ones.
 
     numbers = RandomNumbers(engine, stages, elsewhere=True)      # all ranks
-    data_iter = numbers.before_step(data_iter)                   # the first time, runs one micro-batch to learn what layers draw
+    data_iter = numbers.before_step(data_iter)                   # the first time and after forget_shapes(), runs one micro-batch to learn what layers draw
     numbers.prepare(evaluates=False)                             # a step, or an evaluation
     numbers.begin(batches)
     with numbers.forward(batch): ...                             # around every stage's forward
@@ -46,6 +46,7 @@ class RandomNumbers:
         self.elsewhere = elsewhere
         self._draws = Draws() if elsewhere else None
         self._number = 0  # of the last step
+        self._learned = False  # what layers draw in a step
         self._steps: Streams | None = None
         self._evaluations: Streams | None = None
         self._evaluated = False  # at least once, or what layers draw in an evaluation is being learned
@@ -64,10 +65,11 @@ class RandomNumbers:
     # ---- a step, an evaluation
 
     def before_step(self, data_iter):
-        """To be called before the first step. Returns the iterator to pass on to train_batch(). All ranks must
+        """To be called before each step. Returns the iterator to pass on to train_batch(). All ranks must
         call it."""
-        if not self.elsewhere or self._number:
+        if not self.elsewhere or self._learned:
             return data_iter
+        self._learned = True
         if data_iter is not None:
             self._engine.set_dataiterator(data_iter)
         self._engine._compute_loss = True
@@ -75,6 +77,11 @@ class RandomNumbers:
         self._steps = self._learn(follows_none=False)
         self._watcher = None if self._steps else self._draws  # layer by layer
         return None
+
+    def forget_shapes(self) -> None:
+        """Dropout draws by the size of its input: the next step learns what layers draw once more. All ranks must
+        call it."""
+        self._learned = self._learned and self._steps is None
 
     def prepare(self, evaluates: bool) -> None:
         """To be called before anything else in a step or evaluation: the first evaluation learns what layers
@@ -109,8 +116,7 @@ class RandomNumbers:
         """Rank 0 says what the first step has shown; later, each rank says what it sees. All ranks must call
         it."""
         self._number += 1
-        if self._number == 1:
-            self._watcher = None
+        self._watcher = None
         self._tell("step", self._steps, together=self._number == 1)
 
     @contextmanager
@@ -219,7 +225,7 @@ class RandomNumbers:
         return before
 
     def _learn(self, follows_none: bool) -> Streams | None:
-        """Before the first step or evaluation: runs one micro-batch to learn what layers draw. The batch is
+        """Before the first step or evaluation, or one of other shapes: runs one micro-batch to learn what layers draw. The batch is
         used again, and buffers are restored. `follows_none`: makes streams also where no layer draws, for what
         a loader draws. All ranks must call it.
         """

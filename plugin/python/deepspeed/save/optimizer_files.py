@@ -95,7 +95,15 @@ class Slot:
                     theirs.at + begin - theirs.start : theirs.at + end - theirs.start
                 ]
                 self.state[key].view(-1)[mine.at + begin - mine.start : mine.at + end - mine.start] = source
-            elif torch.is_tensor(value) and value.dim() and (mine != theirs or self._size != shape.numel()):
+            elif (
+                torch.is_tensor(value)
+                and value.dim()
+                and (
+                    mine != theirs
+                    or self._size != shape.numel()
+                    or (key in self.state and not equal(self.state[key], value))
+                )
+            ):
                 raise OstinatoError(f'{key} of "{mine.name}" is not elementwise, and cannot be cut')
             elif key not in self.state:
                 self.state[key] = value.clone() if torch.is_tensor(value) else value
