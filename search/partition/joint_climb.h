@@ -21,7 +21,7 @@ namespace ostinato::joint {
 std::optional<Candidate> climb(const Profile& profile, const JointOptions& options, const Candidate& start,
                                std::optional<std::chrono::steady_clock::time_point> until, int part = 1);
 
-/// `start`, whose stages are runs of layers, a few random moves away: placed and bounded, without a plan.
+/// `start` (its stages are runs of layers) a few random moves away: placed and bounded, without a plan.
 /// nullopt: that does not fit, or is not allowed.
 std::optional<Candidate> shaken(const Profile& profile, const JointOptions& options, const Candidate& start,
                                 std::mt19937& random);

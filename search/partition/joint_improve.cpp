@@ -5,7 +5,7 @@
 // 3. Moves (joint_climb.h): from the best plans, and of each kind from the first; from placements that were
 //    ruled out as they stand; and from the best a few random moves away, again and again (iterated local
 //    search), while a model is small enough. On shared processors nothing moves: a climb judges plans as if
-//    every device had a processor of its own.
+//    every device had a processor to itself.
 // 4. Full searches of what may still win.
 #include "search/partition/joint_improve.h"
 
@@ -146,7 +146,7 @@ class Improver {
     return candidate.value() - judged_.found() <= percent_of(judged_.found(), kWorthAll);
   }
 
-  /// The shortest plans so far, whose stages are runs of layers, move; each makes a candidate of its own.
+  /// The shortest plans so far, whose stages are runs of layers, move; each makes one more candidate.
   void move_best() {
     if (!options_.moves || judged_.objective() == Objective::latency || nothing_left()) return;
     std::vector<std::size_t> order = judged_.sorted([](const Candidate& c) { return c.plan && !c.graph; },
