@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
 #include <numeric>
 
 #include "bindings/core/plan_summary.h"
@@ -403,19 +402,10 @@ Json baseline_json(const std::optional<UsualOrder>& baseline) {
   return json;
 }
 
-/// The most stages on one device.
-int chunks_of(const std::vector<Stage>& stages) {
-  std::map<int, int> on_device;
-  int most = 0;
-  for (const Stage& stage : stages)
-    for (const int d : stage.devices) most = std::max(most, ++on_device[d]);
-  return most;
-}
-
 Json candidate_json(const Candidate& c) {
   Json json = {{"name", c.name},
                {"devices", c.devices()},
-               {"chunks", c.moved ? chunks_of(c.cuts->stages) : c.options.chunks},
+               {"chunks", c.moved ? most_on_one_device(c.cuts->stages) : c.options.chunks},
                {"sharded", c.options.sharded},
                {"graph", c.graph},
                {"recompute", c.moved ? std::ranges::any_of(c.cuts->stages, &Stage::recompute)

@@ -15,24 +15,17 @@ namespace {
 constexpr std::int64_t kMostOrigins = std::int64_t{1} << 26;
 constexpr std::int64_t kMostCutWork = std::int64_t{1} << 26;
 
-/// Blocks and edges.
-std::int64_t size_of(const Instance& in) {
-  std::int64_t size = in.blocks();
-  for (int b = 0; b < in.blocks(); ++b) size += static_cast<std::int64_t>(in.inputs(b).size());
-  return size;
-}
-
 }  // namespace
 
 Bounds::Bounds(const Instance& instance)
-    : in_(instance), size_(size_of(instance)), held_(match_all(instance)), spacings_(spacings(in_, held_)) {
+    : in_(instance), held_(match_all(instance)), spacings_(spacings(in_, held_)) {
   areas_.resize(in_.devices());
   for (int d = 0; d < in_.devices(); ++d) {
     if (held_[d] && in_.room(d) > 0) areas_[d] = area_of(in_, d, *held_[d]);
   }
   paths_.push_back(paths(in_.times(), std::vector<Nanoseconds>(in_.blocks(), 0), true));
   for (const std::vector<int>& cut : sets_to_cut(in_)) {
-    if (static_cast<std::int64_t>(cut.size()) * size_ <= kMostCutWork) paths_.push_back(beside(cut));
+    if (static_cast<std::int64_t>(cut.size()) * in_.size() <= kMostCutWork) paths_.push_back(beside(cut));
   }
 }
 
@@ -107,7 +100,7 @@ Nanoseconds Bounds::span(int micro_batches) const {
   Nanoseconds bound = micro_batches * in_.heaviest_load();
   for (int d = 0; d < in_.devices(); ++d) {
     if (areas_[d]) bound = std::max(bound, window_of(*areas_[d], micro_batches, in_.room(d)));
-    if (d > 0 && (d + 1) * size_ > kMostOrigins) continue;
+    if (d > 0 && (d + 1) * in_.size() > kMostOrigins) continue;
     std::vector<Nanoseconds> ends(in_.blocks(), -1);
     for (const int b : in_.blocks_on(d)) ends[b] = 0;
     bound = std::max(bound, busiest(paths(in_.times(), std::move(ends), true), micro_batches));

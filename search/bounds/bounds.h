@@ -47,7 +47,6 @@ class Bounds {
   Nanoseconds busiest(const Paths& paths, int micro_batches) const;
 
   const Instance& in_;
-  std::int64_t size_;  ///< blocks and edges
   Matchings held_;
   std::vector<Paths> paths_;  ///< of all blocks, and beside each set that is cut out
   std::vector<std::optional<Area>> areas_;

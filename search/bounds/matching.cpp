@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <map>
 #include <tuple>
 #include <utility>
 
@@ -23,30 +22,28 @@ std::vector<Held> pairs_on(const Instance& in, int d) {
   return pairs;
 }
 
-/// Of the taker: of how many blocks the bytes may be that it takes, as far as that counts.
+/// By block: how many block's bytes may be those that it takes, as far as that counts.
 using Choices = std::map<int, int>;
 
-/// The takers with the fewest choices first, and then the longest distance. What is left: at the giver -1.
-/// nullopt: some bytes given back are not matched.
-std::optional<std::vector<Held>> match(const Instance& in, int d, std::vector<Held> pairs,
-                                       const Choices& choices) {
+/// The takers with the fewest choices first, and then the longest distance.
+std::optional<std::vector<Held>> match_in_turn(std::vector<Held> pairs, const Choices& choices,
+                                               std::map<int, Bytes> left) {
   const auto key = [&](const Held& h) {
     return std::tuple(choices.at(h.taker), -h.distance, h.taker, h.giver);
   };
   std::sort(pairs.begin(), pairs.end(), [&](const Held& x, const Held& y) { return key(x) < key(y); });
   std::vector<Held> matched;
-  std::vector<Bytes> left(in.blocks());
-  for (const int b : in.blocks_on(d)) left[b] = in.memory(b);
   for (Held pair : pairs) {
-    pair.bytes = std::min(left[pair.taker], -left[pair.giver]);
+    Bytes &taken = left[pair.taker], &given = left[pair.giver];
+    pair.bytes = std::min(taken, -given);
     if (pair.bytes == 0) continue;
-    left[pair.taker] -= pair.bytes;
-    left[pair.giver] += pair.bytes;
+    taken -= pair.bytes;
+    given += pair.bytes;
     matched.push_back(pair);
   }
-  for (const int b : in.blocks_on(d)) {
-    if (left[b] < 0) return std::nullopt;
-    if (left[b] > 0) matched.push_back({b, -1, left[b], 0});
+  for (const auto& [block, bytes] : left) {
+    if (bytes < 0) return std::nullopt;
+    if (bytes > 0) matched.push_back({block, -1, bytes, 0});
   }
   return matched;
 }
@@ -55,8 +52,7 @@ std::optional<std::vector<Held>> match(const Instance& in, int d, std::vector<He
 constexpr __int128 kMostMatching = 1 << 28;
 
 bool affordable(const Instance& in) {
-  __int128 size = in.blocks(), work = 0;
-  for (int b = 0; b < in.blocks(); ++b) size += in.inputs(b).size();
+  __int128 work = 0;
   for (int d = 0; d < in.devices(); ++d) {
     if (!in.limited(d)) continue;
     __int128 takers = 0, givers = 0;
@@ -64,22 +60,28 @@ bool affordable(const Instance& in) {
       takers += in.memory(b) > 0 ? 1 : 0;
       givers += in.memory(b) < 0 ? 1 : 0;
     }
-    work += takers * (size + 32 * givers);
+    work += takers * (in.size() + 32 * givers);
   }
   return work <= kMostMatching;
 }
 
 }  // namespace
 
-std::optional<std::vector<Held>> match(const Instance& in, int d) {
-  const std::vector<Held> pairs = pairs_on(in, d);
+std::optional<std::vector<Held>> match_pairs(const std::vector<Held>& pairs,
+                                             const std::map<int, Bytes>& memory) {
   Choices none, counted;
   for (const Held& pair : pairs) {
     none[pair.taker] = 0;
     ++counted[pair.taker];
   }
-  std::optional<std::vector<Held>> matched = match(in, d, pairs, none);
-  return matched ? matched : match(in, d, pairs, counted);
+  std::optional<std::vector<Held>> matched = match_in_turn(pairs, none, memory);
+  return matched ? matched : match_in_turn(pairs, counted, memory);
+}
+
+std::optional<std::vector<Held>> match(const Instance& in, int d) {
+  std::map<int, Bytes> memory;
+  for (const int b : in.blocks_on(d)) memory[b] = in.memory(b);
+  return match_pairs(pairs_on(in, d), memory);
 }
 
 Matchings match_all(const Instance& in) {

@@ -7,6 +7,7 @@
 // Where some bytes given back find no block that took them, a micro-batch may hold less than nothing, and
 // nothing is known about the memory of the device.
 
+#include <map>
 #include <optional>
 #include <vector>
 
@@ -22,6 +23,12 @@ struct Held {
   Nanoseconds
       distance;  ///< longest path from the start of the one to the end of the other; 0 where giver is -1
 };
+
+/// The matching of M3 of these pairs with a path, `bytes` of them unset, where blocks take or give back
+/// (below 0) this much memory, then those that are never given back; absent where it leaves bytes given back
+/// unmatched.
+std::optional<std::vector<Held>> match_pairs(const std::vector<Held>& pairs,
+                                             const std::map<int, Bytes>& memory);
 
 /// The matching of M3 on device d; absent where it leaves bytes given back unmatched. O(takers * (blocks +
 /// edges + givers)).

@@ -14,11 +14,10 @@ constexpr __int128 kMostSpacing = 1 << 28;
 bool has_workspace(const Instance& in, int b) { return in.workspace(b) > 0 && in.time(b) > 0; }
 
 bool affordable(const Instance& in) {
-  __int128 size = in.blocks(), work = 0;
-  for (int b = 0; b < in.blocks(); ++b) size += in.inputs(b).size();
+  __int128 work = 0;
   for (int d = 0; d < in.devices(); ++d) {
     if (!in.limited(d)) continue;
-    for (const int b : in.blocks_on(d)) work += has_workspace(in, b) ? size : 0;
+    for (const int b : in.blocks_on(d)) work += has_workspace(in, b) ? in.size() : 0;
   }
   return work <= kMostSpacing;
 }

@@ -271,18 +271,17 @@ class Earliest {
 }  // namespace
 
 bool Windows::affordable(const Instance& in, int n) {
-  Wide longest = 0, edges = 0, sets = 0;
+  Wide longest = 0, sets = 0;
   for (int b = 0; b < in.blocks(); ++b) {
     longest += in.time(b);
     for (const Edge& e : in.inputs(b)) longest += e.transfer;
-    edges += static_cast<Wide>(in.inputs(b).size());
   }
   for (int d = 0; d < in.devices(); ++d) {
     const Wide here = static_cast<Wide>(in.blocks_on(d).size());
     sets += here * here * here;
   }
   return sets <= kMostSets && longest <= kLongest / n && static_cast<Wide>(in.blocks()) * n <= kMostSteps &&
-         static_cast<Wide>(in.blocks()) * (in.blocks() + edges) <= kMostPaths;
+         static_cast<Wide>(in.blocks()) * in.size() <= kMostPaths;
 }
 
 Windows::Windows(const Instance& in, const Instance& mirror, const Matchings& held, int n, int origin,

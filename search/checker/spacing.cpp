@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "search/checker/spacing.h"
 
+#include <map>
 #include <set>
 
 #include "search/checker/area.h"
@@ -38,6 +39,9 @@ std::vector<Apart> kept_apart(const Graph& graph, int device) {
   if (limits.memory == kUnlimited || limits.memory <= limits.static_memory) return result;
   const Matching matching = match(graph, device);
   if (!matching.complete) return result;
+  std::map<int, std::vector<Wide>> from;  // by block that takes
+  for (const Held& held : matching.held)
+    if (!from.contains(held.taker)) from[held.taker] = graph.distances_from(held.taker);
   for (const int b : graph.on_device(device)) {
     if (graph.workspace(b) <= 0) continue;
     const std::vector<Wide> after = graph.distances_from(b);
@@ -45,7 +49,7 @@ std::vector<Apart> kept_apart(const Graph& graph, int device) {
     std::vector<Around> around;
     for (const Held& held : matching.held) {
       if (held.giver < 0 || after[held.giver] == Graph::kNone) continue;
-      const Wide before = graph.distances_from(held.taker)[b];
+      const Wide before = from[held.taker][b];
       if (before == Graph::kNone) continue;
       around.push_back({held.bytes, before, after[held.giver]});
       free -= held.bytes;

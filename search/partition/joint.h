@@ -132,6 +132,9 @@ JointChoice choose_plan(const Profile& profile, const JointOptions& options, con
 /// none. Throws InputError ("did you mean") for any other.
 std::vector<int> find_layers(const Profile& profile, const std::string& comma_separated);
 
+/// The most of these stages that one device has.
+int most_on_one_device(const std::vector<Stage>& stages);
+
 /// The layers that the profile says may be sharded.
 std::vector<int> shardable_layers(const Profile& profile);
 

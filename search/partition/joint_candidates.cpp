@@ -192,19 +192,14 @@ Candidate recomputing(const Candidate& candidate, Recompute how) {
 
 std::string moved_name(const Candidate& from, const Candidate& moved) {
   std::vector<std::vector<int>> before, after;
-  std::map<int, int> on_device;
   for (const Stage& stage : from.cuts->stages) before.push_back(stage.devices);
-  for (const Stage& stage : moved.cuts->stages) {
-    after.push_back(stage.devices);
-    for (const int d : stage.devices) ++on_device[d];
-  }
+  for (const Stage& stage : moved.cuts->stages) after.push_back(stage.devices);
   const std::string_view arranged = " per device";
   const std::size_t at = from.name.find(arranged);
   const std::string unmoved = from.name.substr(0, from.name.find(", moved"));
   if (before == after || at == std::string::npos) return unmoved + ", moved";
-  const auto most = std::ranges::max_element(on_device, {}, [](const auto& one) { return one.second; });
-  return fmt::format("{}, at most {} per device{}, moved", counted(after.size(), "chunk"), most->second,
-                     unmoved.substr(at + arranged.size()));
+  return fmt::format("{}, at most {} per device{}, moved", counted(after.size(), "chunk"),
+                     most_on_one_device(moved.cuts->stages), unmoved.substr(at + arranged.size()));
 }
 
 PartitionOptions in_part_of_memory(PartitionOptions options, int percent) {
@@ -356,6 +351,14 @@ std::vector<int> find_layers(const Profile& profile, const std::string& comma_se
   std::sort(found.begin(), found.end());
   found.erase(std::unique(found.begin(), found.end()), found.end());
   return found;
+}
+
+int most_on_one_device(const std::vector<Stage>& stages) {
+  std::map<int, int> on_device;
+  int most = 0;
+  for (const Stage& stage : stages)
+    for (const int d : stage.devices) most = std::max(most, ++on_device[d]);
+  return most;
 }
 
 std::vector<int> shardable_layers(const Profile& profile) {

@@ -42,6 +42,9 @@ class Instance {
   const Placement& placement() const { return *placement_; }
   bool mirrored() const { return mirrored_; }  ///< time runs backwards: made by reversed()
   int blocks() const { return static_cast<int>(time_.size()); }
+  std::int64_t size() const {
+    return static_cast<std::int64_t>(time_.size() + inputs_.values().size());
+  }  ///< blocks, edges
   int devices() const { return static_cast<int>(room_.size()); }
   Nanoseconds time(int b) const { return time_[b]; }
   const std::vector<Nanoseconds>& times() const { return time_; }  ///< [block]

@@ -2,6 +2,7 @@
 #include "search/unequal/held.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <optional>
@@ -27,53 +28,21 @@ std::vector<Nanoseconds> distances(const Jobs& jobs, int from) {
   return far;
 }
 
-using Pairs = std::vector<Held>;
-
-/// All pairs with a path, the longest first.
-Pairs pairs_of(const Jobs& jobs, const std::vector<int>& takers, const std::vector<int>& givers) {
-  Pairs pairs;
+void match_one(const Jobs& jobs, const std::vector<int>& takers, const std::vector<int>& givers,
+               Matched& matched) {
+  std::map<int, Bytes> memory;
+  std::vector<Held> pairs;
+  for (const int c : givers) memory[c] = jobs.memory(c);
   for (const int a : takers) {
+    memory[a] = jobs.memory(a);
     const std::vector<Nanoseconds> far = distances(jobs, a);
     for (const int c : givers)
       if (far[jobs.block(c)] != kNoPath) pairs.push_back({a, c, 0, far[jobs.block(c)]});
   }
-  std::stable_sort(pairs.begin(), pairs.end(),
-                   [](const Held& x, const Held& y) { return x.distance > y.distance; });
-  return pairs;
-}
-
-/// In this order; nullopt where bytes given back are left.
-std::optional<Pairs> match_in_order(const Jobs& jobs, const std::vector<int>& givers, const Pairs& pairs) {
-  std::map<int, Bytes> left;
-  for (const Held& pair : pairs) left[pair.taker] = jobs.memory(pair.taker);
-  for (const int c : givers) left[c] = -jobs.memory(c);
-  Pairs matched;
-  for (Held pair : pairs) {
-    pair.bytes = std::min(left[pair.taker], left[pair.giver]);
-    left[pair.taker] -= pair.bytes;
-    left[pair.giver] -= pair.bytes;
-    if (pair.bytes > 0) matched.push_back(pair);
-  }
-  if (std::ranges::any_of(givers, [&](int c) { return left[c] > 0; })) return std::nullopt;
-  return matched;
-}
-
-/// As docs/bounds.md, M3, has it: where the longest first leave bytes, the takers with the fewest givers do.
-void match_one(const Jobs& jobs, const std::vector<int>& takers, const std::vector<int>& givers,
-               Matched& matched) {
-  Pairs pairs = pairs_of(jobs, takers, givers);
-  std::optional<Pairs> found = match_in_order(jobs, givers, pairs);
-  if (!found) {
-    std::map<int, int> choices;
-    for (const Held& pair : pairs) ++choices[pair.taker];
-    std::ranges::stable_sort(pairs, {}, [&](const Held& pair) { return choices.at(pair.taker); });
-    found = match_in_order(jobs, givers, pairs);
-  }
-  if (found) {
-    matched.held.insert(matched.held.end(), found->begin(), found->end());
-  } else {
-    matched.all_given_taken = false;
-  }
+  const std::optional<std::vector<Held>> found = match_pairs(pairs, memory);
+  matched.all_given_taken = matched.all_given_taken && found;
+  if (!found) return;
+  std::ranges::copy_if(*found, std::back_inserter(matched.held), [](const Held& h) { return h.giver >= 0; });
 }
 
 }  // namespace

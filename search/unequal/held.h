@@ -4,24 +4,17 @@
 
 #include <vector>
 
+#include "search/bounds/matching.h"
 #include "search/unequal/jobs.h"
 
 namespace ostinato::unequal {
 
-/// Bytes that one step takes and another one, or the same, of its micro-batch gives back.
-struct Held {
-  int taker;
-  int giver;
-  Bytes bytes;
-  Nanoseconds distance;  ///< longest path from the start of the one to the end of the other
-};
-
 struct Matched {
-  std::vector<Held> held;
+  std::vector<Held> held;       ///< of steps in place of blocks, without what is never given back
   bool all_given_taken = true;  ///< every byte given back was taken by a step that a path leads from
 };
 
-/// The greedy matching of M3 on device d, for each micro-batch with its own figures. O(micro-batches *
+/// The matching of M3 on device d, for each micro-batch with its own figures. O(micro-batches *
 /// takers * (blocks + givers)).
 Matched match(const Jobs& jobs, int d);
 

@@ -278,7 +278,8 @@ def _checked_load(original):
             from .save import checkpoint, digests
 
             digests.refuse_torn(checkpoint.folder_of(load_dir, tag))
-            if checkpoint.reads_optimizer(engine, load_optimizer_states, load_module_only):
+            optimizer = checkpoint.reads_optimizer(engine, load_optimizer_states, load_module_only)
+            if optimizer:
                 if (first := vars(engine).get("_ostinato_first")) is not None:
                     with first.loads(load_dir, tag):
                         return original(engine, *given, **kwargs)
@@ -287,8 +288,7 @@ def _checked_load(original):
 
                     with optimizer_state.loading_alone(engine, load_dir, tag):
                         return original(engine, *given, **kwargs)
-                checkpoint.check_alone(load_dir, tag, engine)
-            elif checkpoint.reads_weights_by_rank(engine):
+            if optimizer or checkpoint.reads_weights_by_rank(engine):
                 checkpoint.check_alone(load_dir, tag, engine)
         return original(engine, *given, **kwargs)
 

@@ -156,6 +156,8 @@ def restrictions_of(model: Model, engine: Any, section: Section) -> list[Restric
 
 def check_allowed(program: Any, stages: list[plans.Stage], restrictions: list[Restriction]) -> None:
     """Raises Unsupported where the plan has something that this run does not allow."""
+    if not restrictions:  # as in nearly every step
+        return
     placed = [(list(stage.layers), list(stage.ranks)) for stage in stages]
     forbidden, option = _search.broken([one.row for one in restrictions], placed, plans.splits(program))
     if forbidden:
