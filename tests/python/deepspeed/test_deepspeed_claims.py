@@ -15,7 +15,7 @@ import numpy
 import pytest
 import torch
 import torch.distributed as dist
-from ostinato.deepspeed.section import search, verdict
+from ostinato.deepspeed.section import kept, search, verdict
 from support import random_model as models
 from support.plans import Layout, make_plan, placement_text
 from support.tiers import everyday
@@ -374,7 +374,7 @@ def test_layers_under_torch_jit_script(world2, stock, plans, placement, other):
 
 def heard_of(options: Options, folder: str) -> dict:
     """heard(), of both starts, where the search of "auto" finds the plan that lies in `folder`."""
-    found, texts = search._found, {name: (Path(folder) / name).read_text() for name in search.FILES}
+    found, texts = search._found, {name: (Path(folder) / name).read_text() for name in kept.FILES}
     search._found = lambda section, paths, size: texts
     try:
         return in_both_starts(heard, options)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from ostinato.deepspeed.section import search
+from ostinato.deepspeed.section import kept, search
 from ostinato.deepspeed.section.config import Paths, Search, Section
 from ostinato.deepspeed.errors import OstinatoError
 from ostinato.restrictions import Restriction
@@ -156,7 +156,7 @@ def test_auto_is_as_if_the_plan_had_been_there(world2, profile, tmp_path, case):
 
 def fed(options: Options, folder: str, everywhere: bool) -> tuple:
     """Losses and last weights where "auto" finds the plan of a folder; or the error."""
-    found, texts = search._found, {name: (Path(folder) / name).read_text() for name in search.FILES}
+    found, texts = search._found, {name: (Path(folder) / name).read_text() for name in kept.FILES}
     search._found = lambda section, paths, size: texts
     try:
         return in_both_starts(_fed, options, everywhere)
@@ -299,8 +299,8 @@ def test_auto_with_another_number_of_micro_batches(world2, profile, stock, tmp_p
     alone = stock(world2, options, _fed_alone)
     got = world2.run(said_and_trained, auto, known)
     assert (
-        f'ostinato: the plan in "output" ({tmp_path}) is for 2 ranks and {MICRO_BATCHES} micro-batches a step: searching one for 2 ranks and '
-        f"{2 * MICRO_BATCHES} micro-batches a step with the profile there\n" in got[0][0]
+        f'ostinato: the plan in "output" ({tmp_path}) is for 2 ranks and {MICRO_BATCHES} micro-batches a step, not 2 ranks and '
+        f"{2 * MICRO_BATCHES} micro-batches a step: searching again with the profile there\n" in got[0][0]
     )
     assert "ostinato: running the first" not in got[0][0]
     assert [rank[1:] for rank in got] == alone
@@ -308,8 +308,13 @@ def test_auto_with_another_number_of_micro_batches(world2, profile, stock, tmp_p
     assert json.loads(plan)["micro_batches"] == 2 * MICRO_BATCHES
     assert "layers = [0, 3]" not in (tmp_path / "placement.toml").read_text()
     again = world2.run(said_and_trained, auto, known)
-    assert "searching one" not in again[0][0] and [rank[1:] for rank in again] == alone
+    assert "searching again" not in again[0][0] and [rank[1:] for rank in again] == alone
     assert (tmp_path / "plan.json").read_bytes() == plan
+    less = {**auto.section, "search": {**QUICK, "device_memory": "1GiB", "threads": 1}}
+    got = world2.run(said_and_trained, replace(auto, section=less), known)
+    assert 'was searched with different options ("device_memory"): searching again' in got[0][0]
+    assert [rank[1:] for rank in got] == alone
+    assert "memory = 1073741824" in (tmp_path / "placement.toml").read_text()
 
 
 @pytest.mark.parametrize(

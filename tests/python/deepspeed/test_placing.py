@@ -18,7 +18,7 @@ import pytest
 import torch
 from ostinato.deepspeed import hook
 from ostinato.deepspeed.errors import OstinatoError
-from ostinato.deepspeed.section import VARIABLE, search, verdict
+from ostinato.deepspeed.section import VARIABLE, kept, verdict
 from ostinato.deepspeed.start.second_start import NeedsNewStart
 from support import training
 from support.models import LAYERS
@@ -354,11 +354,13 @@ def test_what_was_compared_belongs_to_one_plan_and_partition(tmp_path):
     verdict.leave_check(plan, check)
     assert verdict.check_of(plan, check.under) == check and verdict.found(plan) is None
     assert verdict.check_of(plan, {"partition": [0, 3, 7]}) is None
-    search._move(tmp_path, tmp_path / "2-ranks")
+    kept._move(tmp_path, tmp_path / "2-ranks")
     moved = tmp_path / "2-ranks" / "plan.json"
     assert verdict.check_of(moved, check.under) == check and verdict.check_of(plan, check.under) is None
+    verdict.leave_options(moved, {"seed": 1})
+    assert verdict.options_of(moved) == {"seed": 1}
     moved.write_text("another")
-    assert verdict.check_of(moved, check.under) is None
+    assert verdict.check_of(moved, check.under) is None and verdict.options_of(moved) is None
     for text in ("", "[]", '{"plan_sha256": 1, "under": 2}'):
         (tmp_path / "2-ranks" / verdict.CHECK).write_text(text)
         assert verdict.check_of(moved, check.under) is None

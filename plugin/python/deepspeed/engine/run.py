@@ -28,7 +28,7 @@ from ..tell.drift import Drift
 from ..tell.speedup import Speedup
 from ..tell.outside import Outside
 from ..section.plans import Stage
-from ..section.search import PLAN
+from ..section.kept import PLAN
 from ..equal.compared import ComparedSteps
 from ..equal.random_numbers import RandomNumbers
 from ..data.same_data import SameData

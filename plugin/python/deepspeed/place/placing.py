@@ -27,7 +27,8 @@ from .experts import refuse_experts_apart
 from ..stages.idle import give_idle
 from .rebuild import Rebuilt, rebuild
 from .tied import fixed_layers
-from ..section.search import Size, costs_in, kept_plan, texts_of
+from ..section.kept import Size
+from ..section.search import costs_in, kept_plan, texts_of
 from ..stages.sharding import check_layers, shards_of
 from ..upstream import Model
 

@@ -3,7 +3,8 @@
 
 In the order in which a run uses them: `config` parses the section, with file and key in every message;
 `plans` reads the two files of a plan, lowers it and keeps what a rank needs to know of it; `search` writes
-the two files of a searched plan, and finds those of an earlier run; `refused_keys` and `refusals` say what in
+the two files of a searched plan, and `kept` finds those of an earlier run, with what it left beside them
+(`verdict`); `refused_keys` and `refusals` say what in
 the DeepSpeed configuration, the model and the engine does not work with a plan; `agreement` tells every rank
 what all ranks hold, so that they stop together.
 

@@ -11,41 +11,36 @@ ranks are not in a collective.
 import json
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
 
 import torch.distributed as dist
 from ostinato.core import Devices, Placement, Plan, Profile, plan, search
-from ostinato.errors import Error, InfeasibleError, counted, printable
+from ostinato.errors import Error, InfeasibleError, printable
 from ostinato.files import ADAPTED, BASE, BASE_DEVICES, Diagnostic, no_file
-from ostinato.restrictions import Restriction
 from torch.distributed.distributed_c10d import _get_default_store
 
 from . import verdict
 from .config import Paths, Search, Section
+from .kept import (
+    PLACEMENT,
+    PLAN,
+    SIZES,
+    Size,
+    keeps_for,
+    options_of,
+    put_aside,
+    texts_of_kept,
+    verdict_on_kept,
+)
 from ..errors import OstinatoError
 
-FILES = PLAN, PLACEMENT = "plan.json", "placement.toml"
-PROFILE = "profile.json"
-SIZES = "sizes.json"  # the profile for the plans of single steps, and the function that it was measured with
 NO_LIMIT = timedelta(days=7)
 USUAL_LIMIT = 10  # seconds of a search, by default
 _rounds = count()  # every rank makes its engines in the same order
-
-
-@dataclass(frozen=True)
-class Size:
-    """What a plan must fit: `devices` pipeline ranks, `micro_batches` per step (0: not known yet), the run's `restrictions`.
-    `hosts`: (devices, cores) of each host in turn, where ranks share cores."""
-
-    devices: int
-    micro_batches: int
-    hosts: tuple[tuple[int, int], ...] = ()
-    restrictions: Sequence[Restriction] = ()
 
 
 @contextmanager
@@ -126,10 +121,9 @@ def _kept(section: Section, paths: Paths, size: Size) -> dict[str, str]:
     if paths.placement is not None:
         found = _of_placement(section.search or Search(), paths.placement, Size(size.devices, 1))
         return {PLAN: found.text, PLACEMENT: found.placement.text}
-    if not _keeps_for(paths, size) or verdict_on_kept(section, paths, size):
+    if not keeps_for(section, paths, size) or verdict_on_kept(section, paths, size):
         return {}
-    assert paths.output is not None
-    return {name: (paths.output / name).read_text() for name in FILES} | _kept_costs(section, paths.output)
+    return texts_of_kept(section, paths)
 
 
 def _found(section: Section, paths: Paths, size: Size) -> dict[str, str]:
@@ -141,11 +135,12 @@ def _found(section: Section, paths: Paths, size: Size) -> dict[str, str]:
         found = _search(wanted, paths.profile, size)
     if paths.output is not None:
         with suppress(OstinatoError):  # whatever lay there
-            _put_aside(paths, size.devices)
+            put_aside(paths, size.devices)
         Diagnostic(paths.output / PLACEMENT).write(found.placement.text)
         Diagnostic(paths.output / PLAN).write(found.text)
         for name in verdict.BESIDE:  # of the plan before it
             (paths.output / name).unlink(missing_ok=True)
+        verdict.leave_options(paths.output / PLAN, options_of(section.search))
         base = paths.output / ADAPTED / BASE
         if paths.profile is not None and paths.profile != base:
             base.unlink(missing_ok=True)  # of the plan before it
@@ -170,113 +165,6 @@ def _costs_by_size(section: Section, paths: Paths) -> dict[str, str]:
 def costs_in(sizes: Path | None) -> str:
     """The profile that plans of steps follow, out of SIZES; "" where there is none."""
     return json.dumps(json.loads(sizes.read_text())["profile"]) if sizes else ""
-
-
-def _kept_costs(section: Section, kept: Path) -> dict[str, str]:
-    """The profile that an earlier run with "auto" has left beside its plan."""
-    if section.sizes is None or not (kept / SIZES).is_file():
-        return {}
-    try:
-        text = (kept / SIZES).read_text()
-        function = json.loads(text)["function"]
-    except (ValueError, TypeError, LookupError):
-        raise OstinatoError(f'"output": {kept / SIZES} is not what a run with "sizes" leaves there') from None
-    if function != section.sizes:
-        raise OstinatoError(
-            f'"output": {kept / SIZES} was measured with "sizes": "{function}", but this run has "{section.sizes}": choose another folder'
-        )
-    return {SIZES: text}
-
-
-def _has_kept(paths: Paths) -> bool:
-    """Whether an earlier run has left a plan in "output"."""
-    return paths.output is not None and all((paths.output / name).is_file() for name in FILES)
-
-
-def _keeps_for(paths: Paths, size: Size) -> bool:
-    """On rank 0: whether an earlier run has left a plan of this size in "output", or one for so many ranks without the
-    profile that another size could be searched with. A plan that was put aside comes back."""
-    if not _has_kept(paths):
-        return False
-    assert paths.output is not None
-    if (aside := _of_ranks(paths.output, size.devices)).is_dir() and _put_aside(paths, size.devices):
-        _move(aside, paths.output)
-        with suppress(OSError):  # it holds more than the plan
-            aside.rmdir()
-    devices, micro_batches = _size_of_kept(paths)
-    fits = size.micro_batches in (0, micro_batches) or _profile_of_kept(paths) is None
-    return fits and devices == size.devices
-
-
-def _put_aside(paths: Paths, devices: int) -> bool:
-    """Whether "output" has a plan for another number of ranks, which a later run with that number will find."""
-    if not _has_kept(paths) or (others := _size_of_kept(paths)[0]) == devices:
-        return False
-    assert paths.output is not None
-    _move(paths.output, _of_ranks(paths.output, others))
-    return True
-
-
-def _of_ranks(output: Path, ranks: int) -> Path:
-    return output / f"{ranks}-ranks"
-
-
-def _move(source: Path, target: Path) -> None:
-    """A plan, with what belongs to it."""
-    target.mkdir(exist_ok=True)
-    for name in (*FILES, SIZES, *verdict.BESIDE):
-        (target / name).unlink(missing_ok=True)
-        with suppress(FileNotFoundError):
-            (source / name).rename(target / name)
-
-
-def _size_of_kept(paths: Paths) -> tuple[int, int]:
-    """Pipeline ranks and micro-batches of the plan in "output"."""
-    assert paths.output is not None
-    try:
-        devices = len(Placement.from_file(paths.output / PLACEMENT).devices)
-        return devices, int(json.loads((paths.output / PLAN).read_text())["micro_batches"])
-    except Error as error:
-        raise OstinatoError(f'"output": {error}') from None
-    except (ValueError, TypeError, LookupError):
-        raise OstinatoError(f'"output": {paths.output / PLAN} is not a plan') from None
-
-
-def verdict_on_kept(section: Section, paths: Paths, size: Size) -> tuple[str, str] | None:
-    """On rank 0: why no run is to use the plan in "output", and what it does instead (verdict)."""
-    if not section.falls_back or not _keeps_for(paths, size):
-        return None
-    assert paths.output is not None
-    return verdict.found(paths.output / PLAN)
-
-
-def profile_for(paths: Paths, size: Size) -> tuple[str, Path] | None:
-    """On rank 0: where the plan in "output" is of another size, that size in words, and the profile of the run that
-    left the plan."""
-    if not _has_kept(paths) or (kept := _size_of_kept(paths)) == (size.devices, size.micro_batches):
-        return None
-    profile = _profile_of_kept(paths)
-    return None if profile is None else (size_in_words(*kept), profile)
-
-
-def size_in_words(devices: int, micro_batches: int) -> str:
-    return f"{counted(devices, 'rank')} and {counted(micro_batches, 'micro-batch')} a step"
-
-
-def _profile_of_kept(paths: Paths) -> Path | None:
-    assert paths.output is not None
-    return next(
-        (path for path in (paths.output / ADAPTED / BASE, paths.output / PROFILE) if path.is_file()), None
-    )
-
-
-def stages_of_run(paths: Paths) -> list[int]:
-    """On rank 0: how many layers each stage of DeepSpeed's partition had when the plan in "output" was found; []: not
-    known."""
-    with suppress(OSError, ValueError, LookupError, TypeError):
-        assert paths.output is not None
-        return list(json.loads((paths.output / PROFILE).read_text())["run"]["layers"])
-    return []
 
 
 def _search(search: Search, profile: Path, size: Size) -> Plan:

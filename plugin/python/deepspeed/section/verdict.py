@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run has found out about the plan in "output", for the starts that follow: two files beside it.
+"""What a run knows of the plan in "output", for the starts that follow: three files beside it.
 
     leave(output / "plan.json", OWN, "this plan is slower than ...")        # on rank 0
     found(output / "plan.json")             # (OWN, "this plan is slower than ..."); None: no verdict on this plan
     leave_check(output / "plan.json", Check(under, "step 1: ... bit for bit", True))    # what "check" has measured
     check_of(output / "plan.json", under)   # the same Check; None: this plan was not checked, or not under the same
+    leave_options(output / "plan.json", {"device_memory": "70GiB"})         # what the search was asked for
+    options_of(output / "plan.json")        # the same options; None: not known
 
-Both have the plan's digest: what is known of a plan does not count for one that is searched later.
+All have the plan's digest: what is known of a plan does not count for one that is searched later.
 """
 
 import hashlib
@@ -18,7 +20,7 @@ from typing import Any
 
 from ostinato.files import Diagnostic
 
-BESIDE = VERDICT, CHECK = "verdict.json", "check.json"
+BESIDE = VERDICT, CHECK, OPTIONS = "verdict.json", "check.json", "options.json"
 OWN, MEASURE = "DeepSpeed's own schedule", "measure"  # what the next start does
 
 
@@ -54,6 +56,15 @@ def check_of(plan: Path, under: dict[str, Any]) -> Check | None:
         if told["under"] == under:
             return Check(under, str(told["said"]), told["equal"] is True)
     return None
+
+
+def leave_options(plan: Path, options: dict[str, Any]) -> None:
+    _leave(plan, OPTIONS, {"search": options})
+
+
+def options_of(plan: Path) -> dict[str, Any] | None:
+    told = _found(plan, OPTIONS).get("search")
+    return told if isinstance(told, dict) else None
 
 
 def _leave(plan: Path, name: str, told: dict[str, Any]) -> None:

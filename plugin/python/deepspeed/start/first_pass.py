@@ -48,7 +48,7 @@ from . import second_start
 from ..save import checkpoint, optimizer_state
 from ..section.refusals import evaluates, own_pass
 from ..section import plans
-from ..section.search import PROFILE
+from ..section.kept import PROFILE
 from ..equal.recorder import Recorder
 from ..errors import OstinatoError, Unsupported
 from ..graph_model import is_graph, layers_read

@@ -33,7 +33,7 @@ from ..place import first_weights
 from ..place.placing import Prepared
 from ..section import SECTION_FILE, VARIABLE, verdict
 from ..section.plans import Stage
-from ..section.search import FILES, PLAN
+from ..section.kept import FILES, PLAN
 from ..upstream import Model
 
 WEIGHTS = "weights.pt"  # of the first start (first_weights)

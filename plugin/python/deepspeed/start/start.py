@@ -54,15 +54,8 @@ from ..section.refusals import (
 )
 from ..section.refused_keys import untried_keys, whole_messages
 from ..engine.run import Run
-from ..section.search import (
-    Size,
-    profile_for,
-    shared_plan,
-    size_in_words,
-    stages_of_run,
-    texts_of,
-    verdict_on_kept,
-)
+from ..section.kept import Size, profile_for, stages_of_run, verdict_on_kept
+from ..section.search import shared_plan, texts_of
 from ..data.sizes import size_function
 from ..upstream import Config, Engine, Model, stock_parts
 
@@ -134,7 +127,7 @@ def _make(engine: Engine, original_init: Drawing, prepared: Prepared, args: tupl
         if _stays_without(prepared, model):
             return _alone(engine, original_init, args, kwargs)
         if not take_kept(prepared, model):
-            _search_for_this_size(prepared, model, config, type(engine))
+            _search_again(prepared, model, config, type(engine))
     if asked.searches and not asked.auto and prepared.program is None:
         search(prepared, model, config, type(engine))
     if (program := prepared.program) is not None:
@@ -168,18 +161,16 @@ def _stays_without(prepared: Prepared, model: Model) -> bool:
     return stays
 
 
-def _search_for_this_size(prepared: Prepared, model: Model, config: Config, engine: type) -> None:
-    """Searches with an earlier run's measurements, where its plan is for a different number of ranks or
-    micro-batches."""
-    paths, devices = prepared.checked()[1], model.topology().get_dim("pipe")
-    size = Size(devices, prepared.micro_batches)
-    found = everyones(profile_for(paths, size) if dist.get_rank() == 0 else None)[0]
+def _search_again(prepared: Prepared, model: Model, config: Config, engine: type) -> None:
+    """Searches with an earlier run's measurements, where its plan is for a different number of ranks or micro-batches,
+    or was searched with different options."""
+    asked, paths = prepared.checked()
+    size = Size(model.topology().get_dim("pipe"), prepared.micro_batches)
+    found = everyones(profile_for(asked, paths, size) if dist.get_rank() == 0 else None)[0]
     if found is None:
         return
-    then, profile = found
-    say(
-        f'the plan in "output" ({paths.output}) is for {then}: searching one for {size_in_words(devices, prepared.micro_batches)} with the profile there'
-    )
+    why, profile = found
+    say(f'the plan in "output" ({paths.output}) {why}: searching again with the profile there')
     prepared.paths, prepared.kept = paths.model_copy(update={"profile": profile}), True
     search(prepared, model, config, engine)
 
