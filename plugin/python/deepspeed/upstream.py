@@ -104,6 +104,7 @@ if TYPE_CHECKING:
         basic_optimizer: Any  # without DeepSpeed's around it
         batch_fn: Callable[[Any], Any] | None
         checkpoint_engine: Any
+        client_lr_scheduler: Any
         client_optimizer: Any
         data_iterator: Iterator[Any] | None
         device: torch.device

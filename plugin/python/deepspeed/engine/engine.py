@@ -37,6 +37,7 @@ from .evaluation import Forwards
 from ..tell.outside import Outside
 from .plan_data import PlanData
 from .run import StepState
+from .schedule import over_all_groups
 from ..equal.random_numbers import RandomNumbers
 from ..data.same_data import SameData
 from ..section import refusals
@@ -416,7 +417,8 @@ class PlanEngine(PlanData, BatchSize):
 
     def _take_model_step(self, *args, **kwargs) -> None:
         names = self._ostinato.stock_names
-        with counted_as_partitioned(self, names) if names else nullcontext():
+        counted = counted_as_partitioned(self, names) if names else nullcontext()
+        with counted, over_all_groups(self, self._ostinato.dropped_groups):
             super()._take_model_step(*args, **kwargs)
 
     def reset_activation_shape(self):

@@ -23,6 +23,7 @@ from ..stages.tied_sums import TiedSums
 from .adapt import Adapt
 from .evaluation import Forwards
 from .first_step import FirstStep
+from .schedule import Dropped
 from ..tell.announce import is_exact
 from ..tell.drift import Drift
 from ..tell.speedup import Speedup
@@ -74,6 +75,7 @@ class Run:
     copies: Copies | None  # weights that several ranks hold; None where the plan runs in one direction
     idle: torch.nn.Parameter | None  # where this rank has nothing to train
     tied_sums: TiedSums | None = None  # where stages of this rank add up gradients of tied layers apart
+    dropped_groups: Dropped = field(default_factory=list)  # of the optimizer, which a schedule was made over
     programs: dict[int, Program] = field(default_factory=dict)  # for numbers of micro-batches, once asked for
     step_plans: StepPlans | None = None  # makes a plan for each step
 

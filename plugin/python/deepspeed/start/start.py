@@ -33,6 +33,7 @@ from ..section.config import Search as SearchOptions, Section, check_outputs, pa
 from ..engine.adapt import Adapt
 from ..engine.clipping import even_groups
 from ..engine.engine import PlanEngine, become
+from ..engine.schedule import dropped_groups
 from ..errors import OstinatoError, Unsupported
 from ..stages.copies import place_of_gradients
 from ..stages.idle import NAME, give_idle, given_groups, names_where_idle
@@ -329,6 +330,7 @@ def _run_of(engine: Engine, placed: Placed, prepared: Prepared, kwargs: dict) ->
         idle=idle,
         tied_sums=TiedSums(engine, rebuilt.apart) if rebuilt.apart else None,
         programs={program.micro_batches: program},
+        dropped_groups=dropped_groups(kwargs.get("optimizer"), kwargs.get("lr_scheduler")),
     )
 
 
