@@ -22,7 +22,7 @@ from typing import Any
 from ostinato.files import no_file
 
 from .errors import PLACED, OstinatoError
-from .section import MADE, SECTION_FILE, VARIABLE
+from .section import MADE, SECTION_FILE, UNPLANNED, VARIABLE, models, unplanned
 
 SECTION = "ostinato"
 OFF = "ostinato_off"  # keeps a section without using it
@@ -71,10 +71,13 @@ def section_of(configuration: dict, file: str | None = None) -> Known:
     return named if named[0] is not None else (configuration[SECTION], file)
 
 
-def known_section() -> Known:
-    """The section, as far as it is known when a PipelineModule is made, before any configuration is read."""
+def known_section(model: int = 0) -> Known:
+    """The section, as far as it is known when a PipelineModule is made, before any configuration is read. `model`:
+    its number among those of the process."""
     if _enabled is not None:
         return _enabled, None
+    if model in json.loads(_left_by_first(UNPLANNED) or "[]"):
+        return None, None
     if (left := _of_first()) is not None:
         return left, None
     section, file = _of_environment()
@@ -83,14 +86,16 @@ def known_section() -> Known:
 
 def _of_first() -> dict | None:
     """In a second start: the section of the first, with paths as written."""
+    left = _left_by_first(SECTION_FILE)
+    return None if left is None else json.loads(left)
+
+
+def _left_by_first(name: str) -> str | None:
+    """In a second start: a file of the first."""
     from ostinato.ranks.again import folder_of_first_start
 
     folder = folder_of_first_start()
-    return (
-        json.loads((folder / SECTION_FILE).read_text())
-        if folder is not None and (folder / SECTION_FILE).is_file()
-        else None
-    )
+    return (folder / name).read_text() if folder is not None and (folder / name).is_file() else None
 
 
 def _of_environment() -> Known:
@@ -189,7 +194,8 @@ def _pipeline_init(original):
         if section is None:
             model = kwargs.get("model")
             _refuse_placed(model)
-            getattr(model, "__dict__", {}).pop(MADE, None)  # then nothing of ostinato is left in it
+            number = getattr(model, "__dict__", {}).pop(MADE, 0)  # then nothing of ostinato is left in it
+            unplanned.extend([number] * bool(number))
             return original(engine, *args, **kwargs)
         from .randomness.random_state import draws_of
 
@@ -204,10 +210,11 @@ def _module_init(original):
 
     @functools.wraps(original)
     def init(model, *args, **kwargs):
-        section, file = _spoken(known_section)
+        number = next(models)
+        section, file = _spoken(lambda: known_section(number))
         if section is None:
             original(model, *args, **kwargs)
-            setattr(model, MADE, True)
+            setattr(model, MADE, number)
             return
         from .place.built import BUILT, noted
         from .place.placing import place
@@ -215,7 +222,7 @@ def _module_init(original):
 
         with noted(model) as built:
             original(model, *args, **kwargs)
-        vars(model).update({MADE: True, BUILT: built})
+        vars(model).update({MADE: number, BUILT: built})
         note(model, named.bind(model, *args, **kwargs).arguments.get("partition_method", "parameters"))
         place(model, section, file)
         del vars(model)[BUILT]

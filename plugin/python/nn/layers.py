@@ -4,7 +4,7 @@
 import torch
 import torch.distributed as dist
 from ostinato.errors import Error
-from ostinato.profile.model.shardable import why_not
+from ostinato.profile.model.shardable import added_to, why_not
 from torch import nn
 
 from .embedding import ShardedEmbedding
@@ -24,6 +24,7 @@ def sharded(layer: nn.Module, shard: Shard, last: bool = False) -> nn.Module:
     kind = type(layer)
     if why_not(kind):
         raise ShardingError(why_not(kind))
+    marks = {name: dict(vars(tensor)) for name, tensor in tensors_of(layer).items()}
     if hasattr(layer, "sharded"):
         made = layer.sharded(shard)  # type: ignore[operator]  # not a tensor
     elif kind is nn.Embedding and isinstance(layer, nn.Embedding):
@@ -33,6 +34,13 @@ def sharded(layer: nn.Module, shard: Shard, last: bool = False) -> nn.Module:
     else:
         made = layer
     _check(layer, made, shard)
+    if lost := added_to(layer) - added_to(made):
+        raise ShardingError(
+            f"{kind.__name__} has {', '.join(sorted(lost))}, which a part of it would lose: register that on the layers of the "
+            "finished model, or put it in a stage on one device"
+        )
+    for name, tensor in tensors_of(made).items():
+        vars(tensor).update(marks[name])
     made.train(layer.training)
     return made
 

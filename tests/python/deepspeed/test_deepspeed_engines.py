@@ -9,11 +9,13 @@ from dataclasses import replace
 
 import pytest
 import torch.distributed as dist
+import deepspeed
 import ostinato.deepspeed
 from ostinato.ranks.connection import connected
+from support import models, training
 from support.models import LAYERS
 from support.plans import Layout, make_plan
-from support.training import MICRO_BATCHES, Options, data_of, make_engine, weights
+from support.training import MICRO_BATCHES, Options, data_of, in_both_starts, make_engine, weights
 from support.worlds import World
 from torch.distributed.distributed_c10d import _get_default_store
 
@@ -125,6 +127,30 @@ def test_two_models_may_have_a_plan_each(world2, plan, tmp_path):
     ours = world2.run(in_turns, ({"plan": str(plan)}, {"plan": str(other)}))
     assert ours == world2.run(in_turns, (None, None))
     assert ours == world2.run(in_turns, (None, {"plan": str(plan)}))
+
+
+def teaching(section: dict | None) -> list:
+    """What a model trains that has the section in its configuration, beside one that has none and only evaluates."""
+    kinds, made = (Options(), Options(section=section)), []
+    for model, options in [(training._make_model(options), options) for options in kinds]:
+        parameters = list(model.parameters())
+        made.append(
+            deepspeed.initialize(model=model, config=options.configuration(), model_parameters=parameters)[0]
+        )
+        made[-1].batches = models.micro_batches
+    teacher, engine = made
+    losses = [engine.train_batch(data_of(engine)).item(), teacher.eval_batch(data_of(teacher)).item()]
+    return [losses, *map(weights, made)]
+
+
+def in_one_start_or_two(section: dict | None) -> list:
+    return in_both_starts(teaching, section)
+
+
+def test_a_model_without_a_plan_keeps_its_layers_in_the_second_start(world2, plan):
+    """One that is like it and was made before: a teacher, or what DPO refers to."""
+    ours = world2.run(in_one_start_or_two, {"plan": str(plan)})
+    assert ours == world2.run(in_one_start_or_two, None)
 
 
 def caught(options: Options, evaluates: bool) -> list[str]:

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parts of layers on several ranks against the whole ones."""
 
+from types import SimpleNamespace
+
 import pytest
 import sharded_jobs as jobs
 import torch
 from ostinato import nn as parts
+from ostinato.profile.model.shardable import mark_shardable
 from torch import nn
 from torch.nn import functional
 
@@ -150,6 +153,37 @@ def test_parts_that_do_not_fit_are_refused(makes, splits, words):
 def test_layers_that_cannot_be_cut_are_refused_by_name(layer, words):
     with pytest.raises(parts.ShardingError, match=words):
         parts.sharded(layer, parts.Shard(0, 2))
+
+
+def linear(change) -> nn.Linear:
+    layer = nn.Linear(4, 6)
+    change(layer)
+    return layer
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (
+            lambda layer: layer.register_forward_hook(lambda _m, _i, made: 2 * made),
+            "has forward hooks, which",
+        ),
+        (lambda layer: layer.register_full_backward_hook(lambda *_: None), "has backward hooks, which"),
+        (lambda layer: setattr(layer, "forward", torch.tanh), r"has a forward\(\) given to it, which"),
+        (lambda layer: layer.bias.register_hook(lambda gradient: 0 * gradient), "has hooks of bias, which"),
+    ],
+)
+def test_a_layer_with_more_than_its_class_does_is_refused(change, words):
+    """Its part would not do that."""
+    layer = linear(change)
+    assert not mark_shardable([SimpleNamespace()], [layer])[0].shardable, "no search shards it"
+    with pytest.raises(parts.ShardingError, match=words):
+        parts.sharded(layer, parts.Shard(0, 2))
+
+
+def test_parameters_keep_what_a_script_has_noted_on_them():
+    layer = linear(lambda layer: setattr(layer.weight, "decays", False))
+    assert parts.sharded(layer, parts.Shard(0, 2)).weight.decays is False
 
 
 def test_layers_that_every_rank_runs_alike():

@@ -123,9 +123,8 @@ def known(section):
 def second_start(files: dict):
     """As in a process that has replaced itself, with these files."""
     from ostinato.ranks import again
-    from ostinato.deepspeed.start import start
 
-    start._engines = itertools.count(1)
+    _as_in_a_new_process()
     with tempfile.TemporaryDirectory(prefix=again._prefix()) as folder:
         again.write(files, Path(folder))
         os.environ[again.FOLDER] = folder
@@ -137,13 +136,21 @@ def second_start(files: dict):
             again.folder_of_first_start.cache_clear()
 
 
+def _as_in_a_new_process() -> None:
+    """Counts engines and models from 1."""
+    from ostinato.deepspeed import hook, section
+    from ostinato.deepspeed.start import start
+
+    start._engines, hook.models = itertools.count(1), itertools.count(1)
+    section.unplanned.clear()
+
+
 def in_both_starts(job, *args):
     """job(*args), and once more with what it leaves where ranks are to start again: processes of a World
     cannot replace themselves."""
-    from ostinato.deepspeed.start import start
     from ostinato.deepspeed.start.second_start import NeedsNewStart
 
-    start._engines = itertools.count(1)
+    _as_in_a_new_process()
     try:
         return job(*args)
     except NeedsNewStart as error:

@@ -31,7 +31,7 @@ from ..engine.adapt import Moved
 from ..errors import OstinatoError, Unsupported
 from ..place import first_weights
 from ..place.placing import Prepared
-from ..section import SECTION_FILE, VARIABLE, verdict
+from ..section import SECTION_FILE, UNPLANNED, VARIABLE, unplanned, verdict
 from ..section.plans import Stage
 from ..section.kept import FILES, PLAN
 from ..upstream import Model
@@ -64,7 +64,7 @@ def begin(
         for name, path in zip(FILES, (paths.plan, paths.placement), strict=True)
         if path
     }
-    files |= {ENGINE: str(prepared.engine)} | ({RECORDS: records} if records else {})
+    files |= _whose(prepared) | ({RECORDS: records} if records else {})
     files |= {BEFORE: json.dumps(list(seconds))} if seconds else {}
     files |= {WEIGHTS: first.write} if first is not None else {}
     files[SECTION_FILE] = asked.model_dump_json(exclude_unset=True)
@@ -89,6 +89,11 @@ def begin(
     lost = '; without "output", the next run measures again' if asked.auto and not paths.output else ""
     say(f"all ranks start again, once, to build their layers where the plan places them{kept}{lost}")
     again.begin_again(files, asked.timeout_s)
+
+
+def _whose(prepared: Prepared) -> dict[str, again.File]:
+    """Which engine has the plan, and which models have none."""
+    return {ENGINE: str(prepared.engine), UNPLANNED: json.dumps(unplanned)}
 
 
 def _no_gain(prepared: Prepared) -> str:
@@ -181,8 +186,7 @@ def move(prepared: Prepared, files: Mapping[str, str], moved: Moved) -> str:
         return cannot
     asked = prepared.checked()[0]
     say(f"all ranks restart with the new plan, from the checkpoint of step {moved.step}")
-    left = {
-        ENGINE: str(prepared.engine),
+    left = _whose(prepared) | {
         SECTION_FILE: asked.model_dump_json(exclude_unset=True),
         MOVED: moved.model_dump_json(),
     }

@@ -23,6 +23,19 @@ def why_not(kind: type) -> str:
     )
 
 
+def added_to(layer: nn.Module) -> set[str]:
+    """What a script has added to what the layer's class does: hooks, also of its parameters, and a forward()."""
+    held = vars(layer)
+    found = {
+        name.strip("_").replace("_", " ") for name, value in held.items() if name.endswith("_hooks") and value
+    }
+    found |= {f"a {name}() given to it" for name in {"forward"} & held.keys()}
+    for name, tensor in layer.named_parameters():
+        if tensor._backward_hooks or tensor._post_accumulate_grad_hooks:
+            found.add(f"hooks of {name}")
+    return found
+
+
 def can_be_cut(layer: Any) -> bool:
     """Of a LayerSpec before it is built, of a module, or of a callable. A tied layer cannot; a layer without
     parameters, or one that each rank would run whole, gains nothing."""
@@ -32,6 +45,8 @@ def can_be_cut(layer: Any) -> bool:
         return False
     kind = getattr(layer, "typename", type(layer))
     if not (isinstance(kind, type) and issubclass(kind, nn.Module)) or why_not(kind):
+        return False
+    if isinstance(layer, nn.Module) and added_to(layer):
         return False
     return hasattr(kind, "sharded") or kind in (nn.Embedding, nn.Linear)
 
