@@ -71,9 +71,9 @@ def section_of(configuration: dict, file: str | None = None) -> Known:
     return named if named[0] is not None else (configuration[SECTION], file)
 
 
-def known_section(model: int = 0) -> Known:
+def known_section(model: str = "") -> Known:
     """The section, as far as it is known when a PipelineModule is made, before any configuration is read. `model`:
-    its number among those of the process."""
+    its number among those of the process, and where it is made."""
     if _enabled is not None:
         return _enabled, None
     if model in json.loads(_left_by_first(UNPLANNED) or "[]"):
@@ -194,8 +194,8 @@ def _pipeline_init(original):
         if section is None:
             model = kwargs.get("model")
             _refuse_placed(model)
-            number = getattr(model, "__dict__", {}).pop(MADE, 0)  # then nothing of ostinato is left in it
-            unplanned.extend([number] * bool(number))
+            if made := getattr(model, "__dict__", {}).pop(MADE, ""):  # then nothing of ostinato is left in it
+                unplanned.append(made)
             return original(engine, *args, **kwargs)
         from .randomness.random_state import draws_of
 
@@ -210,11 +210,13 @@ def _module_init(original):
 
     @functools.wraps(original)
     def init(model, *args, **kwargs):
-        number = next(models)
-        section, file = _spoken(lambda: known_section(number))
+        from ostinato.ranks.frames import lines
+
+        made = f"{next(models)}: {lines()}"
+        section, file = _spoken(lambda: known_section(made))
         if section is None:
             original(model, *args, **kwargs)
-            setattr(model, MADE, number)
+            setattr(model, MADE, made)
             return
         from .place.built import BUILT, noted
         from .place.placing import place
@@ -222,7 +224,7 @@ def _module_init(original):
 
         with noted(model) as built:
             original(model, *args, **kwargs)
-        vars(model).update({MADE: number, BUILT: built})
+        vars(model).update({MADE: made, BUILT: built})
         note(model, named.bind(model, *args, **kwargs).arguments.get("partition_method", "parameters"))
         place(model, section, file)
         del vars(model)[BUILT]

@@ -2,9 +2,11 @@
 """Where in the script a thread is, in whatever library it is stuck.
 
 script_line(threading.get_ident())      # "train.py:17, in batches"; empty: not in a script
+lines()                                 # "/home/me/train.py:17 /home/me/train.py:60"
 """
 
 import sys
+from types import FrameType
 
 LIBRARIES = {*sys.stdlib_module_names, "deepspeed", "ostinato", "torch"}
 
@@ -15,3 +17,13 @@ def script_line(thread: int) -> str:
     while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in LIBRARIES:
         frame = frame.f_back
     return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}, in {frame.f_code.co_name}"
+
+
+def lines() -> str:
+    """Every line of the calling thread's stack, from the caller's outwards."""
+    frame: FrameType | None = sys._getframe(1)
+    found = []
+    while frame is not None:
+        found.append(f"{frame.f_code.co_filename}:{frame.f_lineno}")
+        frame = frame.f_back
+    return " ".join(found)

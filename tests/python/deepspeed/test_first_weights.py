@@ -79,6 +79,30 @@ def test_the_second_start_trains_from_those_of_the_first(case, world2, stock, tm
     assert re.search(SAID, ours[0]["said"]) and "first start, as" not in ours[1]["said"], ours[0]["said"]
 
 
+def in_turns(options: Options) -> list:
+    """What two engines train that take turns, as those of a GAN."""
+    engines = [training.make_engine(options) for _ in range(2)]
+    data = [training.data_of(engine, seed) for seed, engine in enumerate(engines)]
+    losses = [engine.train_batch(each).item() for engine, each in zip(engines, data, strict=True)]
+    return [losses, *map(training.weights, engines)]
+
+
+def redrawn_in_turns(options: Options) -> list:
+    theirs = training.changed_model.change
+    training.changed_model.change, redraw.starts = redraw, 3
+    try:
+        return in_both_starts(in_turns, options)
+    finally:
+        training.changed_model.change = theirs
+
+
+def test_each_model_of_a_script_trains_from_its_first_weights(world2, tmp_path):
+    plan = make_plan(tmp_path, LAYOUTS["wave"], LAYERS, MICRO_BATCHES)
+    options = replace(DROPS, change="seedless")
+    ours = world2.run(redrawn_in_turns, replace(options, section={"plan": str(plan), "check": 1}))
+    assert ours == world2.run(redrawn_in_turns, options)
+
+
 @pytest.mark.slow  # test_the_second_start_trains_from_those_of_the_first has one pipeline
 def test_replicas(world4, stock, tmp_path):
     options = replace(DROPS, change="drawn", config=ZERO_1)

@@ -6,7 +6,7 @@ import itertools
 import json
 import os
 import tempfile
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -139,8 +139,9 @@ def second_start(files: dict):
 def _as_in_a_new_process() -> None:
     """Counts engines and models from 1."""
     from ostinato.deepspeed import hook, section
-    from ostinato.deepspeed.start import start
+    from ostinato.deepspeed.start import second_start, start
 
+    second_start._first = {}
     start._engines, hook.models = itertools.count(1), itertools.count(1)
     section.unplanned.clear()
 
@@ -151,12 +152,16 @@ def in_both_starts(job, *args):
     from ostinato.deepspeed.start.second_start import NeedsNewStart
 
     _as_in_a_new_process()
-    try:
-        return job(*args)
-    except NeedsNewStart as error:
-        files = error.files
-    with second_start(files):
-        return job(*args)
+    files: dict = {}
+    for in_start in (nullcontext, second_start):  # one line calls the job, as one command starts both
+        with in_start(files):
+            try:
+                return job(*args)
+            except NeedsNewStart as error:
+                if in_start is second_start:
+                    raise
+                files = error.files
+    raise AssertionError
 
 
 def _make_model(options: Options):

@@ -13,14 +13,12 @@ Nothing here changes a model or an engine.
 
 from itertools import count
 
-MADE = "_ostinato_made"  # an attribute of models that PipelineModule.__init__() has made: the number of each in its process
-UNPLANNED = (
-    "unplanned.json"  # left by a first start: numbers of the models that had an engine without a section
-)
+MADE = "_ostinato_made"  # an attribute of models that PipelineModule.__init__() has made: the number of each, and where it was
+UNPLANNED = "unplanned.json"  # left by a first start: MADE of the models that had an engine without a section
 VARIABLE = (
     "OSTINATO_PLAN"  # environment: a plan.json, a ds_config.json with the section, or the section as JSON
 )
 SECTION_FILE = "section.json"  # left by a first start that hands over a plan: a script may read its configuration after making its model
 
 models = count(1)  # of this process, in the order in which they are made: that of both starts
-unplanned: list[int] = []  # of these, whose engine has no section
+unplanned: list[str] = []  # MADE of those that have an engine without a section

@@ -55,7 +55,6 @@ from ..graph_model import is_graph, layers_read
 from ..data.items import again, making_once, own
 from .loss_reads import LossReads, refuse_apart
 from .layer_costs import REPEATS, WARM_UP, MeasuredLayer, chosen_of, measure, rows_by_size
-from ..place import first_weights
 from ..place.placing import Prepared
 from ..randomness.random_state import Drawing
 from ..tell.announce import say
@@ -86,13 +85,10 @@ def begin(
 ) -> None:
     """Makes DeepSpeed's own engine, and watches its first steps. All ranks must call it."""
     _refuse_idle(kwargs)
-    first = first_weights.kept(kwargs["model"], original_init.states)
+    second_start.keep(prepared, kwargs["model"], original_init.states)
     original_init(engine, *args, **kwargs)
     vars(engine)["_ostinato_first"] = FirstPass(
-        engine,
-        prepared,
-        partial(search, prepared, kwargs["model"], kwargs["config_class"], type(engine)),
-        first,
+        engine, prepared, partial(search, prepared, kwargs["model"], kwargs["config_class"], type(engine))
     )
 
 
@@ -133,14 +129,8 @@ def _checkpoints(model: Model) -> bool:
 class FirstPass:
     """Of one engine: replaces its train_batch() until the last of these steps is over."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        prepared: Prepared,
-        search: Callable[[], None],
-        first: first_weights.First | None,
-    ):
-        self._engine, self._prepared, self._search, self._first = engine, prepared, search, first
+    def __init__(self, engine: Engine, prepared: Prepared, search: Callable[[], None]):
+        self._engine, self._prepared, self._search = engine, prepared, search
         self._asked = prepared.checked()[0]
         self._left = max(1, self._asked.checks)
         self._recorder = Recorder(engine, self._asked.checks)
@@ -227,7 +217,7 @@ class FirstPass:
                 self._refuse_loaded()
         except Unsupported as error:
             second_start.begin_without(self._prepared, error)
-        second_start.begin(self._prepared, self._first, records, seconds)
+        second_start.begin(self._prepared, records, seconds)
 
     def _checked(self) -> str:
         """What 1F1B has computed, and how its last step differs when it runs again: the control for what the

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the first start leaves for the second, and what happens where a second start is not possible.
 
-begin(prepared, first, records) # in the first start, on all ranks: every process replaces itself (again)
+keep(prepared, model, states)   # in the first start: what an engine trains from
+begin(prepared, records)        # in the first start, on all ranks: every process replaces itself (again)
 trains_as_first(prepared, model, stages, states)    # in the second: gives the model the first one's weights
 records_of_1f1b(prepared)       # in the second: what DeepSpeed's 1F1B computed in this engine's checked steps, or None
 for_another(prepared)           # in the second: whether the plan is for another engine of the process
@@ -18,6 +19,7 @@ goes_without()                  # in a later start: why it must run under DeepSp
 import json
 import sys
 import tempfile
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -36,13 +38,16 @@ from ..section.plans import Stage
 from ..section.kept import FILES, PLAN
 from ..upstream import Model
 
-WEIGHTS = "weights.pt"  # of the first start (first_weights)
+WEIGHTS = "weights-{}.pt"  # of the first start (first_weights), by the engine that has the model
 RECORDS = "first.json"  # records of the steps that DeepSpeed's 1F1B ran
 ENGINE = "engine.txt"  # the engine of the process that has the plan
 BEFORE = "before.json"  # seconds of 1F1B's steps
 WITHOUT = "without.txt"
 MOVED = "moved.json"
 GIVEN_UP = "given_up.json"  # [engine, file of the plan that has a verdict, seconds of its steps]
+
+
+_first: dict[int, first_weights.First] = {}  # of the engines of this process that are not collected
 
 
 class NeedsNewStart(OstinatoError):
@@ -53,11 +58,15 @@ class NeedsNewStart(OstinatoError):
         self.files = files
 
 
-def begin(
-    prepared: Prepared, first: first_weights.First | None, records: str = "", seconds: Sequence[float] = ()
-) -> NoReturn:
-    """All ranks must call it, with the same plan, `records` (Records, as text) and `seconds` of steps, and
-    each with what it trains from."""
+def keep(prepared: Prepared, model: Model, states: tuple) -> None:
+    """To be called before the engine is made; whichever engine of the process then begins the second start."""
+    if (first := first_weights.kept(model, states)) is not None:
+        _first[prepared.engine] = first
+        weakref.finalize(model, _first.pop, prepared.engine, None)
+
+
+def begin(prepared: Prepared, records: str = "", seconds: Sequence[float] = ()) -> NoReturn:
+    """All ranks must call it, with the same plan, `records` (Records, as text) and `seconds` of steps."""
     asked, paths = prepared.checked()
     files: dict[str, again.File] = dict(prepared.files) or {
         name: path.read_text()
@@ -66,7 +75,7 @@ def begin(
     }
     files |= _whose(prepared) | ({RECORDS: records} if records else {})
     files |= {BEFORE: json.dumps(list(seconds))} if seconds else {}
-    files |= {WEIGHTS: first.write} if first is not None else {}
+    files |= {WEIGHTS.format(engine): first.write for engine, first in _first.items()}
     files[SECTION_FILE] = asked.model_dump_json(exclude_unset=True)
     where = _kept(files, paths.output) if asked.searches and dist.get_rank() == 0 else ""
     no_gain = _no_gain(prepared)
@@ -172,7 +181,7 @@ def judge(prepared: Prepared, then: str, why: str) -> str:
     """Leaves a verdict on the plan in "output" for the next start; returns in words what that does, "" where it
     heeds no verdict."""
     asked, paths = prepared.checked()
-    if not asked.auto or asked.check or not asked.falls_back or paths.output is None:
+    if not asked.auto or not asked.falls_back or paths.output is None:
         return ""
     if dist.get_rank() == 0:
         verdict.leave(paths.output / PLAN, then, why)
@@ -205,9 +214,10 @@ def trains_as_first(
     """Gives the model the trainable weights of the first start. All ranks must call it before the engine is
     made. `states`: of random numbers."""
     folder = again.folder_of_first_start()
-    if folder is None or for_another(prepared):
+    if folder is None:
         return first_weights.Restored(states)
-    return first_weights.restore(model, stages, first_weights.read(folder / WEIGHTS), states)
+    first = first_weights.read(folder / WEIGHTS.format(prepared.engine))
+    return first_weights.restore(model, stages, first, states)
 
 
 def records_of_1f1b(prepared: Prepared) -> str | None:

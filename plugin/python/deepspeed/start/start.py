@@ -22,7 +22,7 @@ from ostinato.ranks.starting import starting
 from pydantic import BaseModel
 
 from . import first_pass, second_start
-from ..place import first_weights, model_identity
+from ..place import model_identity
 from ..save import checkpoint, universal
 from ..save.partition import stock_names
 from ..section import plans, verdict
@@ -124,7 +124,7 @@ def _make(engine: Engine, original_init: Drawing, prepared: Prepared, args: tupl
     model, config, asked = kwargs["model"], kwargs["config_class"], prepared.checked()[0]
     refuse_passes(type(engine))
     first, placed = again.folder_of_first_start() is None, placed_of(model)
-    if first and asked.uses_kept and not asked.check and not _is_placed_for(prepared, placed):
+    if first and asked.uses_kept and not _is_placed_for(prepared, placed):
         if _stays_without(prepared, model):
             return _alone(engine, original_init, args, kwargs)
         if not take_kept(prepared, model):
@@ -184,9 +184,10 @@ def _place_late(prepared: Prepared, model: Model, placed: Placed | None, states:
         there = placed.prepared.program
         if there is not None and program is not None and there.placement_sha256 == program.placement_sha256:
             return placed
-        second_start.begin(prepared, None)
+        second_start.begin(prepared)
     if moves(model, stages):
-        second_start.begin(prepared, first_weights.kept(model, states))
+        second_start.keep(prepared, model, states)
+        second_start.begin(prepared)
     return lay_out(prepared, model)
 
 
