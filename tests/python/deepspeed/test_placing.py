@@ -507,3 +507,5 @@ def test_measuring_may_be_all(world2, tmp_path):
     )
     ours = world2.run(checked, replace(BASE, section=section))  # which is that
     assert "ostinato: plan " in ours[0]["said"] and len(ours[0]["losses"]) == 3
+    ours = world2.run(in_both_starts, checked, replace(BASE, section={**section, "check": 1}))
+    assert "measured: step 1" in ours[0]["said"] and len(ours[0]["losses"]) == 3

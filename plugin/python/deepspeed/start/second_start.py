@@ -80,7 +80,7 @@ def begin(prepared: Prepared, records: str = "", seconds: Sequence[float] = ()) 
     where = _kept(files, paths.output) if asked.searches and dist.get_rank() == 0 else ""
     no_gain = _no_gain(prepared)
     follows = judge(prepared, verdict.OWN, no_gain) if no_gain else ""
-    if asked.auto == "measure":
+    if asked.auto == "measure" and not prepared.kept:
         say(f"the plan is in {where}: {f'{no_gain}; {follows}' if follows else 'the next start runs it'}")
         sys.exit(0)
     if no_gain:
