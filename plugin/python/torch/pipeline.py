@@ -238,7 +238,7 @@ class Pipeline(nn.Module):
             executor.set_stage(
                 stage.index,
                 forward_of(stage.index),
-                may_split=not stage.recompute and not reduces_gradients(self.stages[str(stage.index)]),
+                may_split=not stage.recompute and not must_run_whole(self.stages[str(stage.index)]),
                 offload=None if kept is None else kept.move,
             )
         return executor
@@ -412,26 +412,31 @@ class Pipeline(nn.Module):
             raise PipelineError(f"ranks {differing} {differently} than rank 0: {theirs} against {first}")
 
 
-def of_fsdp(kind: str) -> Any:
-    """A class of torch.distributed.fsdp, which takes a second to import; () where the script has not."""
-    return getattr(sys.modules.get("torch.distributed.fsdp"), kind, ())
+FSDP = "torch.distributed.fsdp"
+WRAPPER = "torch.distributed.algorithms._checkpoint.checkpoint_wrapper"
+
+
+def imported(module: str, kind: str) -> Any:
+    """A class of a module that takes long to import; () where the script has not."""
+    return getattr(sys.modules.get(module), kind, ())
 
 
 def check_wrapped(stage: str, module: nn.Module) -> None:
     """Raises PipelineError for wrappers that expect each forward's backward before the next forward: with more
     micro-batches in flight, DistributedDataParallel leaves gradients out without a word."""
     for part in module.modules():
-        if isinstance(part, (DistributedDataParallel, of_fsdp("FullyShardedDataParallel"))):
+        if isinstance(part, (DistributedDataParallel, imported(FSDP, "FullyShardedDataParallel"))):
             raise PipelineError(
                 f'stage "{stage}" holds a {type(part).__name__}, which allows one micro-batch in flight: build the stage without it, and '
                 "average the gradients over the ranks that hold this stage after step(), or use torch.distributed.fsdp.fully_shard()"
             )
 
 
-def reduces_gradients(module: nn.Module) -> bool:
-    """Whether a backward must run whole: fully_shard() reduces the weights' gradients as soon as those of the
-    inputs are there."""
-    return any(isinstance(part, of_fsdp("FSDPModule")) for part in module.modules())
+def must_run_whole(module: nn.Module) -> bool:
+    """Of its backward: fully_shard() reduces the weights' gradients as soon as those of the inputs are there, and
+    checkpoint_wrapper() would run the forward again in both halves."""
+    whole = imported(FSDP, "FSDPModule"), imported(WRAPPER, "CheckpointWrapper")
+    return any(isinstance(part, whole) for part in module.modules())
 
 
 @contextmanager
