@@ -29,6 +29,7 @@ from ostinato import _plugin, offload
 from .batches import as_arguments, by_stage, micro_batches
 from .draws import Draws, unlike
 from .outside import Outside
+from .precision import Autocast
 from .serving import SLOTS, Answer, Serving
 from .stages import Build, ChainOfLayers, own_stages
 from .ties import Tie, Ties, ties_of
@@ -154,7 +155,8 @@ class Pipeline(nn.Module):
         with self._one_call():
             outside = Outside()
             self._take(inputs, targets, outside.apart)
-            self._run(self._ties.summed())
+            with self._autocast.switched(on=False):
+                self._run(self._ties.summed())
             if self._draws is not None:
                 self._check_draws(self._draws)
             outside.backward()
@@ -317,6 +319,7 @@ class Pipeline(nn.Module):
 
         self._inputs = {name: cut(value, "inputs") for name, value in by_stage(inputs, self._takers).items()}
         self._targets = cut(targets, "targets")
+        self._autocast = Autocast(self._device)
         self._results = {
             s.index: [None] * self.micro_batches
             for s in self._own
@@ -330,10 +333,11 @@ class Pipeline(nn.Module):
         last, scored = not stage.outputs, stage.has_backward
 
         def forward(micro_batch: int, inputs: tuple | None):
-            if offloaded is None:
-                return run(micro_batch, inputs)
-            with offloaded.of(micro_batch, (*module.parameters(), *module.buffers())):
-                return run(micro_batch, inputs)
+            with this._autocast.switched(on=True):
+                if offloaded is None:
+                    return run(micro_batch, inputs)
+                with offloaded.of(micro_batch, (*module.parameters(), *module.buffers())):
+                    return run(micro_batch, inputs)
 
         def run(micro_batch: int, inputs: tuple | None):
             arguments = this._given(stage.name, micro_batch) if inputs is None else inputs

@@ -226,6 +226,30 @@ def forwards_of_checkpointed(plan: str) -> set[int]:
     return {int(part.seen[0]) for part in pipe.modules() if isinstance(part, Counted)}
 
 
+def under_autocast(plan: str) -> dict[str, set[bool]]:
+    """Whether torch.autocast() around step() is on, in forwards, in backwards and after it."""
+    from ostinato.torch import Pipeline, layers
+
+    torch.set_num_threads(1)
+    found: dict[str, set[bool]] = {"forwards": set(), "backwards": set(), "after": set()}
+
+    def note(where: str) -> None:
+        found[where].add(torch.is_autocast_enabled("cpu"))
+
+    def watch(module, given, made):
+        note("forwards")
+        made.register_hook(lambda gradient: note("backwards"))
+
+    chain = made("linears")
+    for layer in chain:
+        layer.register_forward_hook(watch)
+    pipe = Pipeline(plan, layers(chain), loss_fn=F.mse_loss, timeout_s=60)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        pipe.step(*batch("linears", 0))
+        note("after")
+    return found
+
+
 def refusals(plan: str, kind: str, how: str = "") -> str:
     """What this rank is told, as "Kind: message"."""
     from ostinato.torch import Pipeline, layers, schedule

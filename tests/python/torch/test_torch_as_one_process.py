@@ -55,6 +55,11 @@ def test_a_split_backward_runs_checkpointed_layers_again_once(world2, tmp_path):
     assert forwards == [{2 * MICRO_BATCHES}] * 2
 
 
+def test_autocast_around_a_step_is_for_its_forwards(world2, tmp_path):
+    found = world2.run(one_process.under_autocast, plan_of(tmp_path, "split"))
+    assert found == [{"forwards": {True}, "backwards": {False}, "after": {True}}] * 2
+
+
 @pytest.mark.parametrize("layout", everyday(LAYOUTS, "split"))
 @pytest.mark.parametrize("outside", ["inputs", "listed", "targets"])
 def test_what_a_trained_module_outside_makes(world2, tmp_path, outside, layout):
