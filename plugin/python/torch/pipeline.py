@@ -29,6 +29,7 @@ from ostinato import _plugin, offload
 from .batches import as_arguments, by_stage, micro_batches
 from .draws import Draws, unlike
 from .outside import Outside
+from .precision import Autocast
 from .serving import SLOTS, Answer, Serving
 from .stages import Build, ChainOfLayers, own_stages
 from .ties import Tie, Ties, ties_of
@@ -154,7 +155,8 @@ class Pipeline(nn.Module):
         with self._one_call():
             outside = Outside()
             self._take(inputs, targets, outside.apart)
-            self._run(self._ties.summed())
+            with self._autocast.switched(on=False):
+                self._run(self._ties.summed())
             if self._draws is not None:
                 self._check_draws(self._draws)
             outside.backward()
@@ -238,7 +240,7 @@ class Pipeline(nn.Module):
             executor.set_stage(
                 stage.index,
                 forward_of(stage.index),
-                may_split=not stage.recompute and not reduces_gradients(self.stages[str(stage.index)]),
+                may_split=not stage.recompute and not must_run_whole(self.stages[str(stage.index)]),
                 offload=None if kept is None else kept.move,
             )
         return executor
@@ -317,6 +319,7 @@ class Pipeline(nn.Module):
 
         self._inputs = {name: cut(value, "inputs") for name, value in by_stage(inputs, self._takers).items()}
         self._targets = cut(targets, "targets")
+        self._autocast = Autocast(self._device)
         self._results = {
             s.index: [None] * self.micro_batches
             for s in self._own
@@ -330,10 +333,11 @@ class Pipeline(nn.Module):
         last, scored = not stage.outputs, stage.has_backward
 
         def forward(micro_batch: int, inputs: tuple | None):
-            if offloaded is None:
-                return run(micro_batch, inputs)
-            with offloaded.of(micro_batch, (*module.parameters(), *module.buffers())):
-                return run(micro_batch, inputs)
+            with this._autocast.switched(on=True):
+                if offloaded is None:
+                    return run(micro_batch, inputs)
+                with offloaded.of(micro_batch, (*module.parameters(), *module.buffers())):
+                    return run(micro_batch, inputs)
 
         def run(micro_batch: int, inputs: tuple | None):
             arguments = this._given(stage.name, micro_batch) if inputs is None else inputs
@@ -412,26 +416,31 @@ class Pipeline(nn.Module):
             raise PipelineError(f"ranks {differing} {differently} than rank 0: {theirs} against {first}")
 
 
-def of_fsdp(kind: str) -> Any:
-    """A class of torch.distributed.fsdp, which takes a second to import; () where the script has not."""
-    return getattr(sys.modules.get("torch.distributed.fsdp"), kind, ())
+FSDP = "torch.distributed.fsdp"
+WRAPPER = "torch.distributed.algorithms._checkpoint.checkpoint_wrapper"
+
+
+def imported(module: str, kind: str) -> Any:
+    """A class of a module that takes long to import; () where the script has not."""
+    return getattr(sys.modules.get(module), kind, ())
 
 
 def check_wrapped(stage: str, module: nn.Module) -> None:
     """Raises PipelineError for wrappers that expect each forward's backward before the next forward: with more
     micro-batches in flight, DistributedDataParallel leaves gradients out without a word."""
     for part in module.modules():
-        if isinstance(part, (DistributedDataParallel, of_fsdp("FullyShardedDataParallel"))):
+        if isinstance(part, (DistributedDataParallel, imported(FSDP, "FullyShardedDataParallel"))):
             raise PipelineError(
                 f'stage "{stage}" holds a {type(part).__name__}, which allows one micro-batch in flight: build the stage without it, and '
                 "average the gradients over the ranks that hold this stage after step(), or use torch.distributed.fsdp.fully_shard()"
             )
 
 
-def reduces_gradients(module: nn.Module) -> bool:
-    """Whether a backward must run whole: fully_shard() reduces the weights' gradients as soon as those of the
-    inputs are there."""
-    return any(isinstance(part, of_fsdp("FSDPModule")) for part in module.modules())
+def must_run_whole(module: nn.Module) -> bool:
+    """Of its backward: fully_shard() reduces the weights' gradients as soon as those of the inputs are there, and
+    checkpoint_wrapper() would run the forward again in both halves."""
+    whole = imported(FSDP, "FSDPModule"), imported(WRAPPER, "CheckpointWrapper")
+    return any(isinstance(part, whole) for part in module.modules())
 
 
 @contextmanager

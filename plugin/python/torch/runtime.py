@@ -18,7 +18,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from .pipeline import PipelineError, lowered, place_in
+from .pipeline import FSDP, PipelineError, imported, lowered, place_in
 from .stages import Build, ChainOfLayers, own_stages
 from .ties import ties_of
 
@@ -47,11 +47,13 @@ def schedule(
     except ImportError as error:
         raise PipelineError(f"torch {torch.__version__} has no schedule runtime: {error}") from None
     rank, ranks = place_in(group, program)
-    count, where = len(program.stages), torch.device(device)
+    count, where, made_of = len(program.stages), torch.device(device), with_buffers_kept(PipelineStage)
     stages = [
-        PipelineStage(build(stage).to(where), stage.index, count, where, group=group)
+        made_of(build(stage).to(where), stage.index, count, where, group=group)
         for stage in own_stages(program, rank, ranks, group)
     ]
+    if any(instruction.action == "W" for instruction in program.instructions(rank)):
+        keep_unsharded(stages)
     mean_of = loss_of(loss_fn, program.micro_batches)
     made = _PipelineScheduleRuntime(stages, program.micro_batches, loss_fn=mean_of, scale_grads=False)
     with tempfile.TemporaryDirectory() as folder:
@@ -59,6 +61,39 @@ def schedule(
         rows.write_text("".join(program.text(r, transfers=False) + "\n" for r in range(program.ranks)))
         made._load_csv(str(rows), format="compute_only")
     return made
+
+
+def keep_unsharded(stages: list) -> None:
+    """torch loses gradients, without a word, where weights that fully_shard() has resharded after a forward meet a
+    split backward."""
+    for stage in stages:
+        for part in stage.submod.modules():
+            if isinstance(part, imported(FSDP, "FSDPModule")):
+                part.set_reshard_after_forward(False, recurse=False)
+
+
+def with_buffers_kept(kind: Any) -> type:
+    """PipelineStage, which learns shapes from a forward and a backward with uninitialised inputs; without what
+    these write to buffers (BatchNorm's statistics, an expert's tokens)."""
+
+    class Kept(kind):
+        def _prepare_forward_infra(self, *given: Any, **keywords: Any) -> Any:
+            self._buffers_before = [
+                (module, name, tensor, None if tensor is None else tensor.clone())
+                for module in self.submod.modules()
+                for name, tensor in module._buffers.items()
+            ]
+            return super()._prepare_forward_infra(*given, **keywords)
+
+        def _post_metadata_inference_cleanup(self) -> None:
+            super()._post_metadata_inference_cleanup()
+            with torch.no_grad():
+                for module, name, tensor, before in self.__dict__.pop("_buffers_before", ()):
+                    if tensor is not None and not torch.equal(tensor, before):
+                        tensor.copy_(before)
+                    module._buffers[name] = tensor
+
+    return Kept
 
 
 def loss_of(loss_fn: Callable, micro_batches: int) -> Callable:

@@ -51,6 +51,25 @@ class Start(nn.Module):
         return self.mix(x), torch.ones(1)
 
 
+class Counted(nn.Module):
+    """Counts its forwards and what it gets, as mixtures of experts count tokens, and has statistics."""
+
+    def __init__(self):
+        super().__init__()
+        self.mix, self.norm = nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH)
+        self.register_buffer("seen", torch.zeros(2))
+        self.register_buffer("last", None)
+
+    def forward(self, x):
+        self.seen += torch.stack([torch.ones(()), x.detach().sum()])
+        self.last = x.detach().clone()
+        return torch.tanh(self.norm(self.mix(x)))
+
+
+def counted() -> list[nn.Module]:
+    return [Counted() for _ in range(LAYERS)]
+
+
 def linears() -> list[nn.Module]:
     return [nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)]
 
@@ -92,7 +111,9 @@ def in_place() -> list[nn.Module]:
     return layers
 
 
-CHAINS = {f.__name__: f for f in (linears, cached, frozen, tied, twice, tied_frozen, pairs, in_place)}
+CHAINS = {
+    f.__name__: f for f in (linears, counted, cached, frozen, tied, twice, tied_frozen, pairs, in_place)
+}
 
 
 def plain(layers, value):
@@ -167,6 +188,66 @@ def accumulate_on_torch(plan: str, kind: str) -> float:
         F.cross_entropy(plain(theirs, x), y).backward()
     weights = zip(nn.ModuleList(mine).parameters(), nn.ModuleList(theirs).parameters(), strict=True)
     return max((a.grad - b.grad).abs().max().item() for a, b in weights if a.grad is not None)
+
+
+def unlike_buffers(plan: str) -> list[str]:
+    """Of layers here, after two steps of torch's runtime and of one process."""
+    from ostinato.torch import layers, schedule
+
+    torch.set_num_threads(1)
+    mine, theirs = made("counted"), made("counted")
+    runtime = schedule(plan, layers(mine), F.mse_loss)
+    first, last = (any(getattr(stage, at) for stage in runtime._stages) for at in ("is_first", "is_last"))
+    for step in range(2):
+        x, y = batch("counted", step)
+        runtime.step(*([x] if first else []), **({"target": y} if last else {}))
+        for part in x.chunk(MICRO_BATCHES):
+            plain(theirs, part)
+    here = {id(part) for stage in runtime._stages for part in stage.submod.modules()}
+    return [
+        f"{index}.{name}"
+        for index, (a, b) in enumerate(zip(mine, theirs, strict=True))
+        if id(a) in here
+        for (name, held), (_, one) in zip(a.named_buffers(), b.named_buffers(), strict=True)
+        if not torch.equal(held, one)
+    ]
+
+
+def forwards_of_checkpointed(plan: str) -> set[int]:
+    """How often checkpoint_wrapper() runs a layer of Pipeline in a step."""
+    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+
+    from ostinato.torch import Pipeline, layers
+
+    torch.set_num_threads(1)
+    chain = [checkpoint_wrapper(layer) for layer in made("counted")]
+    pipe = Pipeline(plan, layers(chain), loss_fn=F.mse_loss, timeout_s=60)
+    pipe.step(*batch("counted", 0))
+    return {int(part.seen[0]) for part in pipe.modules() if isinstance(part, Counted)}
+
+
+def under_autocast(plan: str) -> dict[str, set[bool]]:
+    """Whether torch.autocast() around step() is on, in forwards, in backwards and after it."""
+    from ostinato.torch import Pipeline, layers
+
+    torch.set_num_threads(1)
+    found: dict[str, set[bool]] = {"forwards": set(), "backwards": set(), "after": set()}
+
+    def note(where: str) -> None:
+        found[where].add(torch.is_autocast_enabled("cpu"))
+
+    def watch(module, given, made):
+        note("forwards")
+        made.register_hook(lambda gradient: note("backwards"))
+
+    chain = made("linears")
+    for layer in chain:
+        layer.register_forward_hook(watch)
+    pipe = Pipeline(plan, layers(chain), loss_fn=F.mse_loss, timeout_s=60)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        pipe.step(*batch("linears", 0))
+        note("after")
+    return found
 
 
 def refusals(plan: str, kind: str, how: str = "") -> str:

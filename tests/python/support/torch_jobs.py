@@ -159,6 +159,30 @@ def train_in_parallel(case: Case, how: str) -> tuple[str, dict[str, torch.Tensor
     return "", {name: gradient.full_tensor() for name, gradient in gradients_of(pipe, case).items()}
 
 
+def without_gradients_on_torch(case: Case) -> list[str]:
+    """Weights that train on torch's runtime and get no gradient, with layers under fully_shard() on two ranks, each
+    with the whole pipeline."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    from ostinato.torch import schedule
+
+    rank, mesh, made = dist.get_rank(), init_device_mesh("cpu", (2,)), build(case)
+    group = [dist.new_group([r]) for r in range(2)][rank]
+
+    def sharded(stage):
+        module = made(stage)
+        for layer in module:
+            fully_shard(layer, mesh=mesh)
+        return fully_shard(module, mesh=mesh)
+
+    runtime = schedule(case.plan, sharded, loss, group=group)
+    tokens, _, targets = batch(rank)
+    runtime.step(tokens, target=targets, losses=[])
+    named = (pair for stage in runtime._stages for pair in stage.submod.named_parameters())
+    return [name for name, parameter in named if parameter.grad is None]
+
+
 def gradients_of(pipe, case: Case) -> dict[str, torch.Tensor]:
     """By the names of alone(); parts of sharded layers with the dimension and the place they are cut at."""
     from ostinato.nn.layers import split_of

@@ -46,6 +46,20 @@ def test_weights_in_common_accumulate_on_torchs_runtime(world2, tmp_path):
     assert max(world2.run(one_process.accumulate_on_torch, plan_of(tmp_path, "wave"), "tied")) < 1e-6
 
 
+def test_shapes_that_torchs_runtime_learns_write_to_no_buffer(world2, tmp_path):
+    assert world2.run(one_process.unlike_buffers, plan_of(tmp_path, "looped")) == [[], []]
+
+
+def test_a_split_backward_runs_checkpointed_layers_again_once(world2, tmp_path):
+    forwards = world2.run(one_process.forwards_of_checkpointed, plan_of(tmp_path, "split"))
+    assert forwards == [{2 * MICRO_BATCHES}] * 2
+
+
+def test_autocast_around_a_step_is_for_its_forwards(world2, tmp_path):
+    found = world2.run(one_process.under_autocast, plan_of(tmp_path, "split"))
+    assert found == [{"forwards": {True}, "backwards": {False}, "after": {True}}] * 2
+
+
 @pytest.mark.parametrize("layout", everyday(LAYOUTS, "split"))
 @pytest.mark.parametrize("outside", ["inputs", "listed", "targets"])
 def test_what_a_trained_module_outside_makes(world2, tmp_path, outside, layout):

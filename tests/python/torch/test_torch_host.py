@@ -49,3 +49,8 @@ def test_a_loss_that_the_last_layer_makes(world2, tmp_path):
     case = Case(str(make_plan(tmp_path, CASES["interleaved-zb"][1], LAYERS, MICRO_BATCHES)))
     none, [(ours, alone)] = world2.run(torch_jobs.train_scored_on_torch, case)
     assert not none and torch.allclose(ours, alone, atol=1e-7)
+
+
+def test_split_backwards_lose_no_gradients_of_fully_shard(world2, tmp_path):
+    case = Case(str(make_plan(tmp_path, Layout("one", (4,), (0, 0), split=True), LAYERS, MICRO_BATCHES)))
+    assert world2.run(torch_jobs.without_gradients_on_torch, case) == [[], []]
