@@ -73,7 +73,7 @@ def section_of(configuration: dict, file: str | None = None) -> Known:
 
 def known_section(model: str = "") -> Known:
     """The section, as far as it is known when a PipelineModule is made, before any configuration is read. `model`:
-    its number among those of the process, and where it is made."""
+    its name among those of the process (MADE)."""
     if _enabled is not None:
         return _enabled, None
     if model in json.loads(_left_by_first(UNPLANNED) or "[]"):
@@ -212,7 +212,8 @@ def _module_init(original):
     def init(model, *args, **kwargs):
         from ostinato.ranks.frames import lines
 
-        made = f"{next(models)}: {lines()}"
+        made = f"{models[where := lines()]}: {where}"
+        models[where] += 1
         section, file = _spoken(lambda: known_section(made))
         if section is None:
             original(model, *args, **kwargs)

@@ -5,8 +5,8 @@ script_line(threading.get_ident())      # "train.py:17, in batches"; empty: not 
 lines()                                 # "/home/me/train.py:17 /home/me/train.py:60"
 """
 
+import inspect
 import sys
-from types import FrameType
 
 LIBRARIES = {*sys.stdlib_module_names, "deepspeed", "ostinato", "torch"}
 
@@ -20,9 +20,8 @@ def script_line(thread: int) -> str:
 
 
 def lines() -> str:
-    """Every line of the calling thread's stack, from the caller's outwards."""
-    frame: FrameType | None = sys._getframe(1)
-    found = []
+    """Every line of the calling thread's stack, from the innermost outwards."""
+    frame, found = inspect.currentframe(), []
     while frame is not None:
         found.append(f"{frame.f_code.co_filename}:{frame.f_lineno}")
         frame = frame.f_back

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from ostinato.deepspeed.place import first_weights
 from ostinato.deepspeed.randomness import random_state
+from ostinato.ranks import again
 from support import training
 from support.plans import Layout, make_plan
 from support.random_model import LAYERS, WIDTH, Dropping, layers_of, micro_batches
@@ -103,6 +104,37 @@ def test_each_model_of_a_script_trains_from_its_first_weights(world2, tmp_path):
     assert ours == world2.run(redrawn_in_turns, options)
 
 
+def beside_another(options: Options, more: bool) -> tuple:
+    """What an engine trains in a script that makes a second model before it in one of its two starts."""
+    asked, second = options.section is not None, again.folder_of_first_start() is not None
+    if asked and second == more:
+        training.make_engine(options)
+    engine, printed = training.make_engine(options), io.StringIO()
+    with redirect_stdout(printed):
+        loss = engine.train_batch(training.data_of(engine)).item()
+    return loss, training.weights(engine), "equal DeepSpeed's 1F1B bit for bit" in printed.getvalue()
+
+
+def redrawn_beside_another(options: Options, more: bool) -> tuple:
+    theirs = training.changed_model.change
+    training.changed_model.change, redraw.starts = redraw, 3
+    try:
+        return in_both_starts(beside_another, options, more)
+    finally:
+        training.changed_model.change = theirs
+
+
+@pytest.mark.parametrize("more", [False, True])
+def test_a_second_start_with_fewer_or_more_models(world2, tmp_path, more):
+    """A model is told by where the script makes it."""
+    plan = make_plan(tmp_path, LAYOUTS["wave"], LAYERS, MICRO_BATCHES)
+    options = replace(DROPS, change="drawn")
+    theirs = world2.run(redrawn_beside_another, options, more)
+    ours = world2.run(redrawn_beside_another, replace(options, section={"plan": str(plan), "check": 1}), more)
+    assert [rank[:2] for rank in ours] == [rank[:2] for rank in theirs]
+    assert ours[0][2]
+
+
 @pytest.mark.slow  # test_the_second_start_trains_from_those_of_the_first has one pipeline
 def test_replicas(world4, stock, tmp_path):
     options = replace(DROPS, change="drawn", config=ZERO_1)
@@ -170,11 +202,11 @@ def no_room(folder: str) -> tuple:
     first = first_weights.First({"0.weight": torch.ones(2)}, states)
     first.write(Path(folder) / "missing" / "weights.pt")
     first.write(file := Path(folder) / f"{dist.get_rank()}.pt")
-    again = first_weights.read(file)
+    restored = first_weights.read(file)
     torch.rand(1), random.random(), numpy.random.rand()
-    random_state.become(again.states)
+    random_state.become(restored.states)
     same = all(map(random_state.same, states, random_state.states()))
-    return same, again.weights["0.weight"].tolist(), file.exists(), first_weights.read(file)
+    return same, restored.weights["0.weight"].tolist(), file.exists(), first_weights.read(file)
 
 
 def test_a_file_is_read_once_and_may_be_missing(world2, tmp_path):

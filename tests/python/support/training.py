@@ -2,7 +2,6 @@
 """Trainings that run on every rank of a World: DeepSpeed's own 1F1B, or the same under a plan."""
 
 import hashlib
-import itertools
 import json
 import os
 import tempfile
@@ -142,7 +141,8 @@ def _as_in_a_new_process() -> None:
     from ostinato.deepspeed.start import second_start, start
 
     second_start._first = {}
-    start._engines, hook.models = itertools.count(1), itertools.count(1)
+    start._engines.clear()
+    hook.models.clear()
     section.unplanned.clear()
 
 

@@ -56,7 +56,7 @@ KEY = "_ostinato_placed"
 class Prepared:
     """What this rank made of its section; fields after the first that failed are None."""
 
-    engine: int = 0  # which of the process's engines; 0: none yet
+    engine: str = ""  # a name that the engine has in both starts; "": none yet
     micro_batches: int = 0  # a step, as configured: the script may change it (batch_size); 0: not known yet
     section: Section | None = None
     paths: Paths | None = None

@@ -11,14 +11,16 @@ what all ranks hold, so that they stop together.
 Nothing here changes a model or an engine.
 """
 
-from itertools import count
+from collections import Counter
 
-MADE = "_ostinato_made"  # an attribute of models that PipelineModule.__init__() has made: the number of each, and where it was
+MADE = "_ostinato_made"  # an attribute of models that PipelineModule.__init__() has made: where, and how many were made there before
 UNPLANNED = "unplanned.json"  # left by a first start: MADE of the models that had an engine without a section
 VARIABLE = (
     "OSTINATO_PLAN"  # environment: a plan.json, a ds_config.json with the section, or the section as JSON
 )
 SECTION_FILE = "section.json"  # left by a first start that hands over a plan: a script may read its configuration after making its model
 
-models = count(1)  # of this process, in the order in which they are made: that of both starts
+models: Counter[str] = (
+    Counter()
+)  # of this process, by where they were made: a script may make fewer or more of them in its second start
 unplanned: list[str] = []  # MADE of those that have an engine without a section

@@ -8,7 +8,7 @@ records_of_1f1b(prepared)       # in the second: what DeepSpeed's 1F1B computed 
 for_another(prepared)           # in the second: whether the plan is for another engine of the process
 before(prepared)                # in the second: seconds of steps of DeepSpeed's own engine in the first; []: not known
 fall_back(prepared, why, seconds)   # in the second: the plan is slower, and all ranks start once more without it
-given_up(number)                # in the third: seconds of that plan's steps, if it had the process's engine `number`
+given_up(engine)                # in the third: seconds of that plan's steps, if this engine had it
 forget()                        # in the third: withdraws the verdict on that plan
 judge(prepared, then, why)      # in the second: for the next start, where the plan is slower and stays
 move(prepared, files, moved)    # under a plan: all ranks start once more, with a new plan (adapt)
@@ -40,14 +40,14 @@ from ..upstream import Model
 
 WEIGHTS = "weights-{}.pt"  # of the first start (first_weights), by the engine that has the model
 RECORDS = "first.json"  # records of the steps that DeepSpeed's 1F1B ran
-ENGINE = "engine.txt"  # the engine of the process that has the plan
+ENGINE = "engine.txt"  # the engine that has the plan
 BEFORE = "before.json"  # seconds of 1F1B's steps
 WITHOUT = "without.txt"
 MOVED = "moved.json"
 GIVEN_UP = "given_up.json"  # [engine, file of the plan that has a verdict, seconds of its steps]
 
 
-_first: dict[int, first_weights.First] = {}  # of the engines of this process that are not collected
+_first: dict[str, first_weights.First] = {}  # of the engines of this process that are not collected
 
 
 class NeedsNewStart(OstinatoError):
@@ -102,7 +102,7 @@ def begin(prepared: Prepared, records: str = "", seconds: Sequence[float] = ()) 
 
 def _whose(prepared: Prepared) -> dict[str, again.File]:
     """Which engine has the plan, and which models have none."""
-    return {ENGINE: str(prepared.engine), UNPLANNED: json.dumps(unplanned)}
+    return {ENGINE: prepared.engine, UNPLANNED: json.dumps(unplanned)}
 
 
 def _no_gain(prepared: Prepared) -> str:
@@ -155,10 +155,10 @@ def fall_back(prepared: Prepared, why: str, seconds: Sequence[float]) -> str:
     again.begin_again(left, asked.timeout_s, further=True)
 
 
-def given_up(number: int) -> list[float]:
+def given_up(wanted: str) -> list[float]:
     """Seconds of the plan's steps where the second start has given up the plan of this engine; else []."""
     engine, _, seconds = _given_up()
-    return seconds if engine == number else []
+    return seconds if engine == wanted else []
 
 
 def forget() -> str:
@@ -169,10 +169,10 @@ def forget() -> str:
     return f"the machine is not as it was, and the next start runs the plan in {plan.parent} again"
 
 
-def _given_up() -> tuple[int, str, list[float]]:
+def _given_up() -> tuple[str, str, list[float]]:
     folder = again.folder_of_first_start()
     if folder is None or not (folder / GIVEN_UP).is_file():
-        return 0, "", []
+        return "", "", []
     engine, plan, seconds = json.loads((folder / GIVEN_UP).read_text())
     return engine, plan, seconds
 
@@ -238,7 +238,7 @@ def _of_first_start(prepared: Prepared, name: str) -> str | None:
 
 def for_another(prepared: Prepared) -> bool:
     folder = again.folder_of_first_start()
-    return folder is not None and (folder / ENGINE).read_text() != str(prepared.engine)
+    return folder is not None and (folder / ENGINE).read_text() != prepared.engine
 
 
 def goes_without() -> str:

@@ -8,9 +8,11 @@ start again with it (again), once. "auto" and "check" make DeepSpeed's own engin
 all ranks start again (first_pass).
 """
 
+import hashlib
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache, partial
-from itertools import chain, count, pairwise
+from itertools import chain, pairwise
 
 import torch.distributed as dist
 from ostinato.ranks import again, cores
@@ -25,7 +27,7 @@ from . import first_pass, second_start
 from ..place import model_identity
 from ..save import checkpoint, universal
 from ..save.partition import stock_names
-from ..section import plans, verdict
+from ..section import MADE, plans, verdict
 from ..tell.drift import EVERY, SAMPLED, BlockTimes, Drift
 from ..tell.announce import ends, expected, gain_of, lines, places, say
 from ..tell.speedup import Expected, GivenUp, Speedup, follow
@@ -76,7 +78,7 @@ COLLECTIVE = (
 
 ALONE = "the run goes on under DeepSpeed's own schedule"
 
-_engines = count(1)  # of this process; both starts make the same ones
+_engines: Counter[str] = Counter()  # of this process, by their models (MADE), which may be copied
 
 
 def start(
@@ -91,7 +93,7 @@ def start(
     if why := second_start.goes_without():
         say(f"{why}; {ALONE}", newlines=True)
         _alone(engine, original_init, args, kwargs)
-        if seconds := second_start.given_up(next(_engines)):
+        if seconds := second_start.given_up(_named(model)):
             follow(engine, GivenUp(seconds, WARM_UP, second_start.forget))
         return
     prepared = _prepare(section, file, model, config)
@@ -101,9 +103,7 @@ def start(
         and second_start.for_another(prepared)
         and placed_of(model) is None
     ):
-        say(
-            f"the plan is not for the model of engine {prepared.engine}, which runs under DeepSpeed's own schedule"
-        )
+        say("the plan is not for this model, which runs under DeepSpeed's own schedule")
         return original_init(engine, *args, **kwargs)
     try:
         agreed(prepared, model, "\n".join(_collective(config)))
@@ -377,9 +377,16 @@ def _regrouped(engine: Engine, rebuilt) -> list[str]:
     return rebuilt.regrouped if added else sorted({*rebuilt.regrouped, *chain(*rebuilt.apart.values())})
 
 
+def _named(model: Model) -> str:
+    """A name for the model's engine, the same in both starts."""
+    made = getattr(model, MADE, "")
+    _engines[made] += 1
+    return hashlib.sha256(f"{_engines[made]} {made}".encode()).hexdigest()[:16]
+
+
 def _prepare(section: dict, file: str | None, model: Model, config: Config) -> Prepared:
     """Makes all checks that one rank can make by itself, and the program of a named plan."""
-    made, placed = Prepared(next(_engines), config.gradient_accumulation_steps), placed_of(model)
+    made, placed = Prepared(_named(model), config.gradient_accumulation_steps), placed_of(model)
     try:
         made.section = parse_section(section, file or "DeepSpeed configuration")
         check_run(model, config)
