@@ -114,7 +114,8 @@ class Pipeline(nn.Module):
         for stage in self._own:
             check_wrapped(stage.name, self.stages[str(stage.index)])
         chain = build.chain if isinstance(build, ChainOfLayers) else []
-        self._ties = Ties(ties, chain, ranks, self._group, self._timeout_s)
+        here = {layer for stage in self._own for layer in stage.layers}
+        self._ties = Ties(ties, chain, here, ranks, self._group, self._timeout_s)
         self._ties.begin()
         self.reset_shapes()
         self._watch = self._make_watch()
