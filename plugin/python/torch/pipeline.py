@@ -224,6 +224,12 @@ class Pipeline(nn.Module):
     def _position(self) -> Position:
         return Position(*self._running.position())
 
+    def __reduce_ex__(self, protocol):
+        raise PipelineError(
+            "a Pipeline has connections to other ranks, and can be neither copied nor pickled: copy (AveragedModel(pipe.stages)) or save its "
+            "`stages`, or save its state_dict()"
+        )
+
     def _make_executor(self, program, forward_of: Callable[[int], Callable]):
         everyone = list(range(program.ranks))
         executor = _plugin.Executor(
