@@ -114,7 +114,8 @@ class Pipeline(nn.Module):
         for stage in self._own:
             check_wrapped(stage.name, self.stages[str(stage.index)])
         chain = build.chain if isinstance(build, ChainOfLayers) else []
-        self._ties = Ties(ties, chain, ranks, self._group, self._timeout_s)
+        here = {layer for stage in self._own for layer in stage.layers}
+        self._ties = Ties(ties, chain, here, ranks, self._group, self._timeout_s)
         self._ties.begin()
         self.reset_shapes()
         self._watch = self._make_watch()
@@ -222,6 +223,12 @@ class Pipeline(nn.Module):
 
     def _position(self) -> Position:
         return Position(*self._running.position())
+
+    def __reduce_ex__(self, protocol):
+        raise PipelineError(
+            "a Pipeline has connections to other ranks, and can be neither copied nor pickled: copy (AveragedModel(pipe.stages)) or save its "
+            "`stages`, or save its state_dict()"
+        )
 
     def _make_executor(self, program, forward_of: Callable[[int], Callable]):
         everyone = list(range(program.ranks))

@@ -33,6 +33,7 @@ class Stage:
 
 
 Build = Callable[[Stage], nn.Module]
+MOST = 64  # outputs of a layer that are looked at
 
 
 def layers(chain: Sequence[nn.Module]) -> Build:
@@ -78,10 +79,12 @@ class ChainOfLayers:
                 "a chain: build the stage's module yourself"
             )
         mine = [self.chain[layer] for layer in stage.layers]
+        last = len(self.chain) - 1
+        after = None if stage.layers[-1] == last else self.chain[stage.layers[-1] + 1]
         if stage.shard is None:
-            return Recomputed(*mine) if stage.recompute else InARow(*mine)
-        numbered, last = zip(stage.layers, mine, strict=True), len(self.chain) - 1
-        return InARow(*(sharded(layer, stage.shard, last=i == last) for i, layer in numbered))
+            return (Recomputed if stage.recompute else InARow)(*mine, after=after)
+        numbered = zip(stage.layers, mine, strict=True)
+        return InARow(*(sharded(layer, stage.shard, last=i == last) for i, layer in numbered), after=after)
 
     def ties(self) -> list[dict[int, str]]:
         """Parameters that several layers share: by layer, the name there."""
@@ -94,12 +97,23 @@ class ChainOfLayers:
 
 class InARow(nn.Sequential):
     """Layers that may return tuples: a layer that takes as many arguments gets them one by one, any other layer
-    gets the tuple, as in torch."""
+    gets the tuple, as in torch. `after`: the first layer of the next stage, which gets a list as if it were a
+    tuple."""
+
+    def __init__(self, *layers, after: nn.Module | None = None):
+        super().__init__(*layers)
+        # Not the layer itself, which would be copied and saved with this module.
+        self._apart = [n for n in range(MOST) if after is not None and _takes(after, (None,) * n)]
 
     def forward(self, *inputs):
         value: Any = inputs
         for layer in self:
             value = layer(*value) if type(value) is tuple and _takes(layer, value) else layer(value)
+        if isinstance(value, list | tuple) and type(value) is not tuple and len(value) in self._apart:
+            raise ValueError(
+                f"a {type(self[-1]).__name__}, the last layer of its stage, returns a {type(value).__name__} of {len(value)}, which the next "
+                "layer takes as one argument in one process, but would get item by item from another stage: return a tensor or a tuple"
+            )
         return value
 
 

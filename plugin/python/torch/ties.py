@@ -2,7 +2,7 @@
 """Weights that layers on several ranks share, as an embedding and the head that is tied to it: each rank has a
 copy.
 
-    ties = Ties(ties_of(program, build), chain, ranks, group, timeout_s)     # on all ranks
+    ties = Ties(ties_of(program, build), chain, here, ranks, group, timeout_s)     # on all ranks
     ties.begin()                   # every copy gets the first one's values
     with ties.summed():            # a step: all copies get the sum of their gradients
         executor.run()
@@ -48,18 +48,24 @@ def ties_of(program, build: Callable) -> list[Tie]:
 
 
 class Ties:
-    """The ties of a pipeline, by the ranks that share them. `ranks`: global, by pipeline rank; all of `group`
-    must make it."""
+    """The ties of a pipeline, by the ranks that share them. `here`: layers of this rank. `ranks`: global, by
+    pipeline rank; all of `group` must make it."""
 
     def __init__(
-        self, ties: list[Tie], chain: Sequence[nn.Module], ranks: list[int], group: Any, timeout_s: float
+        self,
+        ties: list[Tie],
+        chain: Sequence[nn.Module],
+        here: set[int],
+        ranks: list[int],
+        group: Any,
+        timeout_s: float,
     ):
         self._shared: list[tuple[Shard, list[Copy]]] = []
         for members in sorted({tie.ranks for tie in ties}):
             made = make_group([ranks[rank] for rank in members], group)
             if made is None:
                 continue
-            copies = [Copy(chain, tie) for tie in ties if tie.ranks == members]
+            copies = [Copy(chain, here, tie) for tie in ties if tie.ranks == members]
             self._shared.append((Shard.among(made, timeout_s), copies))
 
     def begin(self) -> None:
@@ -84,14 +90,15 @@ class Ties:
 
 
 class Copy:
-    """This rank's copy. Looks the parameter up each time, because moving a module may replace it."""
+    """This rank's copy. Looks the parameter up each time, in a layer that trains here: moving a module or
+    load_state_dict(assign=True) may replace it."""
 
-    def __init__(self, chain: Sequence[nn.Module], tie: Tie):
-        self._holders = [(chain[layer], name) for layer, name in tie.layers.items()]
+    def __init__(self, chain: Sequence[nn.Module], here: set[int], tie: Tie):
+        self._holder = next((chain[layer], name) for layer, name in tie.layers.items() if layer in here)
 
     @property
     def parameter(self) -> nn.Parameter:
-        module, name = self._holders[0]
+        module, name = self._holder
         return module.get_parameter(name)
 
     def take(self) -> torch.Tensor | None:

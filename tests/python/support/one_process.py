@@ -31,6 +31,16 @@ class HandedWhole(Handed):
         return super().forward(*pair)
 
 
+class Listing(nn.Linear):
+    def forward(self, x):
+        return [super().forward(x)]
+
+
+class Listed(nn.Linear):
+    def forward(self, features, scale=1.0):
+        return super().forward(features[0]) * scale
+
+
 class Cached(nn.Linear):
     """A weight that all micro-batches compute with was computed before them: the graph can be run once."""
 
@@ -88,6 +98,10 @@ def cached() -> list[nn.Module]:
     return [Cached(), *linears()[1:]]
 
 
+def lists() -> list[nn.Module]:
+    return [*linears()[:3], Listing(WIDTH, WIDTH), Listed(WIDTH, WIDTH), *linears()[5:]]
+
+
 def twice() -> list[nn.Module]:
     layers = linears()
     layers[1] = layers[5] = layers[6]
@@ -112,7 +126,8 @@ def in_place() -> list[nn.Module]:
 
 
 CHAINS = {
-    f.__name__: f for f in (linears, counted, cached, frozen, tied, twice, tied_frozen, pairs, in_place)
+    f.__name__: f
+    for f in (linears, counted, cached, frozen, tied, twice, tied_frozen, pairs, in_place, lists)
 }
 
 
@@ -172,6 +187,23 @@ def train(plan: str, kind: str, outside: str = "", steps: int = 5, each: int = 1
     both = [(a, b) for a, b in gradients if a is not None and b is not None]
     worst = max(((a - b).abs().max() / b.abs().max()).item() for a, b in pairs + both)
     return Report(losses, worst, sum((a is None) != (b is None) for a, b in gradients))
+
+
+def loaded_by_assignment(plan: str) -> float:
+    """The largest difference of a gradient from those of one process, after weights were replaced by loading."""
+    from ostinato.torch import Pipeline, layers
+
+    torch.set_num_threads(1)
+    theirs = made("tied")
+    pipe = Pipeline(plan, layers(made("tied")), loss_fn=F.cross_entropy, timeout_s=60)
+    pipe.load_state_dict({name: held.clone() for name, held in pipe.state_dict().items()}, assign=True)
+    x, y = batch("tied", 0)
+    pipe.step(x, y)
+    F.cross_entropy(plain(theirs, x), y).backward()
+    here = zip(pipe._own, pipe.stages.values(), strict=True)
+    mine = [pair for stage, made in here for pair in zip(made, stage.layers, strict=True)]
+    pairs = [pair for a, i in mine for pair in zip(a.parameters(), theirs[i].parameters(), strict=True)]
+    return max((a.grad - b.grad).abs().max().item() for a, b in pairs)
 
 
 def accumulate_on_torch(plan: str, kind: str) -> float:

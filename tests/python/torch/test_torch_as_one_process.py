@@ -46,6 +46,10 @@ def test_weights_in_common_accumulate_on_torchs_runtime(world2, tmp_path):
     assert max(world2.run(one_process.accumulate_on_torch, plan_of(tmp_path, "wave"), "tied")) < 1e-6
 
 
+def test_weights_in_common_that_loading_has_replaced(world2, tmp_path):
+    assert max(world2.run(one_process.loaded_by_assignment, plan_of(tmp_path, "whole"))) < 1e-6
+
+
 def test_shapes_that_torchs_runtime_learns_write_to_no_buffer(world2, tmp_path):
     assert world2.run(one_process.unlike_buffers, plan_of(tmp_path, "looped")) == [[], []]
 
@@ -80,6 +84,7 @@ REFUSED = {  # by how it is used: the chain, whether each rank says it, words
         False,
         ['PipelineError: stage "s1" changes its input in place', "inplace=False"],
     ),
+    "a list": ("lists", False, ["ValueError: a Listing, the last", "a list of 1", "return a tensor"]),
     "frozen": ("frozen", False, ["PipelineError: loss_fn returns a loss that has no gradient"]),
     "frozen between": ("linears", False, ["Pipeline.reset_shapes()", "frozen or unfrozen"]),
     "seen by one": (

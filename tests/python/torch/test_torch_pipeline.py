@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """ostinato.torch: plans without DeepSpeed, against the same model on one process."""
 
+import copy
 import functools
+import pickle
 from typing import NamedTuple
 
 import pytest
@@ -12,6 +14,8 @@ from support.plans import Layout, make_plan, placement_text
 from support.tiers import everyday
 from support.torch_jobs import MICRO_BATCHES, Case, check_gradients
 from support.worlds import World
+
+from ostinato.torch import Pipeline, PipelineError
 
 LAYERS = 8
 ALL = (0, 1)
@@ -200,6 +204,14 @@ def test_one_rank_needs_no_group(tmp_path):
     expected = torch_jobs.alone(case)
     check_gradients([torch_jobs.train(case)], expected, torch.equal)
     assert "takes the inputs of the step" in torch_jobs.refusal(case, "step")
+
+
+@pytest.mark.parametrize("how", [copy.deepcopy, pickle.dumps])
+def test_a_pipeline_that_is_copied_says_what_to_copy(tmp_path, how):
+    pipe = Pipeline(plan_of(tmp_path, Layout("one", (4,), (0, 0))), lambda stage: torch.nn.Linear(2, 2))
+    with pytest.raises(PipelineError, match="copy .* its `stages`"):
+        how(pipe)
+    assert how(pipe.stages)
 
 
 def test_gradients_that_fully_shard_adds_up(world2, tmp_path):
