@@ -20,9 +20,12 @@ def script_line(thread: int) -> str:
 
 
 def lines() -> str:
-    """Every line of the calling thread's stack, from the innermost outwards."""
+    """Every line of the calling thread's stack, from the caller's outwards, to that of the script. The same in both
+    starts of a script, however it was started."""
     frame, found = inspect.currentframe(), []
-    while frame is not None:
-        found.append(f"{frame.f_code.co_filename}:{frame.f_lineno}")
-        frame = frame.f_back
+    while (frame := frame and frame.f_back) is not None:
+        code = frame.f_code
+        found.append(f"{code.co_filename}:{frame.f_lineno}")
+        if (code.co_name, frame.f_globals.get("__name__")) == ("<module>", "__main__"):
+            break
     return " ".join(found)
