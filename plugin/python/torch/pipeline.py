@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A model that runs under a plan, over torch.distributed; the package shows how to use it."""
 
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +21,6 @@ from ostinato.ranks.starting import starting
 from ostinato.ranks.watch import Watch
 from torch import nn
 from torch.distributed.distributed_c10d import _get_default_store
-from torch.nn.parallel import DistributedDataParallel
 
 from ostinato import _plugin, offload
 
@@ -33,6 +31,7 @@ from .precision import Autocast
 from .serving import SLOTS, Answer, Serving
 from .stages import Build, ChainOfLayers, own_stages
 from .ties import Tie, Ties, ties_of
+from .wrappers import must_run_whole, one_in_flight
 
 
 class PipelineError(Error, RuntimeError):
@@ -423,31 +422,13 @@ class Pipeline(nn.Module):
             raise PipelineError(f"ranks {differing} {differently} than rank 0: {theirs} against {first}")
 
 
-FSDP = "torch.distributed.fsdp"
-WRAPPER = "torch.distributed.algorithms._checkpoint.checkpoint_wrapper"
-
-
-def imported(module: str, kind: str) -> Any:
-    """A class of a module that takes long to import; () where the script has not."""
-    return getattr(sys.modules.get(module), kind, ())
-
-
 def check_wrapped(stage: str, module: nn.Module) -> None:
-    """Raises PipelineError for wrappers that expect each forward's backward before the next forward: with more
-    micro-batches in flight, DistributedDataParallel leaves gradients out without a word."""
-    for part in module.modules():
-        if isinstance(part, (DistributedDataParallel, imported(FSDP, "FullyShardedDataParallel"))):
-            raise PipelineError(
-                f'stage "{stage}" holds a {type(part).__name__}, which allows one micro-batch in flight: build the stage without it, and '
-                "average the gradients over the ranks that hold this stage after step(), or use torch.distributed.fsdp.fully_shard()"
-            )
-
-
-def must_run_whole(module: nn.Module) -> bool:
-    """Of its backward: fully_shard() reduces the weights' gradients as soon as those of the inputs are there, and
-    checkpoint_wrapper() would run the forward again in both halves."""
-    whole = imported(FSDP, "FSDPModule"), imported(WRAPPER, "CheckpointWrapper")
-    return any(isinstance(part, whole) for part in module.modules())
+    """Raises PipelineError for wrappers that expect each forward's backward before the next forward."""
+    if kind := one_in_flight(module):
+        raise PipelineError(
+            f'stage "{stage}" holds a {kind}, which allows one micro-batch in flight: build the stage without it, and average the gradients '
+            "over the ranks that hold this stage after step(), or use torch.distributed.fsdp.fully_shard()"
+        )
 
 
 @contextmanager

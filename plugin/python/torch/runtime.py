@@ -18,9 +18,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from .pipeline import FSDP, PipelineError, imported, lowered, place_in
+from .pipeline import PipelineError, lowered, place_in
 from .stages import Build, ChainOfLayers, own_stages
 from .ties import ties_of
+from .wrappers import keep_unsharded
 
 
 def schedule(
@@ -53,7 +54,7 @@ def schedule(
         for stage in own_stages(program, rank, ranks, group)
     ]
     if any(instruction.action == "W" for instruction in program.instructions(rank)):
-        keep_unsharded(stages)
+        keep_unsharded(stage.submod for stage in stages)
     mean_of = loss_of(loss_fn, program.micro_batches)
     made = _PipelineScheduleRuntime(stages, program.micro_batches, loss_fn=mean_of, scale_grads=False)
     with tempfile.TemporaryDirectory() as folder:
@@ -61,15 +62,6 @@ def schedule(
         rows.write_text("".join(program.text(r, transfers=False) + "\n" for r in range(program.ranks)))
         made._load_csv(str(rows), format="compute_only")
     return made
-
-
-def keep_unsharded(stages: list) -> None:
-    """torch loses gradients, without a word, where weights that fully_shard() has resharded after a forward meet a
-    split backward."""
-    for stage in stages:
-        for part in stage.submod.modules():
-            if isinstance(part, imported(FSDP, "FSDPModule")):
-                part.set_reshard_after_forward(False, recurse=False)
 
 
 def with_buffers_kept(kind: Any) -> type:

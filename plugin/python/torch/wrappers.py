@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What torch's wrappers of modules do not allow in a pipeline.
+
+one_in_flight(module)       # "DistributedDataParallel"; "": any number of micro-batches
+must_run_whole(module)      # whether its backward cannot be split
+keep_unsharded([module])    # for torch's own runtime, which splits it all the same
+"""
+
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+FSDP = "torch.distributed.fsdp"
+WRAPPER = "torch.distributed.algorithms._checkpoint.checkpoint_wrapper"
+
+
+def one_in_flight(module: nn.Module) -> str:
+    """The class of a wrapper that expects each forward's backward before the next forward: with more micro-batches in
+    flight, DistributedDataParallel leaves gradients out without a word."""
+    kinds = DistributedDataParallel, _imported(FSDP, "FullyShardedDataParallel")
+    return next((type(part).__name__ for part in module.modules() if isinstance(part, kinds)), "")
+
+
+def must_run_whole(module: nn.Module) -> bool:
+    """Of its backward: fully_shard() reduces the weights' gradients as soon as those of the inputs are there, and
+    checkpoint_wrapper() would run the forward again in both halves."""
+    kinds = _imported(FSDP, "FSDPModule"), _imported(WRAPPER, "CheckpointWrapper")
+    return any(isinstance(part, kinds) for part in module.modules())
+
+
+def keep_unsharded(modules: Iterable[nn.Module]) -> None:
+    """torch loses gradients, without a word, where weights that fully_shard() has resharded after a forward meet a
+    split backward."""
+    for module in modules:
+        for part in module.modules():
+            if isinstance(part, _imported(FSDP, "FSDPModule")):
+                part.set_reshard_after_forward(False, recurse=False)
+
+
+def _imported(module: str, kind: str) -> Any:
+    """A class of a module that takes long to import; () where the script has not."""
+    return getattr(sys.modules.get(module), kind, ())
