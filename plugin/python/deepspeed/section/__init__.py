@@ -4,9 +4,8 @@
 In the order in which a run uses them: `config` parses the section, with file and key in every message;
 `plans` reads the two files of a plan, lowers it and keeps what a rank needs to know of it; `search` writes
 the two files of a searched plan, and `kept` finds those of an earlier run, with what it left beside them
-(`verdict`); `refused_keys` and `refusals` say what in
-the DeepSpeed configuration, the model and the engine does not work with a plan; `agreement` tells every rank
-what all ranks hold, so that they stop together.
+(`verdict`); `refused_keys` and `refusals` say what in the DeepSpeed configuration, the model and the engine
+does not work with a plan; `agreement` tells every rank what all ranks hold, so that they stop together.
 
 Nothing here changes a model or an engine.
 """
@@ -20,7 +19,6 @@ VARIABLE = (
 )
 SECTION_FILE = "section.json"  # left by a first start that hands over a plan: a script may read its configuration after making its model
 
-models: Counter[str] = (
-    Counter()
-)  # of this process, by where they were made: a script may make fewer or more of them in its second start
+# Of this process, by where they were made: a script may make fewer or more of them in its second start.
+models: Counter[str] = Counter()
 unplanned: list[str] = []  # MADE of those that have an engine without a section
