@@ -12,11 +12,13 @@ split backwards. Anything else in a plan is refused by name; `Pipeline` runs it.
 
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from ostinato.buffers import Buffers
 
 from .pipeline import PipelineError, lowered, place_in
 from .stages import Build, ChainOfLayers, own_stages
@@ -70,20 +72,14 @@ def with_buffers_kept(kind: Any) -> type:
 
     class Kept(kind):
         def _prepare_forward_infra(self, *given: Any, **keywords: Any) -> Any:
-            self._buffers_before = [
-                (module, name, tensor, None if tensor is None else tensor.clone())
-                for module in self.submod.modules()
-                for name, tensor in module._buffers.items()
-            ]
+            buffers = Buffers({self.stage_index: self.submod})
+            self._restore_buffers = partial(buffers.restore, buffers.now())
             return super()._prepare_forward_infra(*given, **keywords)
 
         def _post_metadata_inference_cleanup(self) -> None:
             super()._post_metadata_inference_cleanup()
-            with torch.no_grad():
-                for module, name, tensor, before in self.__dict__.pop("_buffers_before", ()):
-                    if tensor is not None and not torch.equal(tensor, before):
-                        tensor.copy_(before)
-                    module._buffers[name] = tensor
+            if restore := self.__dict__.pop("_restore_buffers", None):
+                restore()
 
     return Kept
 

@@ -143,14 +143,10 @@ def teaching(section: dict | None) -> list:
     return [losses, *map(weights, made)]
 
 
-def in_one_start_or_two(section: dict | None) -> list:
-    return in_both_starts(teaching, section)
-
-
 def test_a_model_without_a_plan_keeps_its_layers_in_the_second_start(world2, plan):
     """One that is like it and was made before: a teacher, or what DPO refers to."""
-    ours = world2.run(in_one_start_or_two, {"plan": str(plan)})
-    assert ours == world2.run(in_one_start_or_two, None)
+    ours = world2.run(in_both_starts, teaching, {"plan": str(plan)})
+    assert ours == world2.run(in_both_starts, teaching, None)
 
 
 def caught(options: Options, evaluates: bool) -> list[str]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from ostinato.deepspeed.stages.buffers import Buffers
+from ostinato.buffers import Buffers
 from support import changed_model
 from support.changed_model import LAYERS
 from support.plans import Layout, make_plan, placement_text

@@ -5,7 +5,7 @@ from those of the first, and draws what comes after them."""
 import io
 import random
 import re
-from contextlib import redirect_stdout
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 
@@ -46,14 +46,20 @@ def redraw(model, how: str) -> None:
             parameter.data.normal_(0, 0.2)
 
 
-def trained(options: Options, limit: int = first_weights.LIMIT) -> dict:
-    printed, theirs = io.StringIO(), (training.changed_model.change, first_weights.LIMIT)
+@contextmanager
+def redrawing(limit: int = first_weights.LIMIT):
+    theirs = training.changed_model.change, first_weights.LIMIT
     training.changed_model.change, first_weights.LIMIT, redraw.starts = redraw, limit, 3
     try:
-        with redirect_stdout(printed):
-            made = in_both_starts(training._train, options)
+        yield
     finally:
         training.changed_model.change, first_weights.LIMIT = theirs
+
+
+def trained(options: Options, limit: int = first_weights.LIMIT) -> dict:
+    printed = io.StringIO()
+    with redrawing(limit), redirect_stdout(printed):
+        made = in_both_starts(training._train, options)
     return made | {"said": printed.getvalue()}
 
 
@@ -88,21 +94,18 @@ def in_turns(options: Options) -> list:
     return [losses, *map(training.weights, engines)]
 
 
-def redrawn_in_turns(options: Options) -> tuple[list, str]:
-    theirs, printed = training.changed_model.change, io.StringIO()
-    training.changed_model.change, redraw.starts = redraw, 3
-    try:
-        with redirect_stdout(printed):
-            return in_both_starts(in_turns, options), printed.getvalue()
-    finally:
-        training.changed_model.change = theirs
+def redrawn(job, *args) -> tuple:
+    """What the job returns in its last start, and what was printed in both."""
+    printed = io.StringIO()
+    with redrawing(), redirect_stdout(printed):
+        return in_both_starts(job, *args), printed.getvalue()
 
 
 def test_each_model_of_a_script_trains_from_its_first_weights(world2, tmp_path):
     plan = make_plan(tmp_path, LAYOUTS["wave"], LAYERS, MICRO_BATCHES)
     options = replace(DROPS, change="seedless")
-    ours = world2.run(redrawn_in_turns, replace(options, section={"plan": str(plan), "check": 1}))
-    theirs = world2.run(redrawn_in_turns, options)
+    ours = world2.run(redrawn, in_turns, replace(options, section={"plan": str(plan), "check": 1}))
+    theirs = world2.run(redrawn, in_turns, options)
     assert [made for made, _ in ours] == [made for made, _ in theirs]
     said = ours[0][1]
     assert said.count("measured: step 1") == said.count("those of this engine are not compared") == 1, said
@@ -113,19 +116,9 @@ def beside_another(options: Options, more: bool) -> tuple:
     asked, second = options.section is not None, again.folder_of_first_start() is not None
     if asked and second == more:
         training.make_engine(options)
-    engine, printed = training.make_engine(options), io.StringIO()
-    with redirect_stdout(printed):
-        loss = engine.train_batch(training.data_of(engine)).item()
-    return loss, training.weights(engine), "equal DeepSpeed's 1F1B bit for bit" in printed.getvalue()
-
-
-def redrawn_beside_another(options: Options, more: bool) -> tuple:
-    theirs = training.changed_model.change
-    training.changed_model.change, redraw.starts = redraw, 3
-    try:
-        return in_both_starts(beside_another, options, more)
-    finally:
-        training.changed_model.change = theirs
+    engine = training.make_engine(options)
+    loss = engine.train_batch(training.data_of(engine)).item()
+    return loss, training.weights(engine)
 
 
 @pytest.mark.parametrize("more", [False, True])
@@ -133,10 +126,11 @@ def test_a_second_start_with_fewer_or_more_models(world2, tmp_path, more):
     """A model is told by where the script makes it."""
     plan = make_plan(tmp_path, LAYOUTS["wave"], LAYERS, MICRO_BATCHES)
     options = replace(DROPS, change="drawn")
-    theirs = world2.run(redrawn_beside_another, options, more)
-    ours = world2.run(redrawn_beside_another, replace(options, section={"plan": str(plan), "check": 1}), more)
-    assert [rank[:2] for rank in ours] == [rank[:2] for rank in theirs]
-    assert ours[0][2]
+    asked = replace(options, section={"plan": str(plan), "check": 1})
+    theirs = world2.run(redrawn, beside_another, options, more)
+    ours = world2.run(redrawn, beside_another, asked, more)
+    assert [made for made, _ in ours] == [made for made, _ in theirs]
+    assert "equal DeepSpeed's 1F1B bit for bit" in ours[0][1]
 
 
 @pytest.mark.slow  # test_the_second_start_trains_from_those_of_the_first has one pipeline

@@ -136,7 +136,7 @@ def second_start(files: dict):
 
 
 def _as_in_a_new_process() -> None:
-    """Counts engines and models from 1."""
+    """Forgets the engines and models of this one."""
     from ostinato.deepspeed import hook, section
     from ostinato.deepspeed.start import second_start, start
 

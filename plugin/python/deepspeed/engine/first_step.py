@@ -33,7 +33,7 @@ from torch.utils.hooks import RemovableHandle
 from ..equal.compared import Shown
 from ..section import plans
 from ..section.plans import Stage
-from ..stages.buffers import Buffers, Kept
+from ostinato.buffers import Buffers, Kept
 from ..tell import announce
 from ..stages.module import StagedLayers
 

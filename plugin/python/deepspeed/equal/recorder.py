@@ -29,7 +29,7 @@ from ..data.same_data import KINDS as DATA, digest
 from ..randomness import random_state
 from ..randomness.random_state import random_state_kept
 from ..save.tensor_names import layer_of, tied_key
-from ..stages.buffers import Buffers
+from ostinato.buffers import Buffers
 from ..stages.idle import NAME as IDLE
 from .comparison import compare
 from .records import BEFORE, KINDS, Difference, Fingerprint, Records, Step, fingerprint_of, same

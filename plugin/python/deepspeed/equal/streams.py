@@ -30,7 +30,7 @@ import torch
 import torch.distributed as dist
 
 from ..randomness import generators
-from ..stages.buffers import Buffers
+from ostinato.buffers import Buffers
 from ..randomness.draws import BACKWARD, BATCH, LOSS, TORCHS, Draws
 from ..randomness.generators import Counts, State
 from ..randomness.random_state import torchs

@@ -24,7 +24,7 @@ from ostinato.groups import everyones
 
 from ..save.tensor_names import module_name_of, module_of
 from ..section.plans import Stage
-from ..stages.buffers import as_bytes
+from ostinato.buffers import as_bytes
 from ..upstream import Model
 from .loss_state import NAME as LOSS
 from .tied import owners_of

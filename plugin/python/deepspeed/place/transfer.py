@@ -9,7 +9,7 @@ from ostinato.nn import Shard
 from ostinato.nn.layers import split_of, tensors_of
 
 from ..errors import OstinatoError
-from ..stages.buffers import as_bytes
+from ostinato.buffers import as_bytes
 
 
 @dataclass(frozen=True)

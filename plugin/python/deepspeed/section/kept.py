@@ -114,8 +114,11 @@ def _size_of_kept(paths: Paths) -> tuple[int, int]:
 
 def verdict_on_kept(section: Section, paths: Paths, size: Size) -> tuple[str, str] | None:
     """Why no run is to use the plan in "output", and what it does instead (verdict)."""
-    if not section.falls_back or not keeps_for(section, paths, size):
-        return None
+    return verdict_of(paths) if section.falls_back and keeps_for(section, paths, size) else None
+
+
+def verdict_of(paths: Paths) -> tuple[str, str] | None:
+    """The same of a plan that keeps_for() has found."""
     assert paths.output is not None
     return verdict.found(paths.output / PLAN)
 

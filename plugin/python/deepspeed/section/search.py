@@ -25,17 +25,7 @@ from torch.distributed.distributed_c10d import _get_default_store
 
 from . import verdict
 from .config import Paths, Search, Section
-from .kept import (
-    PLACEMENT,
-    PLAN,
-    SIZES,
-    Size,
-    keeps_for,
-    options_of,
-    put_aside,
-    texts_of_kept,
-    verdict_on_kept,
-)
+from .kept import PLACEMENT, PLAN, SIZES, Size, keeps_for, options_of, put_aside, texts_of_kept, verdict_of
 from ..errors import OstinatoError
 
 NO_LIMIT = timedelta(days=7)
@@ -121,7 +111,7 @@ def _kept(section: Section, paths: Paths, size: Size) -> dict[str, str]:
     if paths.placement is not None:
         found = _of_placement(section.search or Search(), paths.placement, Size(size.devices, 1))
         return {PLAN: found.text, PLACEMENT: found.placement.text}
-    if not keeps_for(section, paths, size) or verdict_on_kept(section, paths, size):
+    if not keeps_for(section, paths, size) or (section.falls_back and verdict_of(paths)):
         return {}
     return texts_of_kept(section, paths)
 

@@ -4,5 +4,5 @@
 `module` is the PipelineModule of a rank that holds several stages, one of which runs at a time; `copies` the
 weights of plans that run the model in two directions; `recomputation` forwards that a backward runs again;
 `sharding` stages that several pipeline ranks share; `borders` gives gradients the layout that they have in
-1F1B; `buffers` saves and restores what forwards write to; `idle` is what a rank without parameters trains.
+1F1B; `idle` is what a rank without parameters trains.
 """

@@ -20,7 +20,7 @@ from ostinato.nn.layers import split_of
 from ostinato.groups import everyones
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
-from .buffers import Buffers
+from ostinato.buffers import Buffers
 from ..errors import OstinatoError
 from .module import StagedLayers
 from .sharding import groups_of

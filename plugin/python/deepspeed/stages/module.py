@@ -15,7 +15,7 @@ import torch
 from deepspeed.runtime.activation_checkpointing import checkpointing
 from ostinato.nn import Shard, ShardedLogits
 
-from .buffers import Buffers
+from ostinato.buffers import Buffers
 from ..randomness.draws import LOSS
 from ..errors import OstinatoError
 from ..graph_model import Wires, wired

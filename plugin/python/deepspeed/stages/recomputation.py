@@ -14,7 +14,7 @@ import torch
 from deepspeed.runtime.activation_checkpointing import checkpointing
 from ostinato.nn import ShardedLogits
 
-from .buffers import Buffers, modules_of
+from ostinato.buffers import Buffers, modules_of
 from ..randomness.draws import Watcher
 from ..errors import OstinatoError
 from ..section.plans import Stage

@@ -13,7 +13,7 @@ from ostinato.profile.model.shardable import why_not
 
 from ..errors import OstinatoError, Unsupported
 from ..section.plans import Stage
-from .buffers import as_bytes
+from ostinato.buffers import as_bytes
 
 
 def check_layers(specs: list, stages: list[Stage]) -> None:

@@ -35,7 +35,7 @@ from torch import nn
 from ..data.items import again, making_once
 from ..graph_model import wired
 from ..place.model_identity import local_digests
-from ..stages.buffers import modules_of
+from ostinato.buffers import modules_of
 from ..stages.loss import loss_replaced
 from ..upstream import Engine, Model
 

@@ -29,7 +29,8 @@ def added_to(layer: nn.Module) -> set[str]:
     found = {
         name.strip("_").replace("_", " ") for name, value in held.items() if name.endswith("_hooks") and value
     }
-    found |= {f"a {name}() given to it" for name in {"forward"} & held.keys()}
+    if "forward" in held:
+        found.add("a forward() given to it")
     for name, tensor in layer.named_parameters():
         if tensor._backward_hooks or tensor._post_accumulate_grad_hooks:
             found.add(f"hooks of {name}")
