@@ -32,7 +32,7 @@ from pydantic import BaseModel
 from ..errors import OstinatoError
 from ..section import plans, verdict
 from ..section.config import Adapting, Paths, Search
-from ..section.kept import FILES, PLACEMENT, PLAN, PROFILE, options_of
+from ..section.kept import FILES, PLACEMENT, PLAN, PROFILE
 from ..tell.announce import say
 from ..tell.drift import WARM_UP, BlockTimes, Comparisons, slow_devices
 
@@ -253,7 +253,7 @@ class Adapt:
             names = {PROFILE: f"{ADAPTED}/{BASE}", DEVICES: f"{ADAPTED}/{BASE_DEVICES}"}
             for name, text in files.items():
                 Diagnostic(self._output / names.get(name, name)).write(text)
-            verdict.leave_options(self._output / PLAN, options_of(self._search))
+            verdict.leave_options(self._output / PLAN, self._search.deciding())
 
     def close(self) -> None:
         if self._planning is not None:

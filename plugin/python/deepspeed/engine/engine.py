@@ -37,7 +37,7 @@ from .evaluation import Forwards
 from ..tell.outside import Outside
 from .plan_data import PlanData
 from .run import StepState
-from .schedule import over_all_groups
+from .learning_rates import over_all_groups
 from ..equal.random_numbers import RandomNumbers
 from ..data.same_data import SameData
 from ..section import refusals

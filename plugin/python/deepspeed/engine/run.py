@@ -23,7 +23,7 @@ from ..stages.tied_sums import TiedSums
 from .adapt import Adapt
 from .evaluation import Forwards
 from .first_step import FirstStep
-from .schedule import Dropped
+from .learning_rates import Dropped
 from ..tell.announce import is_exact
 from ..tell.drift import Drift
 from ..tell.speedup import Speedup

@@ -88,6 +88,10 @@ class Search(BaseModel):
             made.append(Restriction("fixed_ends", '"search": {"ends": "free"} allows them'))
         return made
 
+    def deciding(self) -> dict[str, Any]:
+        """The options that decide which plan is found."""
+        return self.model_dump(exclude={"threads"})
+
 
 class Adapting(BaseModel):
     """Plans again while the run goes on."""

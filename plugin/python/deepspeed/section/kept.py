@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ostinato.core import Placement
 from ostinato.errors import Error, counted
@@ -68,14 +67,9 @@ def _differs(section: Section, paths: Paths, size: Size) -> str:
     kept = _size_of_kept(paths)
     if kept[0] != size.devices or size.micro_batches not in (0, kept[1]):
         return f"is for {_in_words(*kept)}, not {_in_words(size.devices, size.micro_batches)}"
-    options, then = options_of(section.search), verdict.options_of(paths.output / PLAN)
+    options, then = (section.search or Search()).deciding(), verdict.options_of(paths.output / PLAN)
     changed = [json.dumps(name) for name in options if then is not None and options[name] != then.get(name)]
     return f"was searched with different options ({', '.join(changed)})" if changed else ""
-
-
-def options_of(search: Search | None) -> dict[str, Any]:
-    """The options that decide which plan a search finds."""
-    return (search or Search()).model_dump(exclude={"threads"})
 
 
 def put_aside(paths: Paths, devices: int) -> bool:

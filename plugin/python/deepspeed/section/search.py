@@ -25,7 +25,7 @@ from torch.distributed.distributed_c10d import _get_default_store
 
 from . import verdict
 from .config import Paths, Search, Section
-from .kept import PLACEMENT, PLAN, SIZES, Size, keeps_for, options_of, put_aside, texts_of_kept, verdict_of
+from .kept import PLACEMENT, PLAN, SIZES, Size, keeps_for, put_aside, texts_of_kept, verdict_of
 from ..errors import OstinatoError
 
 NO_LIMIT = timedelta(days=7)
@@ -130,7 +130,7 @@ def _found(section: Section, paths: Paths, size: Size) -> dict[str, str]:
         Diagnostic(paths.output / PLAN).write(found.text)
         for name in verdict.BESIDE:  # of the plan before it
             (paths.output / name).unlink(missing_ok=True)
-        verdict.leave_options(paths.output / PLAN, options_of(section.search))
+        verdict.leave_options(paths.output / PLAN, wanted.deciding())
         base = paths.output / ADAPTED / BASE
         if paths.profile is not None and paths.profile != base:
             base.unlink(missing_ok=True)  # of the plan before it

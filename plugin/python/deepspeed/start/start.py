@@ -35,7 +35,7 @@ from ..section.config import Search as SearchOptions, Section, check_outputs, pa
 from ..engine.adapt import Adapt
 from ..engine.clipping import even_groups
 from ..engine.engine import PlanEngine, become
-from ..engine.schedule import dropped_groups
+from ..engine.learning_rates import dropped_groups
 from ..errors import OstinatoError, Unsupported
 from ..stages.copies import place_of_gradients
 from ..stages.idle import NAME, give_idle, given_groups, names_where_idle
