@@ -88,15 +88,16 @@ void bind_profile(py::module_& m) {
         profile.restrictions.push_back(one);
     return HeldProfile{format_profile(profile), std::move(profile)};
   });
-  m.def("broken", [](const std::vector<RestrictionRow>& rows,
-                     const std::vector<std::pair<std::vector<int>, std::vector<int>>>& stages, bool split) {
-    std::vector<Stage> all;
-    for (const auto& [layers, devices] : stages) all.push_back({.layers = layers, .devices = devices});
-    const Restrictions restrictions = from_rows(rows);
-    const Restriction* broken = first_broken(restrictions, all, split);
-    return broken == nullptr ? std::pair<std::string, std::string>()
-                             : std::pair(words_of(*broken), option_of(*broken));
-  });
+  m.def("broken",
+        [](const std::vector<RestrictionRow>& rows,
+           const std::vector<std::pair<std::vector<int>, std::vector<int>>>& stages, int ranks, bool split) {
+          std::vector<Stage> all;
+          for (const auto& [layers, devices] : stages) all.push_back({.layers = layers, .devices = devices});
+          const Restrictions restrictions = from_rows(rows);
+          const Restriction* broken = first_broken(restrictions, all, ranks, split);
+          return broken == nullptr ? std::pair<std::string, std::string>()
+                                   : std::pair(words_of(*broken), option_of(*broken));
+        });
   m.def(
       "profile",
       [](std::string text, const std::string& name) {

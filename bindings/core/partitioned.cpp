@@ -69,6 +69,7 @@ std::string bound_scope(const StageCuts& cuts, const PartitionOptions& options, 
   if (cluster_of(options).kinds.size() > 1 && (over_graph || options.chunks > 1))
     scope.emplace_back("devices in this order");
   if (keeps_together) scope.emplace_back("stages that keep layers together");
+  if (cuts.spread) scope.emplace_back("stages that each have a layer that every device needs");
   return fmt::format("{}", fmt::join(scope, ", "));
 }
 
@@ -91,7 +92,9 @@ Partitioned partition_profile(const Profile& profile, const PartitionOptions& op
   Partitioned cut;
   cut.options = options;
   cut.cuts = over_graph ? cut_graph(profile, options) : cut_chain(profile, options);
-  if (const Restriction* broken = first_broken(profile.restrictions, cut.cuts.stages, options.split_backward))
+  const auto devices = static_cast<int>(cluster_of(options).devices.size());
+  if (const Restriction* broken =
+          first_broken(profile.restrictions, cut.cuts.stages, devices, options.split_backward))
     throw InputError(
         "", 0, fmt::format("the profile's 'restrictions' forbid this placement: {}", words_of(*broken)));
   cut.placement = place_stages(profile, options, cut.cuts.stages);

@@ -67,6 +67,7 @@ def restricted(profile: Profile, restrictions: Sequence[tuple[str, str, int, lis
 def broken(
     restrictions: Sequence[tuple[str, str, int, list[int], int]],
     stages: Sequence[tuple[list[int], list[int]]],
+    devices: int,
     split: bool,
 ) -> tuple[str, str]: ...
 def profile(text: str, name: str) -> Profile: ...

@@ -115,7 +115,8 @@ void Executor::set_program(Program program) {
 
 void Executor::run() {
   if (!failed_.empty())
-    throw ExecutionError("an earlier step failed (" + failed_ + "): the transfers are out of step");
+    throw ExecutionError("an earlier step failed (" + failed_ +
+                         "), and the transfers are out of step: make the pipeline again on every rank");
   for (std::size_t s = 0; s < program_.stages.size(); ++s) {
     if (program_.stages[s].on(rank_) && !stages_.contains(static_cast<int>(s))) {
       throw ExecutionError("stage " + std::to_string(s) + " ('" + program_.stages[s].name +

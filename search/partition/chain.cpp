@@ -268,6 +268,27 @@ std::vector<Stage> stages_of(const Model& model, const ChainCosts& costs, const 
   return stages;
 }
 
+StageCuts cut_by(const StageRules& rules, const Model& model, const Profile& profile,
+                 const PartitionOptions& options) {
+  const ChainCosts costs(model, options.sharded, rules);
+  check_layers(costs, model, options.chunks);
+  Levels levels(model, costs, options);
+  const Levels::Best best = levels.best();
+  const Found& found = best.found;
+  if (!found.ends.empty())
+    return {stages_of(model, costs, found), found.busiest, found.lower_bound, best.in_flight,
+            !rules.spread.empty()};
+  if (levels.proved_empty() && rules.empty()) {
+    throw InfeasibleError("no partition fits: " +
+                          why_infeasible(profile, problem_at(model, costs, options, 1)));
+  }
+  throw InputError("", 0,
+                   fmt::format("no partition with {} per device was found that fits the memory of the "
+                               "devices{}, but one may exist: give more memory or devices, or fewer chunks",
+                               counted(options.chunks, "chunk"),
+                               rules.empty() ? "" : " and obeys the profile's restrictions"));
+}
+
 }  // namespace
 
 std::vector<int> devices_of_stages(const PartitionOptions& options) {
@@ -286,26 +307,19 @@ std::vector<int> devices_of_stages(const PartitionOptions& options) {
   return device_of;
 }
 
+/// Where the best cuts leave a device without a layer that every device must have, each stage gets one, which
+/// is more than the restriction asks for where a device has several stages.
 StageCuts cut_chain(const Profile& profile, const PartitionOptions& options) {
   check_partition(profile, options);
   const Model model(profile, options);
-  const std::vector<Undivided> whole = undivided(profile, model.devices() * options.chunks);
-  const ChainCosts costs(model, options.sharded, whole);
-  check_layers(costs, model, options.chunks);
-  Levels levels(model, costs, options);
-  const Levels::Best best = levels.best();
-  const Found& found = best.found;
-  if (!found.ends.empty())
-    return {stages_of(model, costs, found), found.busiest, found.lower_bound, best.in_flight};
-  if (levels.proved_empty() && whole.empty()) {
-    throw InfeasibleError("no partition fits: " +
-                          why_infeasible(profile, problem_at(model, costs, options, 1)));
-  }
-  throw InputError("", 0,
-                   fmt::format("no partition with {} per device was found that fits the memory of the "
-                               "devices{}, but one may exist: give more memory or devices, or fewer chunks",
-                               counted(options.chunks, "chunk"),
-                               whole.empty() ? "" : " and keeps together the layers that must be"));
+  StageRules rules{.undivided = undivided(profile, model.devices() * options.chunks)};
+  StageCuts cuts = cut_by(rules, model, profile, options);
+  const Restriction* spread = find_rule(profile.restrictions, Rule::spread);
+  if (spread == nullptr ||
+      first_broken({*spread}, cuts.stages, model.devices(), options.split_backward) == nullptr)
+    return cuts;
+  rules.spread = spread->layers;
+  return cut_by(rules, model, profile, options);
 }
 
 Placement partition_chain(const Profile& profile, const PartitionOptions& options) {

@@ -90,7 +90,10 @@ Bytes LayerSums::largest(const Largest& table, int first, int end) {
 }
 
 bool ChainCosts::allows(int device, int first, int end) const {
-  return std::ranges::all_of(undivided_, [&](const Undivided& one) {
+  const auto is_spread = [&](int l) { return std::ranges::binary_search(rules_.spread, l); };
+  if (!rules_.spread.empty() && std::none_of(layer_.begin() + first, layer_.begin() + end, is_spread))
+    return false;
+  return std::ranges::all_of(rules_.undivided, [&](const Undivided& one) {
     const auto& [run, its_device] = one;
     const bool has_some = run.first <= layer_[end - 1] && layer_[first] < run.end;
     const bool others_follow = end < layers() && layer_[end] < run.end;
@@ -98,8 +101,8 @@ bool ChainCosts::allows(int device, int first, int end) const {
   });
 }
 
-ChainCosts::ChainCosts(const Model& model, const std::vector<int>& sharded, std::vector<Undivided> undivided)
-    : undivided_(std::move(undivided)), sent_by_{0} {
+ChainCosts::ChainCosts(const Model& model, const std::vector<int>& sharded, StageRules rules)
+    : rules_(std::move(rules)), sent_by_{0} {
   for (int l = 0; l < model.graph.layers(); ++l) {
     if (!std::binary_search(sharded.begin(), sharded.end(), l)) {
       layer_.push_back(l);

@@ -81,9 +81,18 @@ struct Undivided {
   int device = -1;  ///< that must run them; -1: any
 };
 
+/// What restrictions ask of each stage. `spread`: layers of which it has one, at least; rising, empty: it
+/// need not.
+struct StageRules {
+  std::vector<Undivided> undivided = {};
+  std::vector<int> spread = {};
+
+  bool empty() const { return undivided.empty() && spread.empty(); }
+};
+
 class ChainCosts {
  public:
-  ChainCosts(const Model& model, const std::vector<int>& sharded, std::vector<Undivided> undivided);
+  ChainCosts(const Model& model, const std::vector<int>& sharded, StageRules rules);
 
   int layers() const { return static_cast<int>(layer_.size()); }
   int layer(int position) const { return layer_[position]; }
@@ -113,7 +122,7 @@ class ChainCosts {
   void add_least();
 
   std::vector<int> layer_;
-  std::vector<Undivided> undivided_;
+  StageRules rules_;
   std::vector<LayerSums> on_kind_;
   std::vector<Nanoseconds> least_{0}, least_twice_{0};  ///< prefix sums of the least over the kinds
   std::vector<Bytes> least_fixed_{0};

@@ -262,6 +262,8 @@ Restrictions that_cut(const Profile& profile, const JointOptions& options,
         return devices > 1 && !shardable_layers(profile).empty();
       case Rule::together:
         return devices > 1;
+      case Rule::spread:
+        return std::ranges::any_of(tried, [](const Candidate& c) { return c.cuts && c.cuts->spread; });
       case Rule::fixed_ends:
         return false;
     }
@@ -269,7 +271,7 @@ Restrictions that_cut(const Profile& profile, const JointOptions& options,
   };
   Restrictions cut;
   for (const Restriction& one : options.restrictions) {
-    if (one.rule != Rule::together && find_rule(options.restrictions, one.rule) != &one) continue;
+    if (one.layers.empty() && find_rule(options.restrictions, one.rule) != &one) continue;
     if (cuts(one) || std::ranges::any_of(tried, [&](const Candidate& c) { return c.forbidden == one.rule; }))
       cut.push_back(one);
   }

@@ -52,7 +52,8 @@ struct Neighbour {
 /// Places and bounds it, unless a restriction or memory forbids that.
 void bound(const Profile& profile, const JointOptions& options, const PartitionOptions& how,
            Neighbour& next) {
-  if (first_broken(options.restrictions, next.stages, how.split_backward) != nullptr) return;
+  const auto devices = static_cast<int>(cluster_of(options.partition).devices.size());
+  if (first_broken(options.restrictions, next.stages, devices, how.split_backward) != nullptr) return;
   Placement placed = place_stages(profile, how, next.stages);
   if (!step_fits(facts_of(profile, how, next.stages), placed)) return;
   try {

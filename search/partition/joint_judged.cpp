@@ -166,7 +166,9 @@ void Judged::place(std::size_t index, int percent) {
   candidate.bound = Bounds(Instance(placed)).of(objective(), micro_batches());
   if (sharing_) candidate.bound = std::max(candidate.bound, shared_work(placed, micro_batches()));
   if (const Restriction* broken =
-          first_broken(options_.restrictions, candidate.cuts->stages, candidate.options.split_backward)) {
+          first_broken(options_.restrictions, candidate.cuts->stages,
+                       static_cast<int>(cluster_of(options_.partition).devices.size()),
+                       candidate.options.split_backward)) {
     candidate.forbidden = broken->rule;
     return refuse(candidate, "not allowed: " + words_of(*broken), false);
   }

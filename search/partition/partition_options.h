@@ -57,6 +57,7 @@ struct StageCuts {
   Nanoseconds busiest = 0;      ///< time of the busiest device per micro-batch
   Nanoseconds lower_bound = 0;  ///< no partition with this many in flight is below it
   int in_flight = 0;            ///< micro-batches, see chain.h
+  bool spread = false;          ///< the bound is of stages that each have a layer of Rule::spread
   bool exact() const { return busiest == lower_bound; }
 };
 

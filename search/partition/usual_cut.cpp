@@ -59,7 +59,8 @@ class Climb {
   bool try_one(const std::vector<int>& sizes) {
     if (!tried_.insert(sizes).second) return false;
     StageCuts cuts = cut_as(profile_, options_, sizes);
-    if (first_broken(rules_, cuts.stages, options_.split_backward) != nullptr) return false;
+    const auto devices = static_cast<int>(cluster_of(options_).devices.size());
+    if (first_broken(rules_, cuts.stages, devices, options_.split_backward) != nullptr) return false;
     const std::optional<Value> value = value_of(cuts.stages);
     if (!value || (best_ && *value >= value_)) return false;
     best_ = std::move(cuts);

@@ -99,7 +99,7 @@ Json json(const RankCost& rank) {
 Json json(const Restriction& row) {
   Json object = {{"rule", std::string(to_string(row.rule))}};
   if (row.rule == Rule::most_chunks) object["chunks"] = row.chunks;
-  if (row.rule == Rule::together) object["layers"] = row.layers;
+  if (!row.layers.empty()) object["layers"] = row.layers;
   if (row.device >= 0) object["device"] = row.device;
   object["reason"] = row.reason;
   return object;

@@ -136,12 +136,16 @@ void ProfileReader::rank(const Value& value) {
 void ProfileReader::restriction(const Value& value) {
   const Fields fields(value, file_, "a restriction", {"rule", "reason", "chunks", "layers", "device"});
   Restriction one{.rule = rule(fields), .reason = fields.text("reason")};
-  for (const auto& [key, of] :
-       {std::pair{"chunks", Rule::most_chunks}, {"layers", Rule::together}, {"device", Rule::together}})
-    if (one.rule != of && fields.find(key) != nullptr)
-      fields.fail(fields.find(key), fmt::format("'{}' is a key of the rule '{}' only", key, to_string(of)));
+  const bool together = one.rule == Rule::together, of_layers = together || one.rule == Rule::spread;
+  const auto only_of = [&](const char* key, bool has, const char* rules) {
+    if (!has && fields.find(key) != nullptr)
+      fields.fail(fields.find(key), fmt::format("'{}' is a key of {} only", key, rules));
+  };
+  only_of("chunks", one.rule == Rule::most_chunks, "the rule 'most_chunks'");
+  only_of("layers", of_layers, "the rules 'together' and 'spread'");
+  only_of("device", together, "the rule 'together'");
   if (one.rule == Rule::most_chunks) one.chunks = count(fields, "chunks", 1);
-  if (one.rule == Rule::together) {
+  if (of_layers) {
     const Value& list = fields.need("layers", ValueKind::array);
     const auto last = static_cast<std::int64_t>(profile_.layers.size()) - 1;
     for (const Value& item : list.items) {
@@ -150,8 +154,9 @@ void ProfileReader::restriction(const Value& value) {
           static_cast<int>(integer_in(item, file_, "a layer of 'layers', in ascending order,", next, last)));
     }
     if (fields.find("device") != nullptr) one.device = count(fields, "device", 0);
-    if (one.layers.size() < (one.device < 0 ? 2 : 1))
+    if (together && one.layers.size() < (one.device < 0 ? 2 : 1))
       fields.fail(&list, "'layers' needs at least two layers, or one layer and a 'device'");
+    if (one.layers.empty()) fields.fail(&list, "'layers' needs at least one layer");
   }
   profile_.restrictions.push_back(std::move(one));
 }

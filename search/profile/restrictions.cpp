@@ -41,7 +41,19 @@ bool are_together(const std::vector<Stage>& stages, const Restriction& one) {
   return std::ranges::all_of(one.layers, [&](int l) { return devices_of(stages, l) == devices; });
 }
 
-bool obeys(const Restriction& restriction, const std::vector<Stage>& stages, bool split) {
+bool are_spread(const std::vector<Stage>& stages, const std::vector<int>& layers, int devices) {
+  std::set<int> have;
+  for (const Stage& stage : stages)
+    if (std::ranges::any_of(layers, [&](int l) { return stage.layers.contains(l); }))
+      have.insert(stage.devices.begin(), stage.devices.end());
+  return static_cast<int>(have.size()) == devices;
+}
+
+std::string layers_text(const std::vector<int>& layers) {
+  return fmt::format("{} {}", layers.size() == 1 ? "layer" : "layers", fmt::join(layers, ", "));
+}
+
+bool obeys(const Restriction& restriction, const std::vector<Stage>& stages, int devices, bool split) {
   switch (restriction.rule) {
     case Rule::most_chunks: {
       std::map<int, int> chunks;  // by device
@@ -57,6 +69,8 @@ bool obeys(const Restriction& restriction, const std::vector<Stage>& stages, boo
       return has_fixed_ends(stages);
     case Rule::together:
       return are_together(stages, restriction);
+    case Rule::spread:
+      return are_spread(stages, restriction.layers, devices);
   }
   return true;
 }
@@ -75,6 +89,8 @@ std::string_view to_string(Rule rule) {
       return "fixed_ends";
     case Rule::together:
       return "together";
+    case Rule::spread:
+      return "spread";
   }
   return "";
 }
@@ -92,9 +108,9 @@ int most_chunks(const Restrictions& restrictions) {
 }
 
 const Restriction* first_broken(const Restrictions& restrictions, const std::vector<Stage>& stages,
-                                bool split) {
-  const auto broken =
-      std::ranges::find_if(restrictions, [&](const Restriction& one) { return !obeys(one, stages, split); });
+                                int devices, bool split) {
+  const auto broken = std::ranges::find_if(
+      restrictions, [&](const Restriction& one) { return !obeys(one, stages, devices, split); });
   return broken == restrictions.end() ? nullptr : &*broken;
 }
 
@@ -114,10 +130,12 @@ std::string words_of(const Restriction& restriction) {
       what = "inputs or loss not on the devices of 1F1B, as in waves";
       break;
     case Rule::together:
-      what = fmt::format("{} {} on {}", restriction.layers.size() == 1 ? "layer" : "layers",
-                         fmt::join(restriction.layers, ", "),
+      what = fmt::format("{} on {}", layers_text(restriction.layers),
                          restriction.device < 0 ? "different devices"
                                                 : fmt::format("a device other than {}", restriction.device));
+      break;
+    case Rule::spread:
+      what = fmt::format("a device with none of {}", layers_text(restriction.layers));
       break;
   }
   return fmt::format("{} ({})", what, restriction.reason);
@@ -134,6 +152,7 @@ std::string option_of(const Restriction& restriction) {
     case Rule::fixed_ends:
       return "--fixed-ends";
     case Rule::together:
+    case Rule::spread:
       return "";
   }
   return "";

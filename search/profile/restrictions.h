@@ -6,7 +6,7 @@
 //
 //   Restrictions allowed = profile.restrictions;
 //   allowed.push_back({Rule::most_chunks, "--max-chunks 2", 2});       // more of them allow less
-//   if (const Restriction* broken = first_broken(allowed, stages, split)) ... words_of(*broken)
+//   if (const Restriction* broken = first_broken(allowed, stages, devices, split)) ... words_of(*broken)
 
 #include <array>
 #include <string>
@@ -23,10 +23,11 @@ enum class Rule {
   no_shards,        ///< no stage lies on several devices
   fixed_ends,       ///< layer 0 on the first device that is used, the last layer on the last one
   together,         ///< these layers on the same devices
+  spread,           ///< every device has one of these layers
 };
 
 inline constexpr std::array kRules = {Rule::most_chunks, Rule::whole_backwards, Rule::no_shards,
-                                      Rule::fixed_ends, Rule::together};
+                                      Rule::fixed_ends,  Rule::together,        Rule::spread};
 
 std::string_view to_string(Rule rule);
 
@@ -34,7 +35,7 @@ struct Restriction {
   Rule rule = Rule::fixed_ends;
   std::string reason;            ///< "Net has its own forward()"
   int chunks = 0;                ///< of most_chunks
-  std::vector<int> layers = {};  ///< of together; rising
+  std::vector<int> layers = {};  ///< of together and spread; rising
   int device = -1;               ///< of together: which; -1: any
 
   friend bool operator==(const Restriction&, const Restriction&) = default;
@@ -49,10 +50,10 @@ const Restriction* find_rule(const Restrictions& restrictions, Rule rule);
 /// 0: as many as pay.
 int most_chunks(const Restrictions& restrictions);
 
-/// The first that these stages break, all those of one plan, or null. `split`: some backward is split.
-/// O(restrictions * (stages + layers)).
+/// The first that these stages break, all those of one plan on `devices`, or null. `split`: some backward is
+/// split. O(restrictions * (stages + layers)).
 const Restriction* first_broken(const Restrictions& restrictions, const std::vector<Stage>& stages,
-                                bool split);
+                                int devices, bool split);
 
 /// What it forbids: "more than 1 stage per device (Net has its own forward())".
 std::string words_of(const Restriction& restriction);

@@ -4,7 +4,9 @@ docs/profile-format.md)."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Any, Literal
 
 Row = tuple[str, str, int, list[int], int]
@@ -12,10 +14,10 @@ Row = tuple[str, str, int, list[int], int]
 
 @dataclass(frozen=True)
 class Restriction:
-    rule: Literal["most_chunks", "whole_backwards", "no_shards", "fixed_ends", "together"]
+    rule: Literal["most_chunks", "whole_backwards", "no_shards", "fixed_ends", "together", "spread"]
     reason: str
     chunks: int = 0  # of most_chunks
-    layers: tuple[int, ...] = ()  # of together; ascending
+    layers: tuple[int, ...] = ()  # of together and spread; ascending
     device: int = -1  # of together: which; -1: any
 
     @property
@@ -43,6 +45,24 @@ def of_classes(model: Any, engine: Any) -> list[Restriction]:
         return sliced
     what += ", which 1F1B runs once for all layers of a rank"
     return [Restriction("most_chunks", what, chunks=1), Restriction("no_shards", what), *sliced]
+
+
+def of_experts(layers: Iterable[int], stages: Iterable[int]) -> list[Restriction]:
+    """Restrictions from the layers with experts (deepspeed.moe): every rank makes process groups for its experts,
+    and the ranks would hang where one has none. `stages`: number of layers of each stage of DeepSpeed's own partition;
+    where not even that gives each rank one, there is no restriction."""
+    experts = tuple(sorted(layers))
+    bounds = list(accumulate(stages, initial=0))
+    if not experts or not all(
+        any(first <= layer < end for layer in experts) for first, end in pairwise(bounds)
+    ):
+        return []
+    return [Restriction("spread", "every rank needs a layer with experts (deepspeed.moe)", layers=experts)]
+
+
+def has_experts(module: Any) -> bool:
+    """Whether DeepSpeed makes process groups for a part of this torch module."""
+    return any(hasattr(part, "set_deepspeed_parallelism") for part in module.modules())
 
 
 def is_deepspeeds(function: Any) -> bool:

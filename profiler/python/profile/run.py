@@ -31,6 +31,7 @@ from ostinato.profile.model.program import build_program
 from ostinato.profile.model.shardable import mark_shardable
 from ostinato.profile.model.tensors import bytes_of, tensors
 from ostinato.profile.settings import Settings, read_settings
+from ostinato.restrictions import of_experts
 
 
 def build_rows(job: Job, settings: Settings) -> Chain:
@@ -149,7 +150,8 @@ def profile_layers(job: Job, progress: Progress = no_progress) -> Any:
         profile.rank = rank_cost(settings)
     else:
         profile.rank = rank_cost(settings, job.read, measured.samples)
-    profile.restrictions = [one.row for one in job.restrictions]
+    experts = [index for index, (_, layer) in enumerate(chain.rows) if layer.experts]
+    profile.restrictions = [one.row for one in (*job.restrictions, *of_experts(experts, job.stages))]
     profile.operators = measured.operators.rows
     if job.lengths:
         with torch.enable_grad(), counted_memory(job.device):

@@ -362,9 +362,9 @@ def test_layers_of_one_module_stay_together_where_not_all_of_it_is_tied():
     assert bound.layers == (0, 2) and bound.device == -1 and '"positions.weight" is not tied' in bound.reason
     assert (
         "layers 0, 2 on different devices"
-        in _search.broken([bound.row], [([0, 1], [0]), ([2, 3], [1])], False)[0]
+        in _search.broken([bound.row], [([0, 1], [0]), ([2, 3], [1])], 2, False)[0]
     )
-    assert not _search.broken([bound.row], [([0], [1]), ([1], [0]), ([2], [1]), ([3], [0])], False)[0]
+    assert not _search.broken([bound.row], [([0], [1]), ([1], [0]), ([2], [1]), ([3], [0])], 2, False)[0]
     specs[3], specs[1] = units["1"], units["1"]  # on both ranks
     assert [(one.layers, one.device) for one in bound_layers(model)] == [((0, 2), -1), ((1,), 0)]
     specs[1], specs[3] = LayerSpec(nn.Linear, 1, 1), spec

@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 import torch.distributed as dist
 from ostinato.deepspeed.errors import OstinatoError
+from ostinato.deepspeed.place.experts import spread_experts
 from support import models
 from support.models import LAYERS
 from support.plans import Layout, make_plan
@@ -119,6 +120,16 @@ def test_a_search_leaves_every_rank_some(world2, stock, tmp_path):
     ours = world2.run(in_both_starts, trained, replace(options, section=section))
     assert ours[0]["losses"] == theirs[0]["losses"]
     assert "layers = [2, 8]" in (tmp_path / "out" / "placement.toml").read_text()
+
+
+def rules(options: Options) -> list[tuple[str, tuple[int, ...]]]:
+    return [(one.rule, one.layers) for one in spread_experts(make_engine(options).module)]
+
+
+def test_a_later_search_obeys_the_same(world2, section):
+    """Layers have moved by then."""
+    for under in (None, section):
+        assert world2.run(rules, replace(at(1, 5), section=under)) == [[("spread", (1, 5))]] * 2
 
 
 @pytest.mark.parametrize(("layers", "has", "lacks"), [((1, 6), 0, 1), ((4, 5), 1, 0)])

@@ -141,6 +141,25 @@ engine.train_batch(iter([(torch.ones(3, 8), None)]))
     assert profile_layers(job).restrictions == [one.row for one in job.restrictions]
 
 
+def test_layers_of_experts_are_on_every_device(tmp_path):
+    job = captured(tmp_path, SHORT + """
+from deepspeed.moe.layer import MoE
+class Experts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.moe = MoE(8, nn.Linear(8, 8), num_experts=2, min_capacity=0)
+    def forward(self, hidden):
+        return hidden + self.moe(hidden)[0]
+layers = [LayerSpec(kind, *sizes) for kind, *sizes in [(nn.Linear, 8, 8), (Experts,), (nn.Linear, 8, 8), (Experts,)]]
+model = PipelineModule(layers, num_stages=2, loss_fn=loss, partition_method="uniform")
+engine, *_ = deepspeed.initialize(model=model, config={"train_micro_batch_size_per_gpu": 3})
+engine.train_batch(iter([(torch.ones(3, 8), torch.zeros(3))]))
+""")  # fmt: skip
+    assert [(rule, layers) for rule, _, _, layers, _ in profile_layers(job).restrictions] == [
+        ("spread", [1, 3])
+    ]
+
+
 def test_tied_layers_share_their_weight(tmp_path):
     job = captured(tmp_path, SHORT + """
 def back(module, x):

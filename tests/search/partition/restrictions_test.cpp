@@ -6,11 +6,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <map>
 #include <random>
 #include <set>
 
 #include "search/files/error.h"
+#include "search/partition/chain.h"
 #include "search/partition/stages.h"
 #include "search/placement/placement_toml.h"
 #include "search/profile/profile_json.h"
@@ -30,9 +32,11 @@ struct Written {
   std::map<int, int> chunks;  ///< by device, those that it does not share
   bool splits = false, shards = false;
   Devices used;
+  std::size_t devices = 0;
 
   explicit Written(const std::string& text) {
     const Placement placement = parse_placement(text, "p.toml").placement;
+    devices = placement.devices.size();
     for (const Stage& stage : placement.stages) {
       shards |= stage.devices.size() > 1;
       if (stage.devices.size() == 1) ++chunks[stage.devices[0]];
@@ -57,6 +61,11 @@ struct Written {
         return std::ranges::all_of(one.layers, [&](int l) {
           return of_layer.at(l) == (one.device < 0 ? of_layer.at(one.layers[0]) : Devices{one.device});
         });
+      case Rule::spread: {
+        Devices have;
+        for (const int l : one.layers) have.insert(of_layer.at(l).begin(), of_layer.at(l).end());
+        return have.size() == devices;
+      }
     }
     return false;
   }
@@ -85,6 +94,10 @@ Restrictions drawn_restrictions(std::mt19937& random, int layers, int devices) {
     if (rule == Rule::together) one.layers = {below(layers - 1), 0};
     if (rule == Rule::together && below(3) == 0) one.device = one.layers[0] * devices / layers;
     if (rule == Rule::together) one.layers[1] = std::min(layers - 1, one.layers[0] + 1 + below(2));
+    if (rule == Rule::spread) {
+      const bool all = find_rule(drawn, Rule::together) != nullptr;  // else no placement may obey both
+      for (int l = 0; l < layers; l += all ? 1 : 2) one.layers.push_back(l);
+    }
   }
   return drawn;
 }
@@ -128,6 +141,57 @@ TEST(Restrictions, EveryPlanObeysThem) {
   }
   EXPECT_EQ(none, 0) << "of " << plans;
   for (const Rule rule : kRules) EXPECT_GT(broken_without[rule], 0) << to_string(rule);
+}
+
+/// Time of the busiest of three stages in a row that have a layer of `spread` each, where every cut is tried.
+Nanoseconds least_spread(const Profile& profile, const std::vector<int>& spread) {
+  const int layers = static_cast<int>(profile.layers.size());
+  Nanoseconds least = std::numeric_limits<Nanoseconds>::max();
+  for (int a = 1; a < layers; ++a) {
+    for (int b = a + 1; b < layers; ++b) {
+      Nanoseconds busiest = 0;
+      for (const auto& [first, end] : {std::pair{0, a}, {a, b}, {b, layers}}) {
+        Nanoseconds time = 0;
+        bool has = false;
+        for (int l = first; l < end; ++l) {
+          time += profile.layers[l].forward.median + profile.layers[l].backward.median;
+          has |= std::ranges::find(spread, l) != spread.end();
+        }
+        busiest = has ? std::max(busiest, time) : std::numeric_limits<Nanoseconds>::max();
+        if (!has) break;
+      }
+      least = std::min(least, busiest);
+    }
+  }
+  return least;
+}
+
+TEST(Restrictions, TheBestCutThatIsSpreadIsFound) {
+  int differ = 0;
+  for (int round = 0; round < test::rounds(60); ++round) {
+    SCOPED_TRACE(round);
+    std::mt19937 random(round);
+    std::vector<Nanoseconds> times(7);
+    for (Nanoseconds& time : times) time = 1 + static_cast<Nanoseconds>(random() % 9);
+    Profile profile = test::profile_of(times);
+    const PartitionOptions options{.devices = 3};
+    const Nanoseconds free = cut_chain(profile, options).busiest;
+    std::set<int> spread;
+    while (spread.size() < 3) spread.insert(static_cast<int>(random() % 7));
+    profile.restrictions = {{Rule::spread, "a", 0, {spread.begin(), spread.end()}}};
+    const StageCuts cuts = cut_chain(profile, options);
+    EXPECT_EQ(cuts.busiest, least_spread(profile, profile.restrictions[0].layers));
+    EXPECT_EQ(first_broken(profile.restrictions, cuts.stages, 3, false), nullptr);
+    EXPECT_LE(cuts.lower_bound, cuts.busiest);
+    differ += cuts.busiest > free;
+  }
+  EXPECT_GT(differ, 0);
+}
+
+TEST(Restrictions, FewerLayersThanDevicesCannotBeSpread) {
+  Profile profile = test::profile_of({4, 4, 4, 4});
+  profile.restrictions = {{Rule::spread, "experts", 0, {1}}};
+  EXPECT_EQ(chosen(profile, profile.restrictions, 2), "");
 }
 
 TEST(Restrictions, SaysWhichLeftSomethingOut) {
@@ -186,7 +250,8 @@ TEST(Restrictions, AreKeptInTheProfile) {
   profile.restrictions = {{Rule::most_chunks, "a", 2},
                           {Rule::fixed_ends, "b"},
                           {Rule::together, "c", 0, {0, 2}},
-                          {Rule::together, "d", 0, {1}, 1}};
+                          {Rule::together, "d", 0, {1}, 1},
+                          {Rule::spread, "e", 0, {2}}};
   EXPECT_EQ(parse_profile(format_profile(profile), "p").restrictions, profile.restrictions);
   EXPECT_EQ(refusal(R"({"rule": "no_shards", "reason": ""})"), "");
   EXPECT_THAT(refusal(R"({"rule": "no_shard", "reason": ""})"),
@@ -197,6 +262,9 @@ TEST(Restrictions, AreKeptInTheProfile) {
   EXPECT_THAT(refusal(R"({"rule": "most_chunks", "reason": ""})"), testing::HasSubstr("'chunks'"));
   EXPECT_THAT(refusal(R"({"rule": "together", "reason": "", "layers": [1]})"),
               testing::HasSubstr("two layers"));
+  EXPECT_THAT(refusal(R"({"rule": "spread", "reason": "", "layers": []})"), testing::HasSubstr("one layer"));
+  EXPECT_THAT(refusal(R"({"rule": "spread", "reason": "", "layers": [1], "device": 0})"),
+              testing::HasSubstr("is a key of the rule 'together' only"));
   EXPECT_THAT(refusal(R"({"rule": "together", "reason": "", "layers": [1, 3]})"),
               testing::HasSubstr("is 3, out of range"));
 }

@@ -3,16 +3,14 @@
 must have such a layer, or the ranks would make different groups, and hang.
 """
 
-from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from ostinato.groups import everyones
-from ostinato.restrictions import Restriction
+from ostinato.restrictions import Restriction, has_experts, of_experts
 
 from ..errors import OstinatoError
-from ..section.plans import Stage
-from ..upstream import Model
-from .tied import owners_of
+from ..upstream import Model, stock_parts
 
 
 def refuse_experts_apart(model: Model) -> None:
@@ -29,21 +27,12 @@ def refuse_experts_apart(model: Model) -> None:
     )
 
 
-def kept_experts(model: Model, stages: Sequence[Stage]) -> list[Restriction]:
-    """What a search must obey so that every rank has a layer of experts; [] where it found `stages` in which every
-    rank has one, or none, or where not even DeepSpeed's own partition gives each rank one. All ranks must call it."""
-    here = {
-        int(name) for name, layer in model.named_children() if name.isdecimal() and _groups_to_come(layer)
-    }
-    experts = set[int]().union(*everyones(here, model._grid.pp_proc_group))
-    owners = owners_of(model)
-    first = {owners[layer]: layer for layer in sorted(experts, reverse=True)}
-    have = {rank for stage in stages if experts & set(stage.layers) for rank in stage.ranks}
-    why = "every rank needs a layer of experts (deepspeed.moe), which faster placements do not give it"
-    fixed = [Restriction("together", why, layers=(layer,), device=rank) for rank, layer in first.items()]
-    lacks = stages and len(have) < len(first) == owners[-1] + 1
-    # Of rank 0, for all ranks search by the same, even where one could not read the plan.
-    return everyones(fixed if lacks else [])[0]
+def spread_experts(model: Model) -> list[Restriction]:
+    """What a search must obey so that every rank has a layer of experts. All ranks must call it, in DeepSpeed's own
+    partition."""
+    here = [int(name) for name, layer in model.named_children() if name.isdecimal() and has_experts(layer)]
+    stages = [end - first for first, end in pairwise(stock_parts(model))]
+    return of_experts({layer for of_rank in everyones(here) for layer in of_rank}, stages)
 
 
 def _groups_to_come(model: torch.nn.Module) -> list:

@@ -343,6 +343,7 @@ class _Mover:
         what, _ = _search.broken(
             [one.row for one in fixed_layers(self.model)],
             [([layer], list(ranks)) for layer, ranks in enumerate(self.owners)],
+            self.model.num_stages,
             False,
         )
         return what and f"the placement has {what}"

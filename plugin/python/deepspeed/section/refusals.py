@@ -159,7 +159,9 @@ def check_allowed(program: Any, stages: list[plans.Stage], restrictions: list[Re
     if not restrictions:  # as in nearly every step
         return
     placed = [(list(stage.layers), list(stage.ranks)) for stage in stages]
-    forbidden, option = _search.broken([one.row for one in restrictions], placed, plans.splits(program))
+    forbidden, option = _search.broken(
+        [one.row for one in restrictions], placed, program.ranks, plans.splits(program)
+    )
     if forbidden:
         ways = f"make one without, with ostinato plan {option}, or" if option else "make one without,"
         raise Unsupported(f'the plan has {forbidden}: {ways} with "auto" and a new folder as "output"')

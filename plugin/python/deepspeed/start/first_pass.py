@@ -55,6 +55,7 @@ from ..graph_model import is_graph, layers_read
 from ..data.items import again, making_once, own
 from .loss_reads import LossReads, refuse_apart
 from .layer_costs import REPEATS, WARM_UP, MeasuredLayer, chosen_of, measure, rows_by_size
+from ..place.experts import spread_experts
 from ..place.placing import Prepared
 from ..randomness.random_state import Drawing
 from ..tell.announce import say
@@ -258,7 +259,8 @@ class FirstPass:
         read = max(everyones(self._reading_takes()))
         items = [self._items[i] for i in chosen] if self._items else []
         shares_cores = bool(cores.sharing(self._prepared.places))
-        return _profile(self._engine, items, len(chosen), sizes, read, shares_cores, seconds, together)
+        seen = [*together, *spread_experts(self._engine.module)]
+        return _profile(self._engine, items, len(chosen), sizes, read, shares_cores, seconds, seen)
 
     def _search_with(self, profile: str) -> None:
         with TemporaryDirectory(prefix="ostinato-") as temporary:
@@ -331,10 +333,10 @@ def _profile(
     read: int,
     shares_cores: bool,
     seconds: list[float],
-    together: list[Restriction],
+    seen: list[Restriction],
 ) -> str:
     """Rank 0 collects the measurements of all ranks into a profile; "" elsewhere. `items`: the `count` chosen;
-    `read`: ns to read a batch; `seconds`: of DeepSpeed's own steps; `together`: what step 1 has shown."""
+    `read`: ns to read a batch; `seconds`: of DeepSpeed's own steps; `seen`: what step 1 and the layers have shown."""
     device = host_timed(torch.device(engine.device))
     config = engine._config._param_dict
     optimizer = engine.client_optimizer
@@ -367,7 +369,7 @@ def _profile(
     if sizes and all(size == int(size) for size in sizes):
         profile.tokens = int(sizes[0])
         profile.sizes = [_profiler.SizeCost(*row) for row in rows_by_size(sizes, layers)] if sizes[1:] else []
-    profile.restrictions = [one.row for one in (*of_classes(engine.module, engine), *together)]
+    profile.restrictions = [one.row for one in (*of_classes(engine.module, engine), *seen)]
     own_stages = [end - begin for begin, end in pairwise(stock_parts(engine.module))]
     profile.set_run(
         own_stages, engine.micro_batches, _profiler.spread_of([round(second * 1e9) for second in seconds])

@@ -40,7 +40,7 @@ from ..errors import OstinatoError, Unsupported
 from ..stages.copies import place_of_gradients
 from ..stages.idle import NAME, give_idle, given_groups, names_where_idle
 from ..stages.tied_sums import TiedSums
-from ..place.experts import kept_experts
+from ..place.experts import spread_experts
 from ..place.placing import Placed, Prepared, agreed, lay_out, lower, placed_of, take_kept
 from ..place.rebuild import moves
 from ..place.tied import fixed_layers
@@ -439,6 +439,7 @@ def _restrictions(model: Model, engine: type, asked: Section) -> list[Restrictio
         placed = placed_of(model)
         fixed = fixed_layers(model) if placed is None else placed.fixed
         made += dict.fromkeys(one for of_rank in everyones(fixed) for one in of_rank)
+        made += spread_experts(model)
     return made
 
 
@@ -448,17 +449,10 @@ def search(prepared: Prepared, model: Model, config: Config, engine: type) -> No
     pipeline = tuple(model._grid.pp_group)
     restrictions = _restrictions(model, engine, asked)
     hosts = cores.hosts(prepared.places, pipeline)
-
-    def find(restrictions: list[Restriction]) -> None:
-        size = Size(len(pipeline), prepared.micro_batches, hosts, restrictions)
-        with shared_plan(asked, given, size) as paths:
-            lower(prepared, paths, model)
-            prepared.files = texts_of(paths)
-
-    find(restrictions)
-    found = [] if prepared.program is None else plans.stages_of(prepared.program)
-    if not asked.placement and (more := kept_experts(model, found)):
-        find(restrictions + more)
+    size = Size(len(pipeline), prepared.micro_batches, hosts, restrictions)
+    with shared_plan(asked, given, size) as paths:
+        lower(prepared, paths, model)
+        prepared.files = texts_of(paths)
     agreed(prepared, model, "\n".join(_collective(config)))
 
 

@@ -33,6 +33,7 @@ from ostinato.profile.model.model_digest import (
 from ostinato.profile.model.tensors import bytes_of, map_tensors, moved, tensors, unusable
 from ostinato.profile.model.wanted import find_wanted
 from ostinato.profile.settings import Settings
+from ostinato.restrictions import has_experts
 
 
 class Builder:
@@ -167,7 +168,8 @@ def build_layer(
     parameters = trained(module)
     held = bytes_of([*module.parameters(), *module.buffers()]) if is_module else 0
     checkpointed = job.checkpoint_interval > 0 and bool(parameters)
-    return Layer(index, name, run, value, None, parameters, held, reached, checkpointed, job.device)
+    experts = is_module and has_experts(module)
+    return Layer(index, name, run, value, None, parameters, held, reached, checkpointed, job.device, experts)
 
 
 def build_chain(job: Job, settings: Settings) -> Chain:
