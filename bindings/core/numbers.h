@@ -9,6 +9,8 @@ namespace ostinato::core {
 
 /// Of a step.
 inline constexpr std::int64_t kMostMicroBatches = std::int64_t{1} << 29;
+/// Blocks times micro-batches: 1.3 GB in a file, which has at most kMaxPlanBytes, and 3 GB of memory.
+inline constexpr std::int64_t kMostSteps = std::int64_t{1} << 24;
 
 /// "a whole number from 1 to 5"; without an upper end where `high` is the largest int64.
 std::string whole_number_text(std::int64_t low, std::int64_t high);

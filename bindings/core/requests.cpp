@@ -279,6 +279,12 @@ JointOptions joint_options(const Options& options, PartitionOptions on, int micr
   JointOptions wanted;
   wanted.search = search_options(options, micro_batches);
   wanted.partition = partition_options(options, std::move(on), micro_batches);
+  const std::int64_t blocks =
+      cluster_of(wanted.partition).devices.size() * (wanted.partition.inference ? 1 : 2);
+  if (blocks * micro_batches > kMostSteps)
+    throw UsageError(fmt::format("--micro-batches {} on {} makes at least {}; at most {} can be planned",
+                                 micro_batches, counted(blocks, "block"),
+                                 counted(blocks * micro_batches, "step"), kMostSteps));
   wanted.fewer_devices = fewer_devices(options, wanted.search.objective);
   wanted.restrictions = profile.restrictions;
   leave_out(options, wanted);
@@ -306,7 +312,6 @@ std::vector<SlicedProfile> sliced_options(const Options& options, const Partitio
 }
 
 void check_size(const Placement& placement, int micro_batches, const std::string& file) {
-  constexpr std::int64_t kMostSteps = std::int64_t{1} << 29;
   check_totals(placement, micro_batches, file);
   const std::int64_t steps = static_cast<std::int64_t>(placement.blocks.size()) * micro_batches;
   if (steps <= kMostSteps) return;
