@@ -90,10 +90,10 @@ class PlanCheckpoints(Engine):
     ):
         self._stay()
         folder = checkpoint.folder_of(load_dir, tag)
-        digests.refuse_torn(folder)
         module_only = kwargs.get("load_module_only", args[1] if len(args) > 1 else False)
         saved = None
         optimizer = checkpoint.reads_optimizer(self, load_optimizer_states, module_only)
+        digests.refuse_torn(folder, optimizer)
         by_rank = checkpoint.reads_weights_by_rank(self)
         if optimizer or by_rank:
             held = checkpoint.held_by(self._ostinato.stages)
