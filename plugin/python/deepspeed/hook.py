@@ -288,7 +288,7 @@ def _checked_load(original):
             from .save import checkpoint, digests
 
             optimizer = checkpoint.reads_optimizer(engine, load_optimizer_states, load_module_only)
-            digests.refuse_torn(checkpoint.folder_of(load_dir, tag), optimizer)
+            digests.refuse_torn(checkpoint.folder_read(engine, load_dir, tag), optimizer)
             if optimizer:
                 if (first := vars(engine).get("_ostinato_first")) is not None:
                     with first.loads(load_dir, tag):

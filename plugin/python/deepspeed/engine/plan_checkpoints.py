@@ -89,7 +89,7 @@ class PlanCheckpoints(Engine):
         self, load_dir, tag=None, load_module_strict=True, load_optimizer_states=True, *args, **kwargs
     ):
         self._stay()
-        folder = checkpoint.folder_of(load_dir, tag)
+        folder = checkpoint.folder_read(self, load_dir, tag)
         module_only = kwargs.get("load_module_only", args[1] if len(args) > 1 else False)
         saved = None
         optimizer = checkpoint.reads_optimizer(self, load_optimizer_states, module_only)

@@ -274,6 +274,11 @@ def _advice(folder: Path) -> str:
     return f"{WEIGHTS}{convert}"
 
 
+def folder_read(engine: Engine, load_dir: str, tag: str | None) -> Path | None:
+    """That engine.load_checkpoint() reads; None of a universal checkpoint, which has another `latest` and no record."""
+    return None if engine.load_universal_checkpoint() else folder_of(load_dir, tag)
+
+
 def folder_of(load_dir: str, tag: str | None) -> Path | None:
     if tag is None and (tag := latest_in(Path(load_dir))) is None:
         return None
