@@ -85,4 +85,4 @@ def refuse_torn(folder: Path | None, optimizer: bool) -> None:
 
 
 ZERO = "_optim_states.pt"  # ends the names of files in which ZeRO's optimizer state is
-INSTEAD = "Load an earlier checkpoint: the weights in this one are of several saves, too"
+INSTEAD = "Load an earlier checkpoint: the weights in this one may be of several saves, too"
