@@ -287,8 +287,8 @@ def _checked_load(original):
         if "_ostinato" not in vars(engine):  # engines with a plan check it themselves
             from .save import checkpoint, digests
 
-            digests.refuse_torn(checkpoint.folder_of(load_dir, tag))
             optimizer = checkpoint.reads_optimizer(engine, load_optimizer_states, load_module_only)
+            digests.refuse_torn(checkpoint.folder_read(engine, load_dir, tag), optimizer)
             if optimizer:
                 if (first := vars(engine).get("_ostinato_first")) is not None:
                     with first.loads(load_dir, tag):

@@ -249,6 +249,8 @@ REFUSED_OF_ZERO = {
         OLDER, ("--stages", 2)),
     "zero_pp_rank_0_mp_rank_01_optim_states.pt is missing": (
         lambda files: (files / "zero_pp_rank_0_mp_rank_01_optim_states.pt").unlink(), ("--stages", 2)),
+    "zero_pp_rank_0_mp_rank_00_optim_states.pt is not from DeepSpeed: it holds a list": (
+        lambda files: torch.save([], files / "zero_pp_rank_0_mp_rank_00_optim_states.pt"), ()),
 }  # fmt: skip
 
 

@@ -150,6 +150,19 @@ def test_what_overflowed_in_both_agrees():
     assert compare(records(l0=nan), Records.from_text(records(l0=nan).to_text())).equal
 
 
+def test_steps_that_overflowed_are_named():
+    """As the first ones in fp16 with a dynamic scale: DeepSpeed skips them, and weights stay equal whatever a plan
+    computes."""
+    nothing = 'equal DeepSpeed\'s 1F1B bit for bit (gradients of {} are not finite, which shows little: let "check" go further)'
+    inf = math.inf
+    assert compare(several(0, inf), several(0, inf)).sentence().endswith(nothing.format("step 1"))
+    assert (
+        compare(several(0, inf, inf, 1), several(0, inf, inf, 1))
+        .sentence()
+        .endswith(nothing.format("steps 1, 2"))
+    )
+
+
 def test_the_norm_of_all_gradients_may_round():
     a, b = records(l0=NOISE), records(l0=NOISE)
     a.steps[0]["norm"], b.steps[0]["norm"] = (

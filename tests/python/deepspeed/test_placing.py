@@ -181,7 +181,21 @@ def test_one_that_moves_layers_starts_again_or_says_how(world2, plans):
     first, second = world2.run(too_late, replace(BASE, section={"plan": plans["wave"]}))
     files = r"\['engine.txt', 'placement.toml', 'plan.json', 'section.json', 'unplanned.json', 'weights-[0-9a-f]+.pt'\]"
     assert re.match(files, first) and re.match(files, second)
-    assert f"start it again with {VARIABLE}={plans['wave']}" in first and "child of multiprocessing" in first
+    for said in (first, second):  # of mp.spawn's children, one is heard
+        assert (
+            f"start it again with {VARIABLE}={plans['wave']}" in said and "child of multiprocessing" in said
+        )
+
+
+def test_every_rank_says_where_a_plan_without_output_is(world2, tmp_path):
+    profile = write_profile(tmp_path / "profile.json", [800, *[100] * (LAYERS - 1)])
+    section = {"profile": str(profile), "search": {"time_limit": 1, "max_chunks": 1}}
+    first, second = (
+        re.search(rf"start it again with {VARIABLE}=(\S+plan\.json)", said)
+        for said in world2.run(too_late, replace(BASE, section=section))
+    )
+    assert first is not None and second is not None and first[1] == second[1]
+    shutil.rmtree(Path(first[1]).parent)
 
 
 def named_otherwise(options: Options, other: str) -> str:

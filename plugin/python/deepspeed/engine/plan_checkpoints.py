@@ -89,11 +89,11 @@ class PlanCheckpoints(Engine):
         self, load_dir, tag=None, load_module_strict=True, load_optimizer_states=True, *args, **kwargs
     ):
         self._stay()
-        folder = checkpoint.folder_of(load_dir, tag)
-        digests.refuse_torn(folder)
+        folder = checkpoint.folder_read(self, load_dir, tag)
         module_only = kwargs.get("load_module_only", args[1] if len(args) > 1 else False)
         saved = None
         optimizer = checkpoint.reads_optimizer(self, load_optimizer_states, module_only)
+        digests.refuse_torn(folder, optimizer)
         by_rank = checkpoint.reads_weights_by_rank(self)
         if optimizer or by_rank:
             held = checkpoint.held_by(self._ostinato.stages)

@@ -52,6 +52,7 @@ class Comparison:
     first: int = 1  # number of the first step that was compared
     # What a rank has read, and in which step, where the first start has read something else.
     other_data: str = ""
+    overflowed: Sequence[int] = ()  # steps with gradients that are not finite
 
     @property
     def equal(self) -> bool:
@@ -65,6 +66,9 @@ class Comparison:
     def sentence(self) -> str:
         notes = [f"gradients not compared: {self.unseen} does not show them"] * bool(self.unseen)
         notes += [f"not compared: {counted(self.left_out, 'tensor')} split over ranks"] * bool(self.left_out)
+        if self.overflowed:
+            steps = f"step{'s'[: len(self.overflowed) > 1]} {', '.join(map(str, self.overflowed))}"
+            notes.append(f'gradients of {steps} are not finite, which shows little: let "check" go further')
         if self.empty:
             have, their = ("have", "their") if len(self.empty) > 1 else ("has", "its")
             notes.append(f"{_layers(self.empty)} {have} no parameter or buffer of {their} own")
@@ -152,8 +156,24 @@ def compare(
     # Gradients that are only rounding come last.
     itself = sorted(first.itself, key=lambda d: (d.rounding and d.by > bound(eps), -d.by))
     other = _other_data(first.data[max(ahead, 0) :], second.data, ahead + 1)
+    overflowed = [
+        number
+        for number, (a, _) in enumerate(steps, ahead + 1)
+        if not all(math.isfinite(of.norm) for of in a["gradients"].values() if of)
+    ]
     return Comparison(
-        len(steps), len(held), kinds, found, len(left_out), unseen, itself, empty, again, ahead + 1, other
+        len(steps),
+        len(held),
+        kinds,
+        found,
+        len(left_out),
+        unseen,
+        itself,
+        empty,
+        again,
+        ahead + 1,
+        other,
+        overflowed,
     )
 
 

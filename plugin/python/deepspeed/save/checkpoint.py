@@ -32,6 +32,7 @@ LATEST = "latest"  # DeepSpeed's
 IDLE = "ostinato_idle"  # the parameter of a rank with nothing to train (stages.idle)
 ALONE = "_ostinato_alone"  # in an engine that runs DeepSpeed's own schedule in place of a plan
 Names = list[list[tuple[str, list[int]]]]  # by parameter group: name and shape, in the optimizer's order
+WEIGHTS = "To load only the weights: load_checkpoint(..., load_optimizer_states=False)"
 CONVERT = (
     '; to keep it, run ds_to_universal --inject_missing_state and set "checkpoint": {"load_universal": true}'
 )
@@ -270,7 +271,12 @@ def recorded(folder: Path) -> dict[str, Any] | None:
 def _advice(folder: Path) -> str:
     # Without ZeRO there is nothing that ds_to_universal reads.
     convert = CONVERT if any(folder.glob("*_optim_states.pt")) else ""
-    return f"To load only the weights: load_checkpoint(..., load_optimizer_states=False){convert}"
+    return f"{WEIGHTS}{convert}"
+
+
+def folder_read(engine: Engine, load_dir: str, tag: str | None) -> Path | None:
+    """That engine.load_checkpoint() reads; None of a universal checkpoint, which has another `latest` and no record."""
+    return None if engine.load_universal_checkpoint() else folder_of(load_dir, tag)
 
 
 def folder_of(load_dir: str, tag: str | None) -> Path | None:

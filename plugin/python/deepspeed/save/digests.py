@@ -4,7 +4,7 @@ saves, or copies that are mixed, leave files of several, which fit each other in
 
     with noting(engine.checkpoint_engine) as written: ...       # DeepSpeed's save_checkpoint()
     checkpoint.finish(folder, gathered(written))                # "files" in ostinato.json
-    refuse_torn(folder)                                         # before a checkpoint is loaded
+    refuse_torn(folder, optimizer=True)                         # before a checkpoint is loaded
 
 torch.save() writes zip archives. Their directory has a checksum of each tensor and the save's random number: it
 is read in a millisecond, and no tensor is.
@@ -66,19 +66,23 @@ def wrong(folder: Path, files: Mapping[str, str]) -> Iterator[str]:
             yield f"{name} cannot be read ({error})"
 
 
-def refuse_torn(folder: Path | None) -> None:
+def refuse_torn(folder: Path | None, optimizer: bool) -> None:
     """All ranks must call it; each looks at a share of the files. Raises OstinatoError on every rank where one
-    is missing, or of another save."""
+    is missing, or of another save. `optimizer`: optimizer state is read; else ZeRO's files of it may be missing.
+    """
     record = checkpoint.recorded(folder) if folder is not None and folder.is_dir() else None
     if record is None or "files" not in record:  # DeepSpeed alone, or its engine writes in the background
         return
     assert folder is not None
     if record["files"] is None:
         raise OstinatoError(f"{folder} is not complete: the run ended while it was saved. {INSTEAD}")
-    share = sorted(record["files"].items())[dist.get_rank() :: dist.get_world_size()]
+    files = sorted(of for of in record["files"].items() if optimizer or not of[0].endswith(ZERO))
+    share = files[dist.get_rank() :: dist.get_world_size()]
     if said := [one for of_rank in everyones([*wrong(folder, dict(share))]) for one in of_rank]:
         more = f", and {len(said) - 1} more" if len(said) > 1 else ""
-        raise OstinatoError(f"{folder}: {said[0]}{more}. {INSTEAD}")
+        instead = checkpoint.WEIGHTS if all(one.split()[0].endswith(ZERO) for one in said) else INSTEAD
+        raise OstinatoError(f"{folder}: {said[0]}{more}. {instead}")
 
 
-INSTEAD = "Load an earlier checkpoint: the weights in this one are of several saves, too"
+ZERO = "_optim_states.pt"  # ends the names of files in which ZeRO's optimizer state is
+INSTEAD = "Load an earlier checkpoint: the weights in this one may be of several saves, too"

@@ -327,13 +327,16 @@ def opened(path: Path) -> dict:
     """Unpickles a file of DeepSpeed's, as DeepSpeed itself does; memory-mapped, so that a rank reads only what
     it needs."""
     try:
-        return torch.load(path, map_location="cpu", weights_only=False, mmap=zipfile.is_zipfile(path))
+        held = torch.load(path, map_location="cpu", weights_only=False, mmap=zipfile.is_zipfile(path))
     except FileNotFoundError:
         raise OstinatoError(f"{path.name} is missing") from None
     except Exception as error:
         raise OstinatoError(
             f"{path.name} cannot be read ({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''})"
         ) from None
+    if not isinstance(held, dict):
+        raise OstinatoError(f"{path.name} is not from DeepSpeed: it holds a {type(held).__name__}")
+    return held
 
 
 def equal(a: Any, b: Any) -> bool:

@@ -77,7 +77,7 @@ def begin(prepared: Prepared, records: str = "", seconds: Sequence[float] = ()) 
     files |= {BEFORE: json.dumps(list(seconds))} if seconds else {}
     files |= {WEIGHTS.format(engine): first.write for engine, first in _first.items()}
     files[SECTION_FILE] = asked.model_dump_json(exclude_unset=True)
-    where = _kept(files, paths.output) if asked.searches and dist.get_rank() == 0 else ""
+    where = everyones(_kept(files, paths.output) if asked.searches and dist.get_rank() == 0 else "")[0]
     no_gain = _no_gain(prepared)
     follows = judge(prepared, verdict.OWN, no_gain) if no_gain else ""
     if asked.auto == "measure" and not prepared.kept:
@@ -86,12 +86,9 @@ def begin(prepared: Prepared, records: str = "", seconds: Sequence[float] = ()) 
     if no_gain:
         _stay(prepared, no_gain)
     if why := again.why_not_again():
-        named = where or str(paths.plan)
         raise NeedsNewStart(
             f"ranks must start again with the plan, but this process cannot replace itself ({why}): start it again with "
-            f"{VARIABLE}={named}"
-            if dist.get_rank() == 0
-            else f"ranks must start again with the plan, but cannot replace themselves ({why})",
+            f"{VARIABLE}={where or paths.plan}",
             files,
         )
     kept = f"; the plan is in {where}" if paths.output else ""
