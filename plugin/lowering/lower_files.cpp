@@ -46,9 +46,19 @@ std::vector<Baseline> baselines_of(const Plan& plan, const Placement& placement)
   return {};
 }
 
-/// `plan`, whose micro-batches may be more than those of its file.
-Program lowered(const Plan& plan, const PlacementFile& file, std::string plan_sha256) {
-  Program program = lower(plan, file.placement);
+/// lower(), which knows no file.
+Program lower_of(const std::string& name, const Plan& plan, const Placement& placement) {
+  try {
+    return lower(plan, placement);
+  } catch (const InputError& error) {
+    throw InputError(name, 0, error.what());
+  }
+}
+
+/// `plan`, whose micro-batches may be more than those of its file. `name`: of the placement's file.
+Program lowered(const Plan& plan, const PlacementFile& file, const std::string& name,
+                std::string plan_sha256) {
+  Program program = lower_of(name, plan, file.placement);
   program.plan_sha256 = std::move(plan_sha256);
   program.placement_sha256 = file.sha256;
   program.model = file.model;
@@ -65,7 +75,8 @@ Program lower_files(const std::filesystem::path& plan_path, const std::filesyste
   const auto [file, plan] = read_plan_and_placement(plan_path, placement_path);
   refuse_unless_it_runs(plan, file.placement, plan_path.string(), placement_path.string());
   const Plan longer = lengthened(plan, file.placement, micro_batches);
-  Program program = lowered(longer, file, sha256(read_file(plan_path, kMaxPlanBytes)));
+  Program program =
+      lowered(longer, file, placement_path.string(), sha256(read_file(plan_path, kMaxPlanBytes)));
   program.baselines = baselines_of(plan, file.placement);
   return program;
 }
@@ -76,7 +87,7 @@ StepPlacement::StepPlacement(std::string_view text, const std::string& name)
 Program StepPlacement::lower(const std::string& plan_json) const {
   const Plan plan = parse_plan(plan_json, "the plan of a step", file_.placement, file_.sha256);
   refuse_unless_it_runs(plan, file_.placement, "the plan of a step", name_);
-  Program program = lowered(plan, file_, sha256(plan_json));
+  Program program = lowered(plan, file_, name_, sha256(plan_json));
   program.baselines = baselines_of(plan, file_.placement);
   return program;
 }

@@ -270,6 +270,31 @@ TEST(LowerCommand, PrintsARowARank) {
   EXPECT_EQ(ostinato_run({"lower", folder / "v.json", folder / "v.toml", "--rank", "4"}).status, 2);
 }
 
+TEST(LowerCommand, NamesTheFileOfAPlacementThatOnlySearchesTake) {
+  const TemporaryFolder folder;
+  const std::string placement = folder.write("p.toml", R"(format = "ostinato-placement/1"
+[[devices]]
+[[blocks]]
+name = "f"
+stage = "a"
+kind = "forward"
+devices = [0]
+time = 1
+[[blocks]]
+name = "b"
+stage = "c"
+kind = "backward"
+devices = [0]
+time = 1
+after = ["f"]
+)");
+  const std::string plan = folder / "plan.json";
+  ASSERT_EQ(ostinato_run({"search", placement, "--micro-batches", "2", "--output", plan}).status, 0);
+  const Result lowered = ostinato_run({"lower", plan, placement});
+  EXPECT_EQ(lowered.status, 3);
+  EXPECT_NE(lowered.err.find(placement + ": placement"), std::string::npos) << lowered.err;
+}
+
 TEST(SearchCommand, ExplainTellsWhatEachTechniqueBrought) {
   const TemporaryFolder folder;
   const std::string path = folder / "p.toml", plan = folder / "p.json";

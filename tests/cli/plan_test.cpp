@@ -31,6 +31,17 @@ TEST(PlanCommand, TakesTheShortestCandidateAndExplainsIt) {
   EXPECT_EQ(ostinato_run({"verify", folder / "p.json", folder / "p.toml"}).status, 0);
 }
 
+TEST(PlanCommand, RefusesMoreMicroBatchesThanAFileCanHold) {
+  const TemporaryFolder folder;
+  const Result result = ostinato_run({"plan", folder.write("profile.json", profile_text({500, 900})),
+                                      "--devices", "2", "--micro-batches", "99999999", "--placement-output",
+                                      folder / "p.toml", "--output", folder / "p.json"});
+  EXPECT_EQ(result.status, 2);
+  EXPECT_NE(result.err.find("makes at least 399999996 steps; at most 16777216 can be planned"),
+            std::string::npos)
+      << result.err;
+}
+
 /// Two rows' makespans, where the optimizer's step decides against the shorter one.
 TEST(PlanCommand, ExplainsAWinnerWhoseMakespanIsNotTheShortest) {
   const TemporaryFolder folder;
