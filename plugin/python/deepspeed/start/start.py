@@ -285,7 +285,7 @@ def _install(
         say(said)
     if plans.trains(program):
         say(f"measured when the plan was found, {before_this.said}" if before_this else run.losses_said)
-    if asked.checks and plans.trains(program) and second_start.for_another(prepared):
+    if asked.checks and plans.trains(program) and not before_this and second_start.for_another(prepared):
         say("the first start compared another engine's steps: those of this engine are not compared")
     for said in (places(stages, run.stock_parts), ends(stages, model._grid.pp_group)):
         if said:
