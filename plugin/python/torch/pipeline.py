@@ -29,7 +29,7 @@ from .draws import Draws, unlike
 from .outside import Outside
 from .precision import Autocast
 from .serving import SLOTS, Answer, Serving
-from .stages import Build, ChainOfLayers, own_stages
+from .stages import LOSS, Build, ChainOfLayers, module_of, own_stages
 from .ties import Tie, Ties, ties_of
 from .wrappers import must_run_whole, one_in_flight
 
@@ -67,7 +67,6 @@ class Pipeline(nn.Module):
         super().__init__()
         self._files = plan, placement
         self.program = lowered(plan, placement)
-        self.loss_fn = loss_fn
         if not isinstance(timeout_s, int | float) or not timeout_s > 0:
             raise PipelineError(f"timeout_s is {timeout_s!r}: expected a number of seconds above 0")
         self._device, self._timeout_s, self._dynamic = torch.device(device), timeout_s, dynamic_shapes
@@ -86,7 +85,7 @@ class Pipeline(nn.Module):
         self._draws = Draws(self._device) if sharded and self.trains else None  # of the first step
         # Losses or outputs of the last step, by stage that feeds no other.
         self._results: dict[int, list] = {}
-        ties = ties_of(self.program, build)
+        ties = ties_of(self.program, build, loss_fn)
         check_ties(ties)
         if len(self._ranks) > 1:
             self._agree("plan", self.program.plan_sha256, "hold a different plan")
@@ -94,9 +93,11 @@ class Pipeline(nn.Module):
         with (
             starting("making its pipeline", self._ranks, timeout_s) if len(self._ranks) > 1 else nullcontext()
         ):
-            self._make(build, ties, group)
+            self._make(build, loss_fn, ties, group)
 
-    def _make(self, build: Build, ties: list[Tie], group: dist.ProcessGroup | None) -> None:
+    def _make(
+        self, build: Build, loss_fn: Callable | None, ties: list[Tie], group: dist.ProcessGroup | None
+    ) -> None:
         """To be called on all ranks, with the same plan."""
         ranks = self._ranks
         self._group = make_group(ranks, group) if len(ranks) > 1 else None
@@ -109,12 +110,18 @@ class Pipeline(nn.Module):
         self._offloaded = {
             s.index: offload.Offloaded() for s in self._own if self.program.stages[s.index].offload
         }
-        self.stages = nn.ModuleDict({str(stage.index): build(stage).to(self._device) for stage in self._own})
+        self.stages = nn.ModuleDict(
+            {str(stage.index): module_of(build, stage).to(self._device) for stage in self._own}
+        )
         for stage in self._own:
             check_wrapped(stage.name, self.stages[str(stage.index)])
-        chain = build.chain if isinstance(build, ChainOfLayers) else []
-        here = {layer for stage in self._own for layer in stage.layers}
-        self._ties = Ties(ties, chain, here, ranks, self._group, self._timeout_s)
+        ends = [self.program.stages[stage.index] for stage in self._own]
+        scores = any(stage.has_backward and not stage.outputs for stage in ends)
+        # Where it is used: a checkpoint could have its parameters from a rank on which nothing trains them.
+        self.loss_fn = loss_fn if scores else None
+        modules = build.modules(loss_fn) if isinstance(build, ChainOfLayers) else {}
+        here = {layer for stage in self._own for layer in stage.layers} | ({LOSS} if scores else set())
+        self._ties = Ties(ties, modules, here, ranks, self._group, self._timeout_s)
         self._ties.begin()
         self.reset_shapes()
         self._watch = self._make_watch()

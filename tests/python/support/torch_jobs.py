@@ -191,8 +191,9 @@ def gradients_of(pipe, case: Case) -> dict[str, torch.Tensor]:
     for stage in pipe._own:
         for name, p in pipe.stages[str(stage.index)].named_parameters():
             layer, _, rest = name.partition(".")
-            key = f"{stage.name}.{name}" if case.branches else f"chain.{stage.layers[int(layer)]}.{rest}"
-            part = stage.shard and split_of(pipe.stages[str(stage.index)][int(layer)]).get(rest)
+            at = 0 if case.branches else int(layer.partition("_")[0])
+            key = f"{stage.name}.{name}" if case.branches else f"chain.{stage.layers[at]}.{rest}"
+            part = stage.shard and split_of(pipe.stages[str(stage.index)][at]).get(rest)
             found[key] = (
                 p.grad.clone()
                 if part is None
@@ -200,6 +201,48 @@ def gradients_of(pipe, case: Case) -> dict[str, torch.Tensor]:
             )
             p.grad = None
     return found
+
+
+def saved_and_loaded(plans: list[str], folder: str) -> list[str]:
+    """What torch.distributed.checkpoint saves of the training of one plan, and loads wrong: for the same plan by the
+    names of the pipeline, for another one by those of the layers."""
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
+
+    from ostinato.torch import Pipeline, layers
+
+    options = StateDictOptions(flatten_optimizer_state_dict=True)
+
+    def trained(plan: str, steps: int) -> tuple[nn.Module, torch.optim.Optimizer]:
+        made = chain()
+        pipe = Pipeline(plan, layers(made), loss_fn=loss, timeout_s=60)
+        optimizer = torch.optim.AdamW(pipe.parameters(), lr=0.1)
+        for step in range(steps):
+            tokens, _, targets = batch(step)
+            pipe.step(tokens, targets)
+            optimizer.step()
+        here = [layer for stage in pipe.stages for layer in pipe.program.stages[int(stage)].layers]
+        named = nn.ModuleDict({str(layer): made[layer] for layer in here})
+        return (pipe if plans[0] == plans[1] else named), optimizer
+
+    def state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict:
+        weights, of_optimizer = get_state_dict(model, optimizer, options=options)
+        return {"model": weights, "optimizer": of_optimizer}
+
+    dcp.save(state(*trained(plans[0], 2)), checkpoint_id=folder)
+    model, optimizer = trained(plans[1], 0)
+    loaded = state(model, optimizer)
+    dcp.load(loaded, checkpoint_id=folder)
+    set_state_dict(
+        model,
+        optimizer,
+        model_state_dict=loaded["model"],
+        optim_state_dict=loaded["optimizer"],
+        options=options,
+    )
+    mine, wanted = state(model, optimizer), state(*trained(plans[1], 2))
+    flat = [(name, value, mine[part][name]) for part in wanted for name, value in wanted[part].items()]
+    return [name for name, a, b in flat if torch.is_tensor(a) and not torch.equal(a, b)]
 
 
 def infer(case: Case) -> list:

@@ -206,6 +206,20 @@ def test_one_rank_needs_no_group(tmp_path):
     assert "takes the inputs of the step" in torch_jobs.refusal(case, "step")
 
 
+@pytest.mark.parametrize("kind", ["sharded", "other"])
+def test_torchs_checkpoints(world2, tmp_path, kind):
+    """Of parts of layers, and for another placement."""
+    layouts = {"sharded": [SHARDED, SHARDED], "other": [CHAINS["wave"], CHAINS["looped"]]}[kind]
+    plans = [plan_of(tmp_path / layout.name, layout) for layout in layouts]
+    assert world2.run(torch_jobs.saved_and_loaded, plans, str(tmp_path / "saved")) == [[], []]
+
+
+def test_a_build_that_returns_no_module_is_named(tmp_path):
+    plan = plan_of(tmp_path, Layout("one", (4,), (0, 0)))
+    with pytest.raises(ValueError, match='build.. returns a NoneType for stage "s0"'):
+        Pipeline(plan, lambda stage: None)
+
+
 @pytest.mark.parametrize("how", [copy.deepcopy, pickle.dumps])
 def test_a_pipeline_that_is_copied_says_what_to_copy(tmp_path, how):
     pipe = Pipeline(plan_of(tmp_path, Layout("one", (4,), (0, 0))), lambda stage: torch.nn.Linear(2, 2))
