@@ -29,7 +29,7 @@ from .draws import Draws, unlike
 from .outside import Outside
 from .precision import Autocast
 from .serving import SLOTS, Answer, Serving
-from .stages import LOSS, Build, ChainOfLayers, module_of, own_stages
+from .stages import LOSS, Build, ChainOfLayers, Stage, module_of, own_stages
 from .ties import Tie, Ties, ties_of
 from .wrappers import must_run_whole, one_in_flight
 
@@ -140,6 +140,7 @@ class Pipeline(nn.Module):
         them only once."""
         with self._one_call():
             self._executor = self._running = self._make_executor(self.program, self._forward_of)
+            self._runs = {stage.index: self._held(stage) for stage in self._own}
             self._serving: tuple[Serving, Any] | None = None  # with its executor
 
     def step(self, inputs: Any = None, targets: Any = None) -> torch.Tensor | None:
@@ -160,6 +161,7 @@ class Pipeline(nn.Module):
                 "step() computes gradients, but torch.no_grad() or inference_mode() has switched them off"
             )
         with self._one_call():
+            self._see_wrappers()
             outside = Outside()
             self._take(inputs, targets, outside.apart)
             with self._autocast.switched(on=False):
@@ -182,6 +184,7 @@ class Pipeline(nn.Module):
                 "the plan has backwards: call step(), or search a plan with forward blocks only (ostinato plan --inference)"
             )
         with self._one_call(), torch.no_grad():
+            self._see_wrappers()
             self._take(inputs, None)
             self._run()
             ends = list(self._results.values())
@@ -210,6 +213,7 @@ class Pipeline(nn.Module):
             if self._serving is None or self._serving[0].program.micro_batches < slots:
                 self._serving = self._make_serving(slots)
             serving, self._running = self._serving
+            serving.modules = self._modules_here()
             try:
                 serving.begin(requests, answer, self._timeout_s / 4)
                 while serving.another_run():
@@ -249,25 +253,49 @@ class Pipeline(nn.Module):
             links=self._links,
         )
         for stage in self._own:
-            kept = self._offloaded.get(stage.index)
-            executor.set_stage(
-                stage.index,
-                forward_of(stage.index),
-                may_split=not stage.recompute and not must_run_whole(self.stages[str(stage.index)]),
-                offload=None if kept is None else kept.move,
-            )
+            self._set_stage(executor, stage, forward_of)
         return executor
 
+    def _set_stage(self, executor, stage: Stage, forward_of: Callable[[int], Callable]) -> None:
+        kept, (_, whole) = self._offloaded.get(stage.index), self._held(stage)
+        executor.set_stage(
+            stage.index,
+            forward_of(stage.index),
+            may_split=not whole,
+            offload=None if kept is None else kept.move,
+        )
+
+    def _held(self, stage: Stage) -> tuple[nn.Module, bool]:
+        """The module of a stage, and whether it runs backwards whole."""
+        module = self.stages[str(stage.index)]
+        return module, stage.recompute or must_run_whole(module)
+
+    def _see_wrappers(self) -> None:
+        """A script may wrap or replace the modules in `stages` once the pipeline is made."""
+        for stage in self._own:
+            if (held := self._held(stage)) != self._runs.get(stage.index):
+                check_wrapped(stage.name, held[0])
+                self._set_stage(self._executor, stage, self._forward_of)
+                self._runs[stage.index] = held
+
     def _make_serving(self, slots: int) -> tuple[Serving, Any]:
-        modules = {stage.index: self.stages[str(stage.index)] for stage in self._own}
         try:
             program = lowered(*self._files, slots)
             serving = Serving(
-                program, self.rank, self._ranks, self._group, modules, self._device, self._dynamic
+                program,
+                self.rank,
+                self._ranks,
+                self._group,
+                self._modules_here(),
+                self._device,
+                self._dynamic,
             )
         except ValueError as error:
             raise PipelineError(str(error)) from None
         return serving, self._make_executor(serving.program, serving.forward_of)
+
+    def _modules_here(self) -> dict[int, nn.Module]:
+        return {stage.index: self.stages[str(stage.index)] for stage in self._own}
 
     @contextmanager
     def _one_call(self) -> Iterator[None]:

@@ -132,9 +132,9 @@ def train_in_half_a_world(case: Case) -> dict:
     }
 
 
-def train_in_parallel(case: Case, how: str) -> tuple[str, dict[str, torch.Tensor]]:
+def train_in_parallel(case: Case, how: str, late: bool = False) -> tuple[str, dict[str, torch.Tensor]]:
     """A pipeline of one rank on each of two, with the batch of its own step; torch's wrapper `how` adds up their
-    gradients. What it raises, else the gradients."""
+    gradients. What it raises, else the gradients. `late`: wraps stages once the pipeline is made."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
     from torch.nn.parallel import DistributedDataParallel
@@ -151,11 +151,15 @@ def train_in_parallel(case: Case, how: str) -> tuple[str, dict[str, torch.Tensor
     }[how]
     group, made = [dist.new_group([r]) for r in range(2)][rank], build(case)
     try:
-        pipe = Pipeline(case.plan, lambda stage: wrap(made(stage)), loss_fn=loss, group=group)
+        pipe = Pipeline(
+            case.plan, made if late else lambda stage: wrap(made(stage)), loss_fn=loss, group=group
+        )
+        tokens, _, targets = batch(rank)
+        for index in pipe.stages if late else ():
+            pipe.stages[index] = wrap(pipe.stages[index])
+        pipe.step(tokens, targets)
     except Exception as error:
         return f"{type(error).__name__}: {error}", {}
-    tokens, _, targets = batch(rank)
-    pipe.step(tokens, targets)
     return "", {name: gradient.full_tensor() for name, gradient in gradients_of(pipe, case).items()}
 
 
