@@ -70,7 +70,7 @@ class Pipeline(nn.Module):
         if not isinstance(timeout_s, int | float) or not timeout_s > 0:
             raise PipelineError(f"timeout_s is {timeout_s!r}: expected a number of seconds above 0")
         self._device, self._timeout_s, self._dynamic = torch.device(device), timeout_s, dynamic_shapes
-        self._at_work = threading.Lock()
+        self._at_work, self._broken = threading.Lock(), False
         self.rank, self._ranks = place_in(group, self.program)
         check_copies(self.program)
         if isinstance(build, ChainOfLayers):
@@ -138,6 +138,10 @@ class Pipeline(nn.Module):
     def reset_shapes(self) -> None:
         """Call it on all ranks, between steps, when shapes of tensors between stages change: stages announce
         them only once."""
+        if self._broken:
+            raise PipelineError(
+                "an earlier step failed, so messages of it may be on their way: make a new pipeline"
+            )
         with self._one_call():
             self._executor = self._running = self._make_executor(self.program, self._forward_of)
             self._runs = {stage.index: self._held(stage) for stage in self._own}
@@ -311,9 +315,11 @@ class Pipeline(nn.Module):
             self._at_work.release()
 
     def _run(self, around: AbstractContextManager | None = None) -> None:
+        self._broken = self._group is not None
         try:
             with around or nullcontext():
                 self._running.run()
+            self._broken = False
         except Exception as error:
             if self._watch is None:
                 pass

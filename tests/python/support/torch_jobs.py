@@ -569,8 +569,8 @@ def stuck(case: Case) -> tuple[str, list[str]]:
 
 def beside_a_failure(case: Case, shared_memory: bool) -> tuple[str, float]:
     """Rank 0's stage fails, which it catches; rank 1 waits for it. What each is told, and after how many
-    seconds."""
-    from ostinato.torch import Pipeline, pipeline
+    seconds; where the pipeline then refuses to go on."""
+    from ostinato.torch import Pipeline, PipelineError, pipeline
 
     made = pipeline._plugin.Executor
     with mock.patch.object(
@@ -586,7 +586,11 @@ def beside_a_failure(case: Case, shared_memory: bool) -> tuple[str, float]:
     try:
         pipe.step(tokens, targets)
     except Exception as error:
-        return f"{type(error).__name__}: {error}", time.monotonic() - begin
+        waited = time.monotonic() - begin
+        try:
+            pipe.reset_shapes()
+        except PipelineError:
+            return f"{type(error).__name__}: {error}", waited
     return "", time.monotonic() - begin
 
 
