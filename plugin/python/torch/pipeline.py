@@ -29,7 +29,7 @@ from .draws import Draws, unlike
 from .outside import Outside
 from .precision import Autocast
 from .serving import SLOTS, Answer, Serving
-from .stages import Build, ChainOfLayers, own_stages
+from .stages import LOSS, Build, ChainOfLayers, Stage, module_of, own_stages
 from .ties import Tie, Ties, ties_of
 from .wrappers import must_run_whole, one_in_flight
 
@@ -67,11 +67,10 @@ class Pipeline(nn.Module):
         super().__init__()
         self._files = plan, placement
         self.program = lowered(plan, placement)
-        self.loss_fn = loss_fn
         if not isinstance(timeout_s, int | float) or not timeout_s > 0:
             raise PipelineError(f"timeout_s is {timeout_s!r}: expected a number of seconds above 0")
         self._device, self._timeout_s, self._dynamic = torch.device(device), timeout_s, dynamic_shapes
-        self._at_work = threading.Lock()
+        self._at_work, self._broken = threading.Lock(), False
         self.rank, self._ranks = place_in(group, self.program)
         check_copies(self.program)
         if isinstance(build, ChainOfLayers):
@@ -86,7 +85,7 @@ class Pipeline(nn.Module):
         self._draws = Draws(self._device) if sharded and self.trains else None  # of the first step
         # Losses or outputs of the last step, by stage that feeds no other.
         self._results: dict[int, list] = {}
-        ties = ties_of(self.program, build)
+        ties = ties_of(self.program, build, loss_fn)
         check_ties(ties)
         if len(self._ranks) > 1:
             self._agree("plan", self.program.plan_sha256, "hold a different plan")
@@ -94,9 +93,11 @@ class Pipeline(nn.Module):
         with (
             starting("making its pipeline", self._ranks, timeout_s) if len(self._ranks) > 1 else nullcontext()
         ):
-            self._make(build, ties, group)
+            self._make(build, loss_fn, ties, group)
 
-    def _make(self, build: Build, ties: list[Tie], group: dist.ProcessGroup | None) -> None:
+    def _make(
+        self, build: Build, loss_fn: Callable | None, ties: list[Tie], group: dist.ProcessGroup | None
+    ) -> None:
         """To be called on all ranks, with the same plan."""
         ranks = self._ranks
         self._group = make_group(ranks, group) if len(ranks) > 1 else None
@@ -109,12 +110,18 @@ class Pipeline(nn.Module):
         self._offloaded = {
             s.index: offload.Offloaded() for s in self._own if self.program.stages[s.index].offload
         }
-        self.stages = nn.ModuleDict({str(stage.index): build(stage).to(self._device) for stage in self._own})
+        self.stages = nn.ModuleDict(
+            {str(stage.index): module_of(build, stage).to(self._device) for stage in self._own}
+        )
         for stage in self._own:
             check_wrapped(stage.name, self.stages[str(stage.index)])
-        chain = build.chain if isinstance(build, ChainOfLayers) else []
-        here = {layer for stage in self._own for layer in stage.layers}
-        self._ties = Ties(ties, chain, here, ranks, self._group, self._timeout_s)
+        ends = [self.program.stages[stage.index] for stage in self._own]
+        scores = any(stage.has_backward and not stage.outputs for stage in ends)
+        # Where it is used: a checkpoint could have its parameters from a rank on which nothing trains them.
+        self.loss_fn = loss_fn if scores else None
+        modules = build.modules(loss_fn) if isinstance(build, ChainOfLayers) else {}
+        here = {layer for stage in self._own for layer in stage.layers} | ({LOSS} if scores else set())
+        self._ties = Ties(ties, modules, here, ranks, self._group, self._timeout_s)
         self._ties.begin()
         self.reset_shapes()
         self._watch = self._make_watch()
@@ -131,8 +138,13 @@ class Pipeline(nn.Module):
     def reset_shapes(self) -> None:
         """Call it on all ranks, between steps, when shapes of tensors between stages change: stages announce
         them only once."""
+        if self._broken:
+            raise PipelineError(
+                "an earlier step failed, so messages of it may be on their way: make a new pipeline"
+            )
         with self._one_call():
             self._executor = self._running = self._make_executor(self.program, self._forward_of)
+            self._runs = {stage.index: self._held(stage) for stage in self._own}
             self._serving: tuple[Serving, Any] | None = None  # with its executor
 
     def step(self, inputs: Any = None, targets: Any = None) -> torch.Tensor | None:
@@ -153,6 +165,7 @@ class Pipeline(nn.Module):
                 "step() computes gradients, but torch.no_grad() or inference_mode() has switched them off"
             )
         with self._one_call():
+            self._see_wrappers()
             outside = Outside()
             self._take(inputs, targets, outside.apart)
             with self._autocast.switched(on=False):
@@ -175,6 +188,7 @@ class Pipeline(nn.Module):
                 "the plan has backwards: call step(), or search a plan with forward blocks only (ostinato plan --inference)"
             )
         with self._one_call(), torch.no_grad():
+            self._see_wrappers()
             self._take(inputs, None)
             self._run()
             ends = list(self._results.values())
@@ -203,6 +217,7 @@ class Pipeline(nn.Module):
             if self._serving is None or self._serving[0].program.micro_batches < slots:
                 self._serving = self._make_serving(slots)
             serving, self._running = self._serving
+            serving.modules = self._modules_here()
             try:
                 serving.begin(requests, answer, self._timeout_s / 4)
                 while serving.another_run():
@@ -242,25 +257,49 @@ class Pipeline(nn.Module):
             links=self._links,
         )
         for stage in self._own:
-            kept = self._offloaded.get(stage.index)
-            executor.set_stage(
-                stage.index,
-                forward_of(stage.index),
-                may_split=not stage.recompute and not must_run_whole(self.stages[str(stage.index)]),
-                offload=None if kept is None else kept.move,
-            )
+            self._set_stage(executor, stage, forward_of)
         return executor
 
+    def _set_stage(self, executor, stage: Stage, forward_of: Callable[[int], Callable]) -> None:
+        kept, (_, whole) = self._offloaded.get(stage.index), self._held(stage)
+        executor.set_stage(
+            stage.index,
+            forward_of(stage.index),
+            may_split=not whole,
+            offload=None if kept is None else kept.move,
+        )
+
+    def _held(self, stage: Stage) -> tuple[nn.Module, bool]:
+        """The module of a stage, and whether it runs backwards whole."""
+        module = self.stages[str(stage.index)]
+        return module, stage.recompute or must_run_whole(module)
+
+    def _see_wrappers(self) -> None:
+        """A script may wrap or replace the modules in `stages` once the pipeline is made."""
+        for stage in self._own:
+            if (held := self._held(stage)) != self._runs.get(stage.index):
+                check_wrapped(stage.name, held[0])
+                self._set_stage(self._executor, stage, self._forward_of)
+                self._runs[stage.index] = held
+
     def _make_serving(self, slots: int) -> tuple[Serving, Any]:
-        modules = {stage.index: self.stages[str(stage.index)] for stage in self._own}
         try:
             program = lowered(*self._files, slots)
             serving = Serving(
-                program, self.rank, self._ranks, self._group, modules, self._device, self._dynamic
+                program,
+                self.rank,
+                self._ranks,
+                self._group,
+                self._modules_here(),
+                self._device,
+                self._dynamic,
             )
         except ValueError as error:
             raise PipelineError(str(error)) from None
         return serving, self._make_executor(serving.program, serving.forward_of)
+
+    def _modules_here(self) -> dict[int, nn.Module]:
+        return {stage.index: self.stages[str(stage.index)] for stage in self._own}
 
     @contextmanager
     def _one_call(self) -> Iterator[None]:
@@ -276,9 +315,11 @@ class Pipeline(nn.Module):
             self._at_work.release()
 
     def _run(self, around: AbstractContextManager | None = None) -> None:
+        self._broken = self._group is not None
         try:
             with around or nullcontext():
                 self._running.run()
+            self._broken = False
         except Exception as error:
             if self._watch is None:
                 pass

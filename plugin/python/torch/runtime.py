@@ -11,7 +11,7 @@ split backwards. Anything else in a plan is refused by name; `Pipeline` runs it.
 """
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from ostinato.buffers import Buffers
+from torch.autograd.graph import get_gradient_edge
 
 from .pipeline import PipelineError, lowered, place_in
-from .stages import Build, ChainOfLayers, own_stages
+from .stages import Build, ChainOfLayers, module_of, own_stages
 from .ties import ties_of
 from .wrappers import keep_unsharded
 
@@ -40,7 +41,7 @@ def schedule(
     check(program)
     if isinstance(build, ChainOfLayers):
         build.check(program.stages)
-    for tie in ties_of(program, build):
+    for tie in ties_of(program, build, loss_fn):
         raise PipelineError(
             f"torch.distributed.pipelining cannot run this plan: {tie} share a weight, but are on several ranks; ostinato.torch.Pipeline can"
         )
@@ -50,9 +51,9 @@ def schedule(
     except ImportError as error:
         raise PipelineError(f"torch {torch.__version__} has no schedule runtime: {error}") from None
     rank, ranks = place_in(group, program)
-    count, where, made_of = len(program.stages), torch.device(device), with_buffers_kept(PipelineStage)
+    count, where, made_of = len(program.stages), torch.device(device), mended(PipelineStage)
     stages = [
-        made_of(build(stage).to(where), stage.index, count, where, group=group)
+        made_of(module_of(build, stage).to(where), stage.index, count, where, group=group)
         for stage in own_stages(program, rank, ranks, group)
     ]
     if any(instruction.action == "W" for instruction in program.instructions(rank)):
@@ -66,11 +67,12 @@ def schedule(
     return made
 
 
-def with_buffers_kept(kind: Any) -> type:
+def mended(kind: Any) -> type:
     """PipelineStage, which learns shapes from a forward and a backward with uninitialised inputs; without what
-    these write to buffers (BatchNorm's statistics, an expert's tokens)."""
+    these write to buffers (BatchNorm's statistics, an expert's tokens). Its split backward leaves out, without a
+    word, weights that make an output without the inputs, as after frozen stages: there it runs whole."""
 
-    class Kept(kind):
+    class Mended(kind):
         def _prepare_forward_infra(self, *given: Any, **keywords: Any) -> Any:
             buffers = Buffers({self.stage_index: self.submod})
             self._restore_buffers = partial(buffers.restore, buffers.now())
@@ -81,7 +83,46 @@ def with_buffers_kept(kind: Any) -> type:
             if restore := self.__dict__.pop("_restore_buffers", None):
                 restore()
 
-    return Kept
+        def backward_one_chunk(
+            self, bwd_chunk_id: int, loss: Any = None, full_backward: bool = True, **keywords: Any
+        ) -> Any:
+            if not full_backward and not self.is_first:
+                made, given = self.fwd_cache[bwd_chunk_id]
+                split = all_reach((loss,) if self.is_last else made, given)
+                self.dw_builder = None if split else nothing_left
+            return super().backward_one_chunk(bwd_chunk_id, loss, full_backward, **keywords)
+
+    return Mended
+
+
+def nothing_left() -> Callable[[], None]:
+    """The second half of a backward that the first half has run whole."""
+    return lambda: None
+
+
+def all_reach(outputs: Sequence, inputs: Sequence) -> bool:
+    """Whether each output that needs a gradient was made of an input that needs one."""
+    ends = set(nodes(inputs))
+    return all(reaches(start, ends) for start in nodes(outputs))
+
+
+def nodes(values: Sequence) -> list:
+    """Of autograd's graph."""
+    return [
+        get_gradient_edge(value).node for value in values if torch.is_tensor(value) and value.requires_grad
+    ]
+
+
+def reaches(start: Any, ends: set) -> bool:
+    left, seen = [start], set()
+    while left:
+        node = left.pop()
+        if node in ends:
+            return True
+        if node is not None and node not in seen:
+            seen.add(node)
+            left += [behind for behind, _ in node.next_functions]
+    return False
 
 
 def loss_of(loss_fn: Callable, micro_batches: int) -> Callable:

@@ -45,7 +45,7 @@ class Serving:
         dynamic: bool,
     ):
         self.program, self._rank, self._ranks, self._pipeline = program, rank, ranks, pipeline
-        self._modules, self._device = modules, device
+        self.modules, self._device = modules, device
         self._readers = [index for index in modules if not program.stages[index].inputs]
         self._ends = [index for index in modules if not program.stages[index].outputs]
         self._lead = lead_of(program, dynamic)
@@ -109,7 +109,7 @@ class Serving:
 
     def forward_of(self, index: int) -> Callable:
         """The function that the executor calls for a stage."""
-        stage, module = self.program.stages[index], self._modules[index]
+        stage = self.program.stages[index]
 
         def forward(slot: int, inputs: tuple | None):
             number, arguments = self._taken(stage.name, slot) if inputs is None else opened(inputs)
@@ -117,7 +117,7 @@ class Serving:
                 return self._marked(number, self._last.get(index, ())) if stage.outputs else ()
             self.count = max(self.count, number + 1)
             with torch.no_grad():
-                outputs = module(*arguments)
+                outputs = self.modules[index](*arguments)
             if not stage.outputs:
                 self._finished(
                     index, number, outputs.whole() if isinstance(outputs, ShardedLogits) else outputs

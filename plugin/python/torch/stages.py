@@ -7,12 +7,14 @@ layers([a, b, c])                              # such a function for a chain who
 """
 
 import inspect
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ostinato.errors import counted
 from ostinato.nn import Shard, sharded
+from ostinato.nn.layers import split_of
 from ostinato.groups import make_group
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -34,6 +36,7 @@ class Stage:
 
 Build = Callable[[Stage], nn.Module]
 MOST = 64  # outputs of a layer that are looked at
+LOSS = -1  # stands for loss_fn among the numbers of layers
 
 
 def layers(chain: Sequence[nn.Module]) -> Build:
@@ -84,12 +87,19 @@ class ChainOfLayers:
         if stage.shard is None:
             return (Recomputed if stage.recompute else InARow)(*mine, after=after)
         numbered = zip(stage.layers, mine, strict=True)
-        return InARow(*(sharded(layer, stage.shard, last=i == last) for i, layer in numbered), after=after)
+        parts = [sharded(layer, stage.shard, last=i == last) for i, layer in numbered]
+        named = {f"{n}_part{stage.shard.index}" if split_of(p) else str(n): p for n, p in enumerate(parts)}
+        return InARow(OrderedDict(named), after=after)
 
-    def ties(self) -> list[dict[int, str]]:
+    def modules(self, loss_fn: Any = None) -> dict[int, nn.Module]:
+        """By layer; a loss_fn that is a module is LOSS."""
+        layers = dict(enumerate(self.chain))
+        return {**layers, LOSS: loss_fn} if isinstance(loss_fn, nn.Module) else layers
+
+    def ties(self, loss_fn: Any = None) -> list[dict[int, str]]:
         """Parameters that several layers share: by layer, the name there."""
         held: dict[int, dict[int, str]] = {}
-        for index, layer in enumerate(self.chain):
+        for index, layer in self.modules(loss_fn).items():
             for name, parameter in layer.named_parameters():
                 held.setdefault(id(parameter), {})[index] = name
         return [by_layer for by_layer in held.values() if len(by_layer) > 1]
@@ -98,7 +108,9 @@ class ChainOfLayers:
 class InARow(nn.Sequential):
     """Layers that may return tuples: a layer that takes as many arguments gets them one by one, any other layer
     gets the tuple, as in torch. `after`: the first layer of the next stage, which gets a list as if it were a
-    tuple."""
+    tuple.
+
+    Parts of a layer have a name for each rank: torch.distributed.checkpoint saves one tensor of each name."""
 
     def __init__(self, *layers, after: nn.Module | None = None):
         super().__init__(*layers)
@@ -132,6 +144,15 @@ class Recomputed(InARow):
 
     def forward(self, *inputs):
         return checkpoint(super().forward, *inputs, use_reentrant=False)
+
+
+def module_of(build: Build, stage: Stage) -> nn.Module:
+    made = build(stage)
+    if not isinstance(made, nn.Module):
+        raise ValueError(
+            f'build() returns a {type(made).__name__} for stage "{stage.name}": expected a torch.nn.Module'
+        )
+    return made
 
 
 def own_stages(program, rank: int, ranks: list[int], group=None, timeout_s: float = 300.0) -> list[Stage]:

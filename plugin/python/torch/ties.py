@@ -2,7 +2,7 @@
 """Weights that layers on several ranks share, as an embedding and the head that is tied to it: each rank has a
 copy.
 
-    ties = Ties(ties_of(program, build), chain, here, ranks, group, timeout_s)     # on all ranks
+    ties = Ties(ties_of(program, build, loss_fn), modules, here, ranks, group, timeout_s)     # on all ranks
     ties.begin()                   # every copy gets the first one's values
     with ties.summed():            # a step: all copies get the sum of their gradients
         executor.run()
@@ -11,7 +11,7 @@ So the copies stay equal, with the same optimizer on each rank. Only layers() ca
 function must handle its own.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +21,7 @@ from ostinato.nn import Shard
 from ostinato.groups import make_group
 from torch import nn
 
-from .stages import ChainOfLayers
+from .stages import LOSS, ChainOfLayers
 
 
 @dataclass(frozen=True)
@@ -33,14 +33,21 @@ class Tie:
     sharded: bool  # whether a sharded stage cuts it into parts
 
     def __str__(self) -> str:
-        return " and ".join(f"layer {layer} ({name})" for layer, name in self.layers.items())
+        return " and ".join(
+            f"{'loss_fn' if layer == LOSS else f'layer {layer}'} ({name})"
+            for layer, name in self.layers.items()
+        )
 
 
-def ties_of(program, build: Callable) -> list[Tie]:
+def ties_of(program, build: Callable, loss_fn: Any = None) -> list[Tie]:
     """Ties over several ranks, in the same order on all ranks."""
     ties = []
-    for layers in build.ties() if isinstance(build, ChainOfLayers) else []:
-        holders = [stage for stage in program.stages if any(layer in stage.layers for layer in layers)]
+    for layers in build.ties(loss_fn) if isinstance(build, ChainOfLayers) else []:
+        holders = [
+            stage
+            for stage in program.stages
+            if any(layer in stage.layers for layer in layers) or (LOSS in layers and not stage.outputs)
+        ]
         ranks = tuple(sorted({rank for stage in holders for rank in stage.ranks}))
         if len(ranks) > 1:
             ties.append(Tie(layers, ranks, any(len(stage.ranks) > 1 for stage in holders)))
@@ -48,13 +55,13 @@ def ties_of(program, build: Callable) -> list[Tie]:
 
 
 class Ties:
-    """The ties of a pipeline, by the ranks that share them. `here`: layers of this rank. `ranks`: global, by
-    pipeline rank; all of `group` must make it."""
+    """The ties of a pipeline, by the ranks that share them. `modules`: by layer, and of LOSS. `here`: those of
+    this rank. `ranks`: global, by pipeline rank; all of `group` must make it."""
 
     def __init__(
         self,
         ties: list[Tie],
-        chain: Sequence[nn.Module],
+        modules: dict[int, Any],
         here: set[int],
         ranks: list[int],
         group: Any,
@@ -65,7 +72,7 @@ class Ties:
             made = make_group([ranks[rank] for rank in members], group)
             if made is None:
                 continue
-            copies = [Copy(chain, here, tie) for tie in ties if tie.ranks == members]
+            copies = [Copy(modules, here, tie) for tie in ties if tie.ranks == members]
             self._shared.append((Shard.among(made, timeout_s), copies))
 
     def begin(self) -> None:
@@ -93,8 +100,8 @@ class Copy:
     """This rank's copy. Looks the parameter up each time, in a layer that trains here: moving a module or
     load_state_dict(assign=True) may replace it."""
 
-    def __init__(self, chain: Sequence[nn.Module], here: set[int], tie: Tie):
-        self._holder = next((chain[layer], name) for layer, name in tie.layers.items() if layer in here)
+    def __init__(self, modules: dict[int, Any], here: set[int], tie: Tie):
+        self._holder = next((modules[layer], name) for layer, name in tie.layers.items() if layer in here)
 
     @property
     def parameter(self) -> nn.Parameter:

@@ -80,6 +80,29 @@ def counted() -> list[nn.Module]:
     return [Counted() for _ in range(LAYERS)]
 
 
+class HandsOnWeight(nn.Linear):
+    """Beside its input's product, its weight, which needs no input."""
+
+    def forward(self, x):
+        return x * 2, self.weight
+
+
+class TakesWeight(nn.Linear):
+    def forward(self, x, weight):
+        return super().forward(x) @ weight
+
+
+class Scored(nn.Module):
+    """A loss with a weight of its own, and the embedding's as the head's."""
+
+    def __init__(self, embedding: nn.Embedding):
+        super().__init__()
+        self.weight, self.scale = embedding.weight, nn.Parameter(torch.ones(WIDTH))
+
+    def forward(self, outputs, targets):
+        return F.cross_entropy((outputs * self.scale) @ self.weight.T, targets)
+
+
 def linears() -> list[nn.Module]:
     return [nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)]
 
@@ -92,6 +115,14 @@ def tied() -> list[nn.Module]:
 
 def frozen() -> list[nn.Module]:
     return [layer.requires_grad_(False) for layer in linears()]
+
+
+def frozen_start() -> list[nn.Module]:
+    return [layer.requires_grad_(index > 3) for index, layer in enumerate(linears())]
+
+
+def handed_weight() -> list[nn.Module]:
+    return [*linears()[:3], HandsOnWeight(WIDTH, WIDTH), TakesWeight(WIDTH, WIDTH), *linears()[5:]]
 
 
 def cached() -> list[nn.Module]:
@@ -127,7 +158,20 @@ def in_place() -> list[nn.Module]:
 
 CHAINS = {
     f.__name__: f
-    for f in (linears, counted, cached, frozen, tied, twice, tied_frozen, pairs, in_place, lists)
+    for f in (
+        linears,
+        counted,
+        cached,
+        frozen,
+        frozen_start,
+        handed_weight,
+        tied,
+        twice,
+        tied_frozen,
+        pairs,
+        in_place,
+        lists,
+    )
 }
 
 
@@ -212,14 +256,36 @@ def accumulate_on_torch(plan: str, kind: str) -> float:
 
     torch.set_num_threads(1)
     mine, theirs = made(kind), made(kind)
-    runtime = schedule(plan, layers(mine), F.cross_entropy)
+    loss_fn = F.cross_entropy if kind.startswith("tied") else F.mse_loss
+    runtime = schedule(plan, layers(mine), loss_fn)
     first, last = (any(getattr(stage, at) for stage in runtime._stages) for at in ("is_first", "is_last"))
     for step in range(2):
         x, y = batch(kind, step)
         runtime.step(*([x] if first else []), **({"target": y} if last else {}))
-        F.cross_entropy(plain(theirs, x), y).backward()
+        loss_fn(plain(theirs, x), y).backward()
     weights = zip(nn.ModuleList(mine).parameters(), nn.ModuleList(theirs).parameters(), strict=True)
-    return max((a.grad - b.grad).abs().max().item() for a, b in weights if a.grad is not None)
+    here = {id(weight) for stage in runtime._stages for weight in stage.submod.parameters()}
+    pairs = [(a, b) for a, b in weights if id(a) in here and b.grad is not None]
+    return max(
+        [torch.inf if a.grad is None else (a.grad - b.grad).abs().max().item() for a, b in pairs] or [0.0]
+    )
+
+
+def train_a_loss(plan: str) -> tuple[float, list[str]]:
+    """The largest difference of a gradient from those of one process, and the loss's parameters on this rank."""
+    from ostinato.torch import Pipeline, layers
+
+    torch.set_num_threads(1)
+    mine, theirs = made("tied")[:-1], made("tied")[:-1]
+    mine, theirs = [*mine, nn.Tanh()], [*theirs, nn.Tanh()]
+    losses = Scored(mine[0]), Scored(theirs[0])
+    pipe = Pipeline(plan, layers(mine), loss_fn=losses[0], timeout_s=60)
+    x, y = batch("tied", 0)
+    pipe.step(x, y)
+    losses[1](plain(theirs, x), y).backward()
+    scored = [name for name, _ in pipe.named_parameters() if name.startswith("loss_fn")]
+    pairs = held(pipe, mine, theirs, losses if scored else ())
+    return max((a.grad - b.grad).abs().max().item() for a, b in pairs), scored
 
 
 def unlike_buffers(plan: str) -> list[str]:

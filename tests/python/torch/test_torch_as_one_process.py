@@ -46,6 +46,19 @@ def test_weights_in_common_accumulate_on_torchs_runtime(world2, tmp_path):
     assert max(world2.run(one_process.accumulate_on_torch, plan_of(tmp_path, "wave"), "tied")) < 1e-6
 
 
+@pytest.mark.parametrize("kind", ["frozen_start", "handed_weight"])
+def test_weights_that_no_input_leads_to_train_on_torchs_runtime(world2, tmp_path, kind):
+    """torch's split backward leaves them out."""
+    assert max(world2.run(one_process.accumulate_on_torch, plan_of(tmp_path, "looped"), kind)) < 1e-6
+
+
+def test_a_loss_that_trains_is_where_it_is_computed(world2, tmp_path):
+    """With a weight that it shares with a layer of another rank."""
+    (first, nowhere), (last, there) = world2.run(one_process.train_a_loss, plan_of(tmp_path, "split"))
+    assert max(first, last) < 1e-6
+    assert (nowhere, there) == ([], ["loss_fn.weight", "loss_fn.scale"])
+
+
 def test_weights_in_common_that_loading_has_replaced(world2, tmp_path):
     assert max(world2.run(one_process.loaded_by_assignment, plan_of(tmp_path, "whole"))) < 1e-6
 

@@ -206,6 +206,20 @@ def test_one_rank_needs_no_group(tmp_path):
     assert "takes the inputs of the step" in torch_jobs.refusal(case, "step")
 
 
+@pytest.mark.parametrize("kind", ["sharded", "other"])
+def test_torchs_checkpoints(world2, tmp_path, kind):
+    """Of parts of layers, and for another placement."""
+    layouts = {"sharded": [SHARDED, SHARDED], "other": [CHAINS["wave"], CHAINS["looped"]]}[kind]
+    plans = [plan_of(tmp_path / layout.name, layout) for layout in layouts]
+    assert world2.run(torch_jobs.saved_and_loaded, plans, str(tmp_path / "saved")) == [[], []]
+
+
+def test_a_build_that_returns_no_module_is_named(tmp_path):
+    plan = plan_of(tmp_path, Layout("one", (4,), (0, 0)))
+    with pytest.raises(ValueError, match='build.. returns a NoneType for stage "s0"'):
+        Pipeline(plan, lambda stage: None)
+
+
 @pytest.mark.parametrize("how", [copy.deepcopy, pickle.dumps])
 def test_a_pipeline_that_is_copied_says_what_to_copy(tmp_path, how):
     pipe = Pipeline(plan_of(tmp_path, Layout("one", (4,), (0, 0))), lambda stage: torch.nn.Linear(2, 2))
@@ -214,21 +228,35 @@ def test_a_pipeline_that_is_copied_says_what_to_copy(tmp_path, how):
     assert how(pipe.stages)
 
 
-def test_gradients_that_fully_shard_adds_up(world2, tmp_path):
+@pytest.mark.parametrize("late", [False, True])
+def test_gradients_that_fully_shard_adds_up(world2, tmp_path, late):
     """With split backwards in the plan: such a stage runs whole ones."""
     case = Case(plan_of(tmp_path, Layout("one", (4,), (0, 0), split=True)), steps=2)
     first, second = torch_jobs.alone(case)["gradients"]
-    for raised, gradients in world2.run(torch_jobs.train_in_parallel, case, "fully_shard"):
+    for raised, gradients in world2.run(torch_jobs.train_in_parallel, case, "fully_shard", late):
         assert not raised and gradients.keys() == first.keys(), raised
         for name, gradient in gradients.items():
             assert torch.allclose(gradient, (first[name] + second[name]) / 2, atol=1e-7), name
 
 
 @pytest.mark.parametrize("how", ["DistributedDataParallel", "FullyShardedDataParallel"])
-def test_wrappers_for_one_micro_batch_in_flight_are_refused(world2, tmp_path, how):
+@pytest.mark.parametrize("late", [False, True])
+def test_wrappers_for_one_micro_batch_in_flight_are_refused(world2, tmp_path, how, late):
     case = Case(plan_of(tmp_path, Layout("one", (4,), (0, 0))))
-    for raised, _ in world2.run(torch_jobs.train_in_parallel, case, how):
+    for raised, _ in world2.run(torch_jobs.train_in_parallel, case, how, late):
         assert raised.startswith(f'PipelineError: stage "s0" holds a {how}, which allows one'), raised
+
+
+def test_a_module_that_replaces_one_of_a_pipeline_runs(tmp_path):
+    layout = Layout("one", (4,), (0, 0))
+    forwards = plan_of(tmp_path, text=placement_text(layout, LAYERS, trains=False))
+    pipe, given, served = Pipeline(forwards, lambda stage: torch.nn.Identity()), torch.ones(1, 2), {}
+    for factor in (1, 2):
+        pipe.stages["1"] = torch.nn.Linear(2, 2, bias=False)
+        torch.nn.init.constant_(pipe.stages["1"].weight, factor)
+        pipe.serve([given], served.__setitem__)
+        for answer in (served[0], pipe.infer([given] * MICRO_BATCHES)[0]):
+            assert torch.equal(answer, given * 2 * factor)
 
 
 def test_wrong_size_of_the_group(world2, tmp_path):
