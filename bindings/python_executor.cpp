@@ -19,10 +19,11 @@
 namespace ostinato {
 namespace {
 
-at::Tensor to_tensor(py::handle object, int stage) {
+/// `within`: what holds it, in words.
+at::Tensor to_tensor(py::handle object, int stage, const std::string& within = "") {
   if (object.is_none()) return {};
   if (THPVariable_Check(object.ptr())) return THPVariable_Unpack(object.ptr());
-  throw py::type_error("forward of stage " + std::to_string(stage) + " returned " +
+  throw py::type_error("forward of stage " + std::to_string(stage) + " returned " + within +
                        std::string(py::str(py::type::of(object).attr("__name__"))) +
                        "; expected a tensor or a tuple of tensors and None");
 }
@@ -49,7 +50,8 @@ class PythonStage : public StageModule {
       outputs.push_back(to_tensor(result, stage_));
       return outputs;
     }
-    for (const py::handle element : result) outputs.push_back(to_tensor(element, stage_));
+    for (const py::handle element : result)
+      outputs.push_back(to_tensor(element, stage_, "a tuple that holds a value of type "));
     return outputs;
   }
 

@@ -248,7 +248,7 @@ def test_exceptions_keep_their_type_and_say_where(tmp_path, forward, where):
     "result, error, words",
     [
         ("text", TypeError, "forward of stage 0 returned str"),
-        ((torch.ones(1), 3), TypeError, "returned int"),
+        ((torch.ones(1), 3), TypeError, "returned a tuple that holds a value of type int"),
         (torch.ones(3), RuntimeError, "must be the scalar"),
         (None, RuntimeError, "must be the scalar"),
     ],
