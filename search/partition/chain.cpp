@@ -318,6 +318,10 @@ StageCuts cut_chain(const Profile& profile, const PartitionOptions& options) {
   if (spread == nullptr ||
       first_broken({*spread}, cuts.stages, model.devices(), options.split_backward) == nullptr)
     return cuts;
+  if (static_cast<int>(spread->layers.size()) < model.devices())
+    throw InputError("", 0,
+                     fmt::format("on {} the profile's 'restrictions' forbid every placement: {}",
+                                 counted(model.devices(), "device"), words_of(*spread)));
   rules.spread = spread->layers;
   return cut_by(rules, model, profile, options);
 }

@@ -192,6 +192,10 @@ TEST(Restrictions, FewerLayersThanDevicesCannotBeSpread) {
   Profile profile = test::profile_of({4, 4, 4, 4});
   profile.restrictions = {{Rule::spread, "experts", 0, {1}}};
   EXPECT_EQ(chosen(profile, profile.restrictions, 2), "");
+  EXPECT_THAT([&] { cut_chain(profile, {.devices = 2}); },
+              testing::ThrowsMessage<InputError>(
+                  "on 2 devices the profile's 'restrictions' forbid every placement: a device with none of "
+                  "layer 1 (experts)"));
 }
 
 TEST(Restrictions, SaysWhichLeftSomethingOut) {
