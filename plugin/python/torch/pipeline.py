@@ -277,8 +277,9 @@ class Pipeline(nn.Module):
     def _see_wrappers(self) -> None:
         """A script may wrap or replace the modules in `stages` once the pipeline is made."""
         for stage in self._own:
-            if (held := self._held(stage)) != self._runs.get(stage.index):
-                check_wrapped(stage.name, held[0])
+            held = self._held(stage)
+            check_wrapped(stage.name, held[0])
+            if held != self._runs.get(stage.index):
                 self._set_stage(self._executor, stage, self._forward_of)
                 self._runs[stage.index] = held
 
