@@ -124,8 +124,13 @@ class Copy:
 def _sum(shard: Shard, copies: list[Copy]) -> None:
     """Sums the copies' gradients; one that no rank has stays None on each (it is frozen, or nothing used it)."""
     parameters = [copy.parameter for copy in copies]
-    has = torch.tensor([float(p.grad is not None) for p in parameters], device=parameters[0].device)
-    for parameter, count in zip(parameters, shard.sum_(has).tolist(), strict=True):
+    held = [[p.grad is not None, parts_of(p)] for p in parameters]
+    total = shard.sum_(torch.tensor(held, dtype=torch.float32, device=parameters[0].device)).tolist()
+    if any(summed != shard.count * mine for (_, summed), (_, mine) in zip(total, held, strict=True)):
+        raise ValueError(
+            "ranks that share a weight hold different parts of it: apply fully_shard() over as many ranks to all of their stages, or to none"
+        )
+    for parameter, (count, _) in zip(parameters, total, strict=True):
         if count:
             gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.detach()
             part = local(gradient)
@@ -135,6 +140,12 @@ def _sum(shard: Shard, copies: list[Copy]) -> None:
             else:
                 part.copy_(summed)
                 parameter.grad = gradient
+
+
+def parts_of(parameter: nn.Parameter) -> int:
+    """Over how many ranks fully_shard() cuts it."""
+    kind = imported("torch.distributed.tensor", "DTensor")
+    return parameter.device_mesh.size() if isinstance(parameter, kind) else 1
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:

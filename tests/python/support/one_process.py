@@ -4,6 +4,7 @@ same in plain torch."""
 
 import copy
 from contextlib import nullcontext
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -288,9 +289,9 @@ def train_a_loss(plan: str) -> tuple[float, list[str]]:
     return max((a.grad - b.grad).abs().max().item() for a, b in pairs), scored
 
 
-def train_tied_shards(plan: str) -> float:
-    """Two pipelines side by side, with their stages under fully_shard(): the largest difference of a gradient from
-    those of one process."""
+def train_tied_shards(plan: str, stages: str) -> float | str:
+    """Two pipelines side by side, with these stages under fully_shard(): the largest difference of a gradient from
+    those of one process, or what the first step raises."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
@@ -301,8 +302,11 @@ def train_tied_shards(plan: str) -> float:
     mine, theirs = made("tied"), made("tied")
     group = mesh["stage"].get_group()
     pipe = Pipeline(plan, layers(mine), loss_fn=F.cross_entropy, group=group, timeout_s=60)
-    for stage in pipe.stages.values():
-        fully_shard(stage, mesh=mesh["replica"])
+    for index, stage in pipe.stages.items():
+        if index in stages:
+            fully_shard(stage, mesh=mesh["replica"])
+    if stages == "0":
+        return what_raises(lambda: pipe.step(*batch("tied", 0)))
     for _ in range(2):
         pipe.step(*batch("tied", mesh["replica"].get_local_rank()))
         for replica in range(2):
@@ -310,6 +314,14 @@ def train_tied_shards(plan: str) -> float:
             (F.cross_entropy(plain(theirs, x), y) / 2).backward()
     pairs = held(pipe, mine, theirs, ())
     return max((a.grad.full_tensor() - b.grad).abs().max().item() for a, b in pairs)
+
+
+def what_raises(call: Callable) -> str:
+    try:
+        call()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
 
 
 def forwards_with_a_loss(plan: str) -> bool:

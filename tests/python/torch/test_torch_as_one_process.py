@@ -66,7 +66,10 @@ def test_a_plan_of_forwards_takes_a_loss_that_trains(world2, tmp_path):
 
 
 def test_weights_in_common_under_fully_shard(world4, tmp_path):
-    assert max(world4.run(one_process.train_tied_shards, plan_of(tmp_path, "split"))) < 1e-6
+    plan = plan_of(tmp_path, "split")
+    assert max(world4.run(one_process.train_tied_shards, plan, "01")) < 1e-6
+    for said in world4.run(one_process.train_tied_shards, plan, "0"):
+        assert "hold different parts of it: apply fully_shard()" in said
 
 
 def test_weights_in_common_that_loading_has_replaced(world2, tmp_path):
