@@ -29,7 +29,7 @@ from .draws import Draws, unlike
 from .outside import Outside
 from .precision import Autocast
 from .serving import SLOTS, Answer, Serving
-from .stages import LOSS, Build, ChainOfLayers, Stage, module_of, own_stages
+from .stages import LOSS, Build, ChainOfLayers, Stage, computes_loss, module_of, own_stages
 from .ties import Tie, Ties, ties_of
 from .wrappers import must_run_whole, one_in_flight
 
@@ -115,8 +115,7 @@ class Pipeline(nn.Module):
         )
         for stage in self._own:
             check_wrapped(stage.name, self.stages[str(stage.index)])
-        ends = [self.program.stages[stage.index] for stage in self._own]
-        scores = any(stage.has_backward and not stage.outputs for stage in ends)
+        scores = any(computes_loss(self.program.stages[stage.index]) for stage in self._own)
         # Where it is used: a checkpoint could have its parameters from a rank on which nothing trains them.
         self.loss_fn = loss_fn if scores else None
         modules = build.modules(loss_fn) if isinstance(build, ChainOfLayers) else {}
@@ -277,8 +276,9 @@ class Pipeline(nn.Module):
     def _see_wrappers(self) -> None:
         """A script may wrap or replace the modules in `stages` once the pipeline is made."""
         for stage in self._own:
-            if (held := self._held(stage)) != self._runs.get(stage.index):
-                check_wrapped(stage.name, held[0])
+            held = self._held(stage)
+            check_wrapped(stage.name, held[0])
+            if held != self._runs.get(stage.index):
                 self._set_stage(self._executor, stage, self._forward_of)
                 self._runs[stage.index] = held
 

@@ -146,6 +146,11 @@ class Recomputed(InARow):
         return checkpoint(super().forward, *inputs, use_reentrant=False)
 
 
+def computes_loss(stage) -> bool:
+    """`stage`: of the program."""
+    return stage.has_backward and not stage.outputs
+
+
 def module_of(build: Build, stage: Stage) -> nn.Module:
     made = build(stage)
     if not isinstance(made, nn.Module):

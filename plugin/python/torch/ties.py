@@ -21,7 +21,8 @@ from ostinato.nn import Shard
 from ostinato.groups import make_group
 from torch import nn
 
-from .stages import LOSS, ChainOfLayers
+from .stages import LOSS, ChainOfLayers, computes_loss
+from .wrappers import imported
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ def ties_of(program, build: Callable, loss_fn: Any = None) -> list[Tie]:
         holders = [
             stage
             for stage in program.stages
-            if any(layer in stage.layers for layer in layers) or (LOSS in layers and not stage.outputs)
+            if any(layer in stage.layers for layer in layers) or (LOSS in layers and computes_loss(stage))
         ]
         ranks = tuple(sorted({rank for stage in holders for rank in stage.ranks}))
         if len(ranks) > 1:
@@ -79,7 +80,7 @@ class Ties:
         """To be called once the stages are on their devices: all copies get the first rank's values."""
         for shard, copies in self._shared:
             for copy in copies:
-                values = copy.parameter.data
+                values = local(copy.parameter.data)
                 values.copy_(shard.broadcast_(values.contiguous()))
 
     @contextmanager
@@ -123,8 +124,32 @@ class Copy:
 def _sum(shard: Shard, copies: list[Copy]) -> None:
     """Sums the copies' gradients; one that no rank has stays None on each (it is frozen, or nothing used it)."""
     parameters = [copy.parameter for copy in copies]
-    has = torch.tensor([float(p.grad is not None) for p in parameters], device=parameters[0].device)
-    for parameter, count in zip(parameters, shard.sum_(has).tolist(), strict=True):
+    held = [[p.grad is not None, parts_of(p)] for p in parameters]
+    total = shard.sum_(torch.tensor(held, dtype=torch.float32, device=parameters[0].device)).tolist()
+    if any(summed != shard.count * mine for (_, summed), (_, mine) in zip(total, held, strict=True)):
+        raise ValueError(
+            "ranks that share a weight hold different parts of it: apply fully_shard() over as many ranks to all of their stages, or to none"
+        )
+    for parameter, (count, _) in zip(parameters, total, strict=True):
         if count:
-            gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-            parameter.grad = shard.sum_(gradient.detach().contiguous())
+            gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.detach()
+            part = local(gradient)
+            summed = shard.sum_(part.contiguous())
+            if part is gradient:
+                parameter.grad = summed
+            else:
+                part.copy_(summed)
+                parameter.grad = gradient
+
+
+def parts_of(parameter: nn.Parameter) -> int:
+    """Over how many ranks fully_shard() cuts it."""
+    kind = imported("torch.distributed.tensor", "DTensor")
+    return parameter.device_mesh.size() if isinstance(parameter, kind) else 1
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """The part on this rank, of what fully_shard() makes; any other tensor is whole."""
+    return (
+        tensor.to_local() if isinstance(tensor, imported("torch.distributed.tensor", "DTensor")) else tensor
+    )

@@ -20,14 +20,14 @@ WRAPPER = "torch.distributed.algorithms._checkpoint.checkpoint_wrapper"
 def one_in_flight(module: nn.Module) -> str:
     """The class of a wrapper that expects each forward's backward before the next forward: with more micro-batches in
     flight, DistributedDataParallel leaves gradients out without a word."""
-    kinds = DistributedDataParallel, _imported(FSDP, "FullyShardedDataParallel")
+    kinds = DistributedDataParallel, imported(FSDP, "FullyShardedDataParallel")
     return next((type(part).__name__ for part in module.modules() if isinstance(part, kinds)), "")
 
 
 def must_run_whole(module: nn.Module) -> bool:
     """Of its backward: fully_shard() reduces the weights' gradients as soon as those of the inputs are there, and
     checkpoint_wrapper() would run the forward again in both halves."""
-    kinds = _imported(FSDP, "FSDPModule"), _imported(WRAPPER, "CheckpointWrapper")
+    kinds = imported(FSDP, "FSDPModule"), imported(WRAPPER, "CheckpointWrapper")
     return any(isinstance(part, kinds) for part in module.modules())
 
 
@@ -36,10 +36,10 @@ def keep_unsharded(modules: Iterable[nn.Module]) -> None:
     split backward."""
     for module in modules:
         for part in module.modules():
-            if isinstance(part, _imported(FSDP, "FSDPModule")):
+            if isinstance(part, imported(FSDP, "FSDPModule")):
                 part.set_reshard_after_forward(False, recurse=False)
 
 
-def _imported(module: str, kind: str) -> Any:
+def imported(module: str, kind: str) -> Any:
     """A class of a module that takes long to import; () where the script has not."""
     return getattr(sys.modules.get(module), kind, ())

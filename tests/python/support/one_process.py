@@ -4,6 +4,7 @@ same in plain torch."""
 
 import copy
 from contextlib import nullcontext
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -286,6 +287,52 @@ def train_a_loss(plan: str) -> tuple[float, list[str]]:
     scored = [name for name, _ in pipe.named_parameters() if name.startswith("loss_fn")]
     pairs = held(pipe, mine, theirs, losses if scored else ())
     return max((a.grad - b.grad).abs().max().item() for a, b in pairs), scored
+
+
+def train_tied_shards(plan: str, stages: str) -> float | str:
+    """Two pipelines side by side, with these stages under fully_shard(): the largest difference of a gradient from
+    those of one process, or what the first step raises."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    from ostinato.torch import Pipeline, layers
+
+    torch.set_num_threads(1)
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replica", "stage"))
+    mine, theirs = made("tied"), made("tied")
+    group = mesh["stage"].get_group()
+    pipe = Pipeline(plan, layers(mine), loss_fn=F.cross_entropy, group=group, timeout_s=60)
+    for index, stage in pipe.stages.items():
+        if index in stages:
+            fully_shard(stage, mesh=mesh["replica"])
+    if stages == "0":
+        return what_raises(lambda: pipe.step(*batch("tied", 0)))
+    for _ in range(2):
+        pipe.step(*batch("tied", mesh["replica"].get_local_rank()))
+        for replica in range(2):
+            x, y = batch("tied", replica)
+            (F.cross_entropy(plain(theirs, x), y) / 2).backward()
+    pairs = held(pipe, mine, theirs, ())
+    return max((a.grad.full_tensor() - b.grad).abs().max().item() for a, b in pairs)
+
+
+def what_raises(call: Callable) -> str:
+    try:
+        call()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def forwards_with_a_loss(plan: str) -> bool:
+    """Whether a plan of forwards runs for a loss with a weight of another rank."""
+    from ostinato.torch import Pipeline, layers
+
+    chain = made("tied")
+    pipe = Pipeline(plan, layers(chain), loss_fn=Scored(chain[0]), timeout_s=60)
+    tokens, _ = batch("tied", 0)
+    pipe.infer(tokens)
+    return pipe.loss_fn is None
 
 
 def unlike_buffers(plan: str) -> list[str]:

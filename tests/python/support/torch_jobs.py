@@ -132,9 +132,9 @@ def train_in_half_a_world(case: Case) -> dict:
     }
 
 
-def train_in_parallel(case: Case, how: str, late: bool = False) -> tuple[str, dict[str, torch.Tensor]]:
+def train_in_parallel(case: Case, how: str, late: str = "") -> tuple[str, dict[str, torch.Tensor]]:
     """A pipeline of one rank on each of two, with the batch of its own step; torch's wrapper `how` adds up their
-    gradients. What it raises, else the gradients. `late`: wraps stages once the pipeline is made."""
+    gradients. What it raises, else the gradients. `late`: wraps "stages", or a "layer", once the pipeline is made."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
     from torch.nn.parallel import DistributedDataParallel
@@ -155,8 +155,10 @@ def train_in_parallel(case: Case, how: str, late: bool = False) -> tuple[str, di
             case.plan, made if late else lambda stage: wrap(made(stage)), loss_fn=loss, group=group
         )
         tokens, _, targets = batch(rank)
-        for index in pipe.stages if late else ():
+        for index in pipe.stages if late == "stages" else ():
             pipe.stages[index] = wrap(pipe.stages[index])
+        if late == "layer":
+            pipe.stages["0"][0] = wrap(pipe.stages["0"][0])
         pipe.step(tokens, targets)
     except Exception as error:
         return f"{type(error).__name__}: {error}", {}

@@ -5,7 +5,7 @@ model."""
 import pytest
 from support import one_process
 from support.one_process import LAYERS, MICRO_BATCHES
-from support.plans import Layout, make_plan
+from support.plans import Layout, make_plan, placement_text
 from support.tiers import everyday
 
 LAYOUTS = {
@@ -57,6 +57,19 @@ def test_a_loss_that_trains_is_where_it_is_computed(world2, tmp_path):
     (first, nowhere), (last, there) = world2.run(one_process.train_a_loss, plan_of(tmp_path, "split"))
     assert max(first, last) < 1e-6
     assert (nowhere, there) == ([], ["loss_fn.weight", "loss_fn.scale"])
+
+
+def test_a_plan_of_forwards_takes_a_loss_that_trains(world2, tmp_path):
+    text = placement_text(LAYOUTS["whole"], LAYERS, trains=False)
+    plan = make_plan(tmp_path, LAYOUTS["whole"], LAYERS, MICRO_BATCHES, text=text)
+    assert world2.run(one_process.forwards_with_a_loss, str(plan)) == [True, True]
+
+
+def test_weights_in_common_under_fully_shard(world4, tmp_path):
+    plan = plan_of(tmp_path, "split")
+    assert max(world4.run(one_process.train_tied_shards, plan, "01")) < 1e-6
+    for said in world4.run(one_process.train_tied_shards, plan, "0"):
+        assert "hold different parts of it: apply fully_shard()" in said
 
 
 def test_weights_in_common_that_loading_has_replaced(world2, tmp_path):

@@ -228,7 +228,7 @@ def test_a_pipeline_that_is_copied_says_what_to_copy(tmp_path, how):
     assert how(pipe.stages)
 
 
-@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("late", ["", "stages"])
 def test_gradients_that_fully_shard_adds_up(world2, tmp_path, late):
     """With split backwards in the plan: such a stage runs whole ones."""
     case = Case(plan_of(tmp_path, Layout("one", (4,), (0, 0), split=True)), steps=2)
@@ -240,7 +240,7 @@ def test_gradients_that_fully_shard_adds_up(world2, tmp_path, late):
 
 
 @pytest.mark.parametrize("how", ["DistributedDataParallel", "FullyShardedDataParallel"])
-@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("late", ["", "stages", "layer"])
 def test_wrappers_for_one_micro_batch_in_flight_are_refused(world2, tmp_path, how, late):
     case = Case(plan_of(tmp_path, Layout("one", (4,), (0, 0))))
     for raised, _ in world2.run(torch_jobs.train_in_parallel, case, how, late):
