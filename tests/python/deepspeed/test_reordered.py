@@ -105,6 +105,28 @@ def test_a_search_in_the_background_keeps_to_what_the_run_allows(world2, tmp_pat
     assert rules == ["whole_backwards", "no_shards", "fixed_ends"] and status == 0
 
 
+def moves(options: Options, folder: Path) -> list[tuple]:
+    """(steps trained, step of the checkpoint) of each time that all ranks would start again. A better plan is there
+    after step 2; the script saves after step 3, and trains on."""
+    engine, found = make_engine(options), []
+    adapt, data, output = engine._ostinato.adapt, data_of(engine), engine._ostinato.paths.output
+    adapt._move = lambda files, moved: found.append((engine.global_steps, moved.step)) or "this is a test"
+    for step in range(1, 6):
+        engine.train_batch(data)
+        if step == 2:
+            adapt._next = {name: (output / name).read_text() for name in ("plan.json", "placement.toml")}
+        if step == 3:
+            engine.save_checkpoint(str(folder))
+            assert not found, "the script has not yet done what follows its checkpoint"
+    return found
+
+
+def test_all_ranks_start_again_before_the_step_that_follows_a_checkpoint(world2, tmp_path):
+    """So that what a script writes beside it is there when it resumes."""
+    section = {"auto": True, "output": str(left(tmp_path / "out")), "adapt": {"every": 50, "move": True}}
+    assert world2.run(moves, replace(BASE, section=section), tmp_path / "saved") == [[(3, 3)]] * 2
+
+
 def followed_on_a_full_disk(options: Options) -> tuple:
     output = Path(options.section["output"])
     if dist.get_rank() == 0:

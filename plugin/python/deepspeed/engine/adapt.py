@@ -5,7 +5,8 @@ beside the training, with the measured times.
 
     run.adapt = Adapt(asked, search, run.program, device, paths, moved, move)
     reordered = run.adapt.step(program, executor, step)     # after every step, on every rank: a plan to go on with
-    run.adapt.saved(step)               # after a checkpoint, on every rank; does not return if all ranks start again with the new plan
+    run.adapt.saved(step)               # after a checkpoint, on every rank
+    run.adapt.before_step(step)         # on every rank; does not return if all ranks start again with the new plan
 
 A plan on the same stages moves no layer: all ranks go on with it at once. A new plan expects the measured
 times: only a further change leads to a further plan, so layers do not move back and forth.
@@ -80,6 +81,7 @@ class Adapt:
         self._paths, self._output = paths, paths.output
         self._took = 0.0  # ns of the pipeline's part of recent steps
         self._since = "the move"
+        self._saved = -1  # the step of the last checkpoint
         self._planning: subprocess.Popen | None = None  # on rank 0
         self._follow(program)
 
@@ -238,8 +240,13 @@ class Adapt:
         return plans.lower(self._paths.model_copy(update=paths))
 
     def saved(self, step: int) -> None:
-        """All ranks must call it, once the checkpoint of this step is complete."""
-        if not self._next or not self._asked.move:
+        """To be called once the checkpoint of this step is complete."""
+        self._saved = step
+
+    def before_step(self, step: int) -> None:
+        """All ranks must call it, after so many steps. They start again here, not where the checkpoint was saved:
+        the script has then done what follows a checkpoint, such as files of its own beside it, or an evaluation."""
+        if not self._next or not self._asked.move or self._saved != step:
             return
         files, self._next = self._next, {}
         self._keep(files)

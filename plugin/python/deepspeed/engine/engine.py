@@ -194,6 +194,8 @@ class PlanEngine(PlanData, BatchSize):
         self.check_size()
         if not torch.is_grad_enabled():
             return super().train_batch()  # which DeepSpeed refuses before it reads anything
+        if self._ostinato.adapt is not None:
+            self._ostinato.adapt.before_step(self.global_steps)
         with self._ostinato.outside.call("train_batch()"):
             return self._train(data_iter)
 
