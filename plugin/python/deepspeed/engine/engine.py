@@ -377,7 +377,8 @@ class PlanEngine(PlanData, BatchSize):
             )
             moved = announce.places(run.stages, run.stock_parts)
             if self._steps_here <= 1 and moved and not isinstance(error, OstinatoError):
-                error.add_note(announce.first_step_failed(moved, ran_alone=run.compared is not None))
+                alone = run.compared is not None if executor is run.executor else None
+                error.add_note(announce.first_step_failed(moved, alone))
             raise
         run.running = None
 
