@@ -5,7 +5,7 @@ beside the training, with the measured times.
 
     run.adapt = Adapt(asked, search, run.program, device, paths, moved, move)
     reordered = run.adapt.step(program, executor, step)     # after every step, on every rank: a plan to go on with
-    run.adapt.saved(step)               # after a checkpoint, on every rank
+    run.adapt.saved(step, check)        # after a checkpoint, on every rank
     run.adapt.before_step(step)         # on every rank; does not return if all ranks start again with the new plan
 
 A plan on the same stages moves no layer: all ranks go on with it at once. A new plan expects the measured
@@ -82,6 +82,7 @@ class Adapt:
         self._took = 0.0  # ns of the pipeline's part of recent steps
         self._since = "the move"
         self._saved = -1  # the step of the last checkpoint
+        self._moves = asked.move
         self._planning: subprocess.Popen | None = None  # on rank 0
         self._follow(program)
 
@@ -224,7 +225,7 @@ class Adapt:
         then = f"it is in {folder}"
         if stays:
             then = "no layer moves, so all ranks go on with it"
-        elif self._asked.move:
+        elif self._moves:
             then = "all ranks restart with it after the next checkpoint"
         say(f"a new plan is expected to be {gains}; {then}")
         return {name: (folder / name).read_text() for name in (*FILES, PROFILE, DEVICES)}
@@ -239,14 +240,22 @@ class Adapt:
         paths = {"plan": folder / PLAN, "placement": folder / PLACEMENT}
         return plans.lower(self._paths.model_copy(update=paths))
 
-    def saved(self, step: int) -> None:
-        """To be called once the checkpoint of this step is complete."""
+    def saved(self, step: int, check: Callable[[list[plans.Stage]], None]) -> None:
+        """All ranks must call it, once the checkpoint of this step is complete. `check` raises OstinatoError on each
+        where ranks with these stages could not load it: then no rank moves, or the run would end there."""
         self._saved = step
+        if not self._next or not self._moves:
+            return
+        try:
+            check(plans.stages_of(self._lowered(self._next)))
+        except OstinatoError as error:
+            self._moves, self._next = False, {}
+            say(f"all ranks stay where they are, because they could not go on from a checkpoint: {error}")
 
     def before_step(self, step: int) -> None:
         """All ranks must call it, after so many steps. They start again here, not where the checkpoint was saved:
         the script has then done what follows a checkpoint, such as files of its own beside it, or an evaluation."""
-        if not self._next or not self._asked.move or self._saved != step:
+        if not self._next or not self._moves or self._saved != step:
             return
         files, self._next = self._next, {}
         self._keep(files)
