@@ -12,6 +12,8 @@ from types import SimpleNamespace
 import ostinato
 import pytest
 import torch.distributed as dist
+from ostinato.deepspeed.engine.adapt import Moved
+from ostinato.deepspeed.errors import OstinatoError
 from ostinato.groups import everyones
 from ostinato.measured import Measured
 from support.models import LAYERS
@@ -149,6 +151,33 @@ def test_all_ranks_start_again_before_the_step_that_follows_a_checkpoint(world2,
         found[0][1]
     )
     assert found[0][2] == (before if experts else plan.read_bytes())
+
+
+def begun(options: Options, step: int) -> str:
+    """What is said where the script begins after so many steps, and all ranks have started again after step 5."""
+    adapt, printed = make_engine(options)._ostinato.adapt, io.StringIO()
+    adapt._moved = Moved(step=5, took=1.0)
+    with redirect_stdout(printed):
+        try:
+            adapt.begins(step)
+        except OstinatoError as error:
+            return f"refused: {error}"
+    return printed.getvalue()
+
+
+@pytest.mark.parametrize(
+    "step, said",
+    [
+        (5, ""),
+        (3, "the script has loaded that of step 3: it goes on from there"),
+        (0, "refused: all ranks restarted after the checkpoint of step 5, but the script begins with step 1"),
+    ],
+)
+def test_a_script_goes_on_from_any_checkpoint(world2, tmp_path, step, said):
+    """It may have saved the last one elsewhere, such as in a folder for the best."""
+    section = {"auto": True, "output": str(left(tmp_path / "out")), "adapt": {"every": 2, "move": True}}
+    found = world2.run(begun, replace(BASE, section=section), step)[0]
+    assert said in found if said else found == "", found
 
 
 def followed_on_a_full_disk(options: Options) -> tuple:

@@ -96,13 +96,17 @@ class Adapt:
         self._comparisons = Comparisons()  # on rank 0
 
     def begins(self, step: int) -> None:
-        """To be called before the first step. Raises OstinatoError where the script does not continue from
-        the checkpoint after which all ranks restarted."""
-        if self._moved is not None and self._moved.step != step:
+        """To be called before the first step. Raises OstinatoError where the script has loaded no checkpoint after
+        all ranks restarted. It may have loaded an earlier one: what was saved last may be in a folder for the best."""
+        if self._moved is None or self._moved.step == step:
+            return
+        after = f"all ranks restarted after the checkpoint of step {self._moved.step}, but the script"
+        if step == 0:
             raise OstinatoError(
-                f"all ranks restarted after the checkpoint of step {self._moved.step}, but the script begins with step {step + 1}: let it load its "
-                'latest checkpoint when it starts, or remove "move" from "adapt"'
+                f"{after} begins with step 1: let it load its latest checkpoint when it starts, or remove "
+                '"move" from "adapt"'
             )
+        say(f"{after} has loaded that of step {step}: it goes on from there")
 
     def step(self, program, executor, step: int) -> Reordered | None:
         """`program`: that it ran; with another number of micro-batches than configured nothing is compared."""
