@@ -375,6 +375,29 @@ def test_an_error_in_a_layer(world2, plans):
     world2.restart()  # its transfers are out of step
 
 
+def failed_evaluation(options: Options) -> str:
+    """The notes of its error."""
+
+    def fails(*_):
+        raise ArithmeticError("the layer is out of numbers")
+
+    engine = make_engine(options)
+    if engine.stage_id == 0:
+        engine.forward_stage = fails
+    try:
+        engine.eval_batch(data_of(engine))
+    except Exception as error:
+        return "; ".join(error.__notes__)
+    return ""
+
+
+def test_an_error_in_an_evaluation_does_not_mention_a_check(world2, plans):
+    """Which compares steps."""
+    notes, _ = world2.run(failed_evaluation, Options(section={"plan": plans["looped"], "timeout_s": 3.0}))
+    assert "layers of each rank: " in notes and "DeepSpeed's own schedule" not in notes, notes
+    world2.restart()  # its transfers are out of step
+
+
 def said(options: Options) -> str:
     """What a rank prints in its first two steps."""
     engine = make_engine(options)

@@ -12,9 +12,12 @@ from types import SimpleNamespace
 import ostinato
 import pytest
 import torch.distributed as dist
+from ostinato.deepspeed.engine.adapt import Moved
+from ostinato.deepspeed.errors import OstinatoError
 from ostinato.groups import everyones
 from ostinato.measured import Measured
 from support.models import LAYERS
+from support.plans import Layout, make_plan
 from support.profiles import write_profile
 from support.training import MICRO_BATCHES, Options, data_of, make_engine, weights
 
@@ -103,6 +106,78 @@ def test_a_search_in_the_background_keeps_to_what_the_run_allows(world2, tmp_pat
     section = {"auto": True, "output": str(left(tmp_path / "out")), "adapt": {"every": 2}}
     rules, status = world2.run(searched, replace(BASE, section=section))[0]
     assert rules == ["whole_backwards", "no_shards", "fixed_ends"] and status == 0
+
+
+def moves(options: Options, plan: Path, folder: Path, experts: bool) -> tuple[list[tuple], str, bytes]:
+    """(steps trained, step of the checkpoint) of each time that all ranks would start again, what rank 0 prints, and
+    the plan of a next start. A better plan is there after step 2; the script saves after step 3, and trains on.
+    `experts`: as DeepSpeed knows of them."""
+    engine, found, printed = make_engine(options), [], io.StringIO()
+    adapt, data, saved = engine._ostinato.adapt, data_of(engine), engine._ostinato.adapt.saved
+    adapt._move = lambda files, moved: found.append((engine.global_steps, moved.step)) or "this is a test"
+
+    def checked(step, check):
+        engine.has_moe_layers = experts
+        saved(step, check)
+        engine.has_moe_layers = False
+
+    adapt.saved = checked
+    with redirect_stdout(printed):
+        for step in range(1, 6):
+            engine.train_batch(data)
+            if step == 2:
+                texts = {name: (plan.parent / name).read_text() for name in ("plan.json", "placement.toml")}
+                adapt._next = texts
+            if step == 3:
+                engine.save_checkpoint(str(folder))
+                assert not found, "the script has not yet done what follows its checkpoint"
+    return found, printed.getvalue(), (engine._ostinato.paths.output / "plan.json").read_bytes()
+
+
+@pytest.mark.parametrize("experts", [False, True])
+def test_all_ranks_start_again_before_the_step_that_follows_a_checkpoint(world2, tmp_path, experts):
+    """So that what a script writes beside it is there when it resumes; and not at all where the checkpoint could not
+    be loaded then."""
+    output, plan = (
+        left(tmp_path / "out"),
+        make_plan(tmp_path, Layout("x", (3,), (0, 1)), LAYERS, MICRO_BATCHES),
+    )
+    before = (output / "plan.json").read_bytes()
+    section = {"auto": True, "output": str(output), "adapt": {"every": 50, "move": True}}
+    found = world2.run(moves, replace(BASE, section=section), plan, tmp_path / "saved", experts)
+    assert [rank[0] for rank in found] == [[] if experts else [(3, 3)]] * 2
+    why = "all ranks stay where they are, because they could not go on from a checkpoint: "
+    assert (f"{why}{tmp_path}/saved/global_step3: a model with experts from" in found[0][1]) == experts, (
+        found[0][1]
+    )
+    assert found[0][2] == (before if experts else plan.read_bytes())
+
+
+def begun(options: Options, step: int) -> str:
+    """What is said where the script begins after so many steps, and all ranks have started again after step 5."""
+    adapt, printed = make_engine(options)._ostinato.adapt, io.StringIO()
+    adapt._moved = Moved(step=5, took=1.0)
+    with redirect_stdout(printed):
+        try:
+            adapt.begins(step)
+        except OstinatoError as error:
+            return f"refused: {error}"
+    return printed.getvalue()
+
+
+@pytest.mark.parametrize(
+    "step, said",
+    [
+        (5, ""),
+        (3, "the script has loaded that of step 3: it goes on from there"),
+        (0, "refused: all ranks restarted after the checkpoint of step 5, but the script begins with step 1"),
+    ],
+)
+def test_a_script_goes_on_from_any_checkpoint(world2, tmp_path, step, said):
+    """It may have saved the last one elsewhere, such as in a folder for the best."""
+    section = {"auto": True, "output": str(left(tmp_path / "out")), "adapt": {"every": 2, "move": True}}
+    found = world2.run(begun, replace(BASE, section=section), step)[0]
+    assert said in found if said else found == "", found
 
 
 def followed_on_a_full_disk(options: Options) -> tuple:

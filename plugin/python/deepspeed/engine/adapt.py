@@ -5,7 +5,8 @@ beside the training, with the measured times.
 
     run.adapt = Adapt(asked, search, run.program, device, paths, moved, move)
     reordered = run.adapt.step(program, executor, step)     # after every step, on every rank: a plan to go on with
-    run.adapt.saved(step)               # after a checkpoint, on every rank; does not return if all ranks start again with the new plan
+    run.adapt.saved(step, check)        # after a checkpoint, on every rank
+    run.adapt.before_step(step)         # on every rank; does not return if all ranks start again with the new plan
 
 A plan on the same stages moves no layer: all ranks go on with it at once. A new plan expects the measured
 times: only a further change leads to a further plan, so layers do not move back and forth.
@@ -80,6 +81,8 @@ class Adapt:
         self._paths, self._output = paths, paths.output
         self._took = 0.0  # ns of the pipeline's part of recent steps
         self._since = "the move"
+        self._saved = -1  # the step of the last checkpoint
+        self._moves = asked.move
         self._planning: subprocess.Popen | None = None  # on rank 0
         self._follow(program)
 
@@ -93,13 +96,17 @@ class Adapt:
         self._comparisons = Comparisons()  # on rank 0
 
     def begins(self, step: int) -> None:
-        """To be called before the first step. Raises OstinatoError where the script does not continue from
-        the checkpoint after which all ranks restarted."""
-        if self._moved is not None and self._moved.step != step:
+        """To be called before the first step. Raises OstinatoError where the script has loaded no checkpoint after
+        all ranks restarted. It may have loaded an earlier one: what was saved last may be in a folder for the best."""
+        if self._moved is None or self._moved.step == step:
+            return
+        after = f"all ranks restarted after the checkpoint of step {self._moved.step}, but the script"
+        if step == 0:
             raise OstinatoError(
-                f"all ranks restarted after the checkpoint of step {self._moved.step}, but the script begins with step {step + 1}: let it load its "
-                'latest checkpoint when it starts, or remove "move" from "adapt"'
+                f"{after} begins with step 1: let it load its latest checkpoint when it starts, or remove "
+                '"move" from "adapt"'
             )
+        say(f"{after} has loaded that of step {step}: it goes on from there")
 
     def step(self, program, executor, step: int) -> Reordered | None:
         """`program`: that it ran; with another number of micro-batches than configured nothing is compared."""
@@ -222,7 +229,7 @@ class Adapt:
         then = f"it is in {folder}"
         if stays:
             then = "no layer moves, so all ranks go on with it"
-        elif self._asked.move:
+        elif self._moves:
             then = "all ranks restart with it after the next checkpoint"
         say(f"a new plan is expected to be {gains}; {then}")
         return {name: (folder / name).read_text() for name in (*FILES, PROFILE, DEVICES)}
@@ -237,9 +244,22 @@ class Adapt:
         paths = {"plan": folder / PLAN, "placement": folder / PLACEMENT}
         return plans.lower(self._paths.model_copy(update=paths))
 
-    def saved(self, step: int) -> None:
-        """All ranks must call it, once the checkpoint of this step is complete."""
-        if not self._next or not self._asked.move:
+    def saved(self, step: int, check: Callable[[list[plans.Stage]], None]) -> None:
+        """All ranks must call it, once the checkpoint of this step is complete. `check` raises OstinatoError on each
+        where ranks with these stages could not load it: then no rank moves, or the run would end there."""
+        self._saved = step
+        if not self._next or not self._moves:
+            return
+        try:
+            check(plans.stages_of(self._lowered(self._next)))
+        except OstinatoError as error:
+            self._moves, self._next = False, {}
+            say(f"all ranks stay where they are, because they could not go on from a checkpoint: {error}")
+
+    def before_step(self, step: int) -> None:
+        """All ranks must call it, after so many steps. They start again here, not where the checkpoint was saved:
+        the script has then done what follows a checkpoint, such as files of its own beside it, or an evaluation."""
+        if not self._next or not self._moves or self._saved != step:
             return
         files, self._next = self._next, {}
         self._keep(files)

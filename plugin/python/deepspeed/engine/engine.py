@@ -194,6 +194,8 @@ class PlanEngine(PlanData, BatchSize):
         self.check_size()
         if not torch.is_grad_enabled():
             return super().train_batch()  # which DeepSpeed refuses before it reads anything
+        if self._ostinato.adapt is not None:
+            self._ostinato.adapt.before_step(self.global_steps)
         with self._ostinato.outside.call("train_batch()"):
             return self._train(data_iter)
 
@@ -375,7 +377,8 @@ class PlanEngine(PlanData, BatchSize):
             )
             moved = announce.places(run.stages, run.stock_parts)
             if self._steps_here <= 1 and moved and not isinstance(error, OstinatoError):
-                error.add_note(announce.first_step_failed(moved, ran_alone=run.compared is not None))
+                alone = run.compared is not None if executor is run.executor else None
+                error.add_note(announce.first_step_failed(moved, alone))
             raise
         run.running = None
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 from deepspeed import comm
@@ -59,7 +60,8 @@ class PlanCheckpoints(Engine):
             if save_latest and not theirs:
                 self._save_latest(save_dir, tag)
         if self._ostinato.adapt is not None and save_latest and not theirs:
-            self._ostinato.adapt.saved(self.global_steps)
+            check = partial(optimizer_state.check_moved, self, save_dir, tag)
+            self._ostinato.adapt.saved(self.global_steps, check)
         return saved
 
     def _save_latest(self, save_dir, tag: str) -> None:

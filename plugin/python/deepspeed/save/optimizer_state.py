@@ -28,9 +28,10 @@ import torch
 from ostinato.groups import everyones
 
 from ..errors import OstinatoError
+from ..section.plans import Stage
 from .tensor_names import layer_of, tied_key
 from ..upstream import Engine
-from .checkpoint import IDLE, Names, Saved, found, held_alone, holders
+from .checkpoint import IDLE, Names, Saved, found, held_alone, held_by, holders
 from .layer_files import layers_here
 from .optimizer_files import (
     APART,
@@ -87,6 +88,14 @@ def loading_alone(engine: Engine, load_dir: str, tag: str | None) -> AbstractCon
     """The same for an engine of DeepSpeed with its own partition. Raises OstinatoError where it could not load."""
     parts = engine.module.parts
     return loading(engine, found(load_dir, tag, held_alone(parts), engine))
+
+
+def check_moved(engine: Engine, load_dir: str, tag: str, stages: list[Stage]) -> None:
+    """Raises OstinatoError where the checkpoint that this engine has just saved could not be loaded by ranks with
+    these stages. Reads what this rank holds as they would read theirs. All ranks must call it."""
+    saved = found(load_dir, tag, held_by(stages), engine)
+    if saved is not None and engine.optimizer is not None:
+        _read(engine, saved)
 
 
 @contextmanager

@@ -122,14 +122,16 @@ def places(stages: Sequence[Stage], parts: list[int]) -> str:
     )
 
 
-def first_step_failed(moved: str, ran_alone: bool) -> str:
+def first_step_failed(moved: str, ran_alone: bool | None) -> str:
     """What an error from the script's code in step 1 is told with. `moved`: places(); `ran_alone`: the step has
-    run under DeepSpeed's own schedule."""
-    shows = "the step ran under DeepSpeed's own schedule, and failed under the plan"
-    if not ran_alone:
-        shows = 'with "check": 1 the step first runs under DeepSpeed\'s own schedule, which shows whether it fails there, too'
+    run under DeepSpeed's own schedule; None: an evaluation, which nothing compares."""
+    shows = {
+        True: "the step ran under DeepSpeed's own schedule, and failed under the plan; ",
+        False: 'with "check": 1 the step first runs under DeepSpeed\'s own schedule, which shows whether it fails there, too; ',
+        None: "",
+    }[ran_alone]
     return (
-        f"ostinato: {shows}; {moved}. A layer that reads what another one stores outside its outputs, or a loss that does, must be in one "
+        f"ostinato: {shows}{moved}. A layer that reads what another one stores outside its outputs, or a loss that does, must be in one "
         "stage with it"
     )
 
