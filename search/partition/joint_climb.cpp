@@ -50,9 +50,8 @@ struct Neighbour {
 };
 
 /// Places and bounds it, unless a restriction or memory forbids that.
-void bound(const Profile& profile, const JointOptions& options, const PartitionOptions& how,
+void bound(const Profile& profile, const JointOptions& options, const PartitionOptions& how, int devices,
            Neighbour& next) {
-  const auto devices = static_cast<int>(cluster_of(options.partition).devices.size());
   if (first_broken(options.restrictions, next.stages, devices, how.split_backward) != nullptr) return;
   Placement placed = place_stages(profile, how, next.stages);
   if (!step_fits(facts_of(profile, how, next.stages), placed)) return;
@@ -165,7 +164,7 @@ class Climb {
         std::max<std::size_t>(1, kBoundedBlocks / part_ / best_.placement->blocks.size());
     if (list.size() > most) list.resize(most);
     for (Neighbour& next : list)
-      if (!ended()) bound(profile_, options_, best_.options, next);
+      if (!ended()) bound(profile_, options_, best_.options, model_.devices(), next);
     std::erase_if(list, [&](const Neighbour& next) { return !next.placement || next.bound >= value_; });
     std::stable_sort(list.begin(), list.end(),
                      [](const Neighbour& a, const Neighbour& b) { return a.bound < b.bound; });
@@ -263,7 +262,7 @@ std::optional<Candidate> shaken(const Profile& profile, const JointOptions& opti
     if (all.empty()) break;
     next.stages = std::move(all[random() % all.size()]);
   }
-  bound(profile, options, start.options, next);
+  bound(profile, options, start.options, start.devices(), next);
   if (!next.placement) return std::nullopt;
   Candidate result = start;
   result.plan.reset();

@@ -24,7 +24,12 @@ class Climb {
  public:
   Climb(const Profile& profile, const PartitionOptions& options, const Restrictions& rules,
         Objective objective, const std::function<bool()>& stop)
-      : profile_(profile), options_(options), rules_(rules), objective_(objective), stop_(stop) {}
+      : profile_(profile),
+        options_(options),
+        devices_(static_cast<int>(cluster_of(options).devices.size())),
+        rules_(rules),
+        objective_(objective),
+        stop_(stop) {}
 
   StageCuts run(const std::vector<std::vector<int>>& starts) {
     for (const std::vector<int>& start : starts) try_one(start);
@@ -59,8 +64,7 @@ class Climb {
   bool try_one(const std::vector<int>& sizes) {
     if (!tried_.insert(sizes).second) return false;
     StageCuts cuts = cut_as(profile_, options_, sizes);
-    const auto devices = static_cast<int>(cluster_of(options_).devices.size());
-    if (first_broken(rules_, cuts.stages, devices, options_.split_backward) != nullptr) return false;
+    if (first_broken(rules_, cuts.stages, devices_, options_.split_backward) != nullptr) return false;
     const std::optional<Value> value = value_of(cuts.stages);
     if (!value || (best_ && *value >= value_)) return false;
     best_ = std::move(cuts);
@@ -96,6 +100,7 @@ class Climb {
 
   const Profile& profile_;
   const PartitionOptions& options_;
+  const int devices_;
   const Restrictions& rules_;
   const Objective objective_;
   const std::function<bool()>& stop_;

@@ -60,9 +60,9 @@ def of_experts(layers: Iterable[int], stages: Iterable[int]) -> list[Restriction
     return [Restriction("spread", "every rank needs a layer with experts (deepspeed.moe)", layers=experts)]
 
 
-def has_experts(module: Any) -> bool:
-    """Whether DeepSpeed makes process groups for a part of this torch module."""
-    return any(hasattr(part, "set_deepspeed_parallelism") for part in module.modules())
+def experts_in(module: Any) -> list[Any]:
+    """The parts of a torch module for which DeepSpeed makes process groups, in its order."""
+    return [part for part in module.modules() if hasattr(part, "set_deepspeed_parallelism")]
 
 
 def is_deepspeeds(function: Any) -> bool:

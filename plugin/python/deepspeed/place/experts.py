@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import torch
 from ostinato.groups import everyones
-from ostinato.restrictions import Restriction, has_experts, of_experts
+from ostinato.restrictions import Restriction, experts_in, of_experts
 
 from ..errors import OstinatoError
 from ..upstream import Model, stock_parts
@@ -30,12 +30,11 @@ def refuse_experts_apart(model: Model) -> None:
 def spread_experts(model: Model) -> list[Restriction]:
     """What a search must obey so that every rank has a layer of experts. All ranks must call it, in DeepSpeed's own
     partition."""
-    here = [int(name) for name, layer in model.named_children() if name.isdecimal() and has_experts(layer)]
+    here = [int(name) for name, layer in model.named_children() if name.isdecimal() and experts_in(layer)]
     stages = [end - first for first, end in pairwise(stock_parts(model))]
     return of_experts({layer for of_rank in everyones(here) for layer in of_rank}, stages)
 
 
 def _groups_to_come(model: torch.nn.Module) -> list:
     """What identifies the groups, in the order in which DeepSpeed makes them."""
-    layers = [module for module in model.modules() if hasattr(module, "set_deepspeed_parallelism")]
-    return list(dict.fromkeys(getattr(layer, "ep_size", 0) for layer in layers))
+    return list(dict.fromkeys(getattr(layer, "ep_size", 0) for layer in experts_in(model)))

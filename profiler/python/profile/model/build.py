@@ -33,7 +33,7 @@ from ostinato.profile.model.model_digest import (
 from ostinato.profile.model.tensors import bytes_of, map_tensors, moved, tensors, unusable
 from ostinato.profile.model.wanted import find_wanted
 from ostinato.profile.settings import Settings
-from ostinato.restrictions import has_experts
+from ostinato.restrictions import experts_in
 
 
 class Builder:
@@ -168,7 +168,7 @@ def build_layer(
     parameters = trained(module)
     held = bytes_of([*module.parameters(), *module.buffers()]) if is_module else 0
     checkpointed = job.checkpoint_interval > 0 and bool(parameters)
-    experts = is_module and has_experts(module)
+    experts = is_module and bool(experts_in(module))
     return Layer(index, name, run, value, None, parameters, held, reached, checkpointed, job.device, experts)
 
 

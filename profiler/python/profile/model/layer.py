@@ -34,7 +34,7 @@ class Layer:
     reached: list[bool]
     checkpointed: bool
     device: Any = field(default_factory=Cpu)
-    experts: bool = False  # has_experts()
+    experts: bool = False  # some are in it: experts_in()
     shapes: list[tuple[int, ...]] = field(default_factory=list)  # of the tensors that `run` gives
     # By tensor of what `run` gives: whether a backward can start there.
     flows: list[bool] = field(default_factory=list)
