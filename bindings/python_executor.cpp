@@ -129,11 +129,18 @@ class PythonExecutor {
     executor_.set_stage(stage, modules_.back());
   }
 
-  /// Exceptions of Python code keep their type, and say where the step stood.
+  /// Exceptions of Python code keep their type, and say where the step stood. Warnings of torch go to
+  /// Python's `warnings`, which shows each once, as around any call of torch.
   void run() {
     try {
-      const py::gil_scoped_release no_gil;
-      executor_.run();
+      torch::PyWarningHandler warnings;
+      try {
+        const py::gil_scoped_release no_gil;
+        executor_.run();
+      } catch (...) {
+        warnings.set_in_exception();
+        throw;
+      }
     } catch (python_error& error) {  // thrown by a hook inside the autograd engine
       error.restore();
       py::error_already_set raised;

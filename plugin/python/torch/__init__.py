@@ -17,7 +17,8 @@ docs/torch.md.
 """
 
 from .batches import BatchError
-from .pipeline import Pipeline, PipelineError
+from .checks import PipelineError
+from .pipeline import Pipeline
 from .requests import Requests
 from .runtime import schedule
 from .stages import Stage, layers

@@ -3,14 +3,13 @@
 
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from ostinato.errors import Error, counted
 from ostinato.nn import ShardedLogits
 from ostinato.nn.lanes import computed_beside
 from ostinato.groups import link_groups, make_group
@@ -25,17 +24,14 @@ from torch.distributed.distributed_c10d import _get_default_store
 from ostinato import _plugin, offload
 
 from .batches import as_arguments, by_stage, micro_batches
+from .checks import PipelineError, changes_named, check_copies, check_ties, check_wrapped, lowered, place_in
 from .draws import Draws, unlike
 from .outside import Outside
 from .precision import Autocast
 from .serving import SLOTS, Answer, Serving
 from .stages import LOSS, Build, ChainOfLayers, Stage, computes_loss, module_of, own_stages
 from .ties import Tie, Ties, ties_of
-from .wrappers import must_run_whole, one_in_flight
-
-
-class PipelineError(Error, RuntimeError):
-    """A plan that does not fit this run; `str()` says what is wrong and what would be right."""
+from .wrappers import must_run_whole
 
 
 class Pipeline(nn.Module):
@@ -118,6 +114,8 @@ class Pipeline(nn.Module):
         scores = any(computes_loss(self.program.stages[stage.index]) for stage in self._own)
         # Where it is used: a checkpoint could have its parameters from a rank on which nothing trains them.
         self.loss_fn = loss_fn if scores else None
+        if isinstance(self.loss_fn, nn.Module):
+            self.loss_fn.to(self._device)
         modules = build.modules(loss_fn) if isinstance(build, ChainOfLayers) else {}
         here = {layer for stage in self._own for layer in stage.layers} | ({LOSS} if scores else set())
         self._ties = Ties(ties, modules, here, ranks, self._group, self._timeout_s)
@@ -461,70 +459,3 @@ class Pipeline(nn.Module):
         if differing:
             theirs, first = (held[rank][:200] or "none" for rank in (differing[0], 0))
             raise PipelineError(f"ranks {differing} {differently} than rank 0: {theirs} against {first}")
-
-
-def check_wrapped(stage: str, module: nn.Module) -> None:
-    """Raises PipelineError for wrappers that expect each forward's backward before the next forward."""
-    if kind := one_in_flight(module):
-        raise PipelineError(
-            f'stage "{stage}" holds a {kind}, which allows one micro-batch in flight: build the stage without it, and average the gradients '
-            "over the ranks that hold this stage after step(), or use torch.distributed.fsdp.fully_shard()"
-        )
-
-
-@contextmanager
-def changes_named(stage: str) -> Iterator[None]:
-    """Names the stage whose first layer changes its input in place, which torch does not."""
-    try:
-        yield
-    except RuntimeError as error:
-        if "leaf Variable that requires grad" not in str(error):
-            raise
-        raise PipelineError(
-            f'stage "{stage}" changes its input in place, where the graph of the stages begins: let its first layers work out of place '
-            f"(inplace=False), or clone the input first; torch says: {error}"
-        ) from error
-
-
-def check_ties(ties: list[Tie]) -> None:
-    """Raises PipelineError where a shared weight would be cut into parts."""
-    for tie in ties:
-        if tie.sharded:
-            raise PipelineError(
-                f"{tie} share a weight, but one of them is in a sharded stage, whose parts would train separately: "
-                "give each layer its own weight, or place both in stages that are not sharded"
-            )
-
-
-def lowered(plan: str | Path, placement: str | Path | None, micro_batches: int = 0):
-    """The program of a plan, with its repetend repeated for `micro_batches` if it has fewer.
-
-    Raises ValueError with file and line where plan and placement do not fit.
-    """
-    return _plugin.lower(str(plan), str(placement or Path(plan).with_name("placement.toml")), micro_batches)
-
-
-def check_copies(program) -> None:
-    """Raises PipelineError where two stages hold the same layers: nothing would add their gradients."""
-    held: dict[Sequence[int], str] = {}
-    for stage in program.stages:
-        layers = stage.layers
-        if layers and layers in held:
-            raise PipelineError(
-                f'stages "{held[layers]}" and "{stage.name}" hold the same layers (two directions): run this plan with '
-                "DeepSpeed's engine, where ostinato adds the gradients of both copies"
-            )
-        held[layers] = stage.name
-
-
-def place_in(group: dist.ProcessGroup | None, program) -> tuple[int, list[int]]:
-    """This process's pipeline rank, and the global ranks of the pipeline. Raises PipelineError if their number
-    is wrong."""
-    if not dist.is_initialized() and group is None and program.ranks == 1:
-        return 0, [0]
-    ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
-    if len(ranks) != program.ranks:
-        raise PipelineError(
-            f'placement "{program.placement_name}" has {counted(program.ranks, "device")}, but the group has {counted(len(ranks), "rank")}'
-        )
-    return ranks.index(dist.get_rank()), ranks

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from ostinato.buffers import Buffers
 from torch.autograd.graph import get_gradient_edge
 
-from .pipeline import PipelineError, lowered, place_in
+from .checks import PipelineError, lowered, place_in
 from .stages import Build, ChainOfLayers, module_of, own_stages
 from .ties import ties_of
 from .wrappers import keep_unsharded

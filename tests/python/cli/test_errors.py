@@ -17,7 +17,7 @@ RAISED = [
     ("ostinato.profile.errors", "ProfileError"),
     ("ostinato.nn.layers", "ShardingError"),
     ("ostinato.torch.batches", "BatchError"),
-    ("ostinato.torch.pipeline", "PipelineError"),
+    ("ostinato.torch.checks", "PipelineError"),
     ("ostinato.trace", "TraceError"),
 ]
 

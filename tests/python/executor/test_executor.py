@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gc
 import types
+import warnings
 
 import executor_jobs as jobs
 import pytest
@@ -191,6 +192,25 @@ def test_autocast_of_the_caller_holds_in_the_stages(tmp_path):
     with torch.autocast("cpu", dtype=torch.bfloat16):
         executor.run()
     assert seen == [torch.bfloat16] * 2
+
+
+def test_warnings_of_backwards_are_shown_once_as_python_shows_them(tmp_path):
+    library = torch.library.Library("ostinato_tests", "DEF")
+    library.define("same(Tensor x) -> Tensor")
+    library.impl("same", lambda x: x.clone(), "CPU")  # without a backward, of which the engine warns in C++
+    _, executor = one_rank(tmp_path, micro_batches=3)
+    weight = torch.ones(2, requires_grad=True)
+    executor.set_stage(0, lambda m, i: (weight + torch.ops.ostinato_tests.same(weight)).sum())
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("default")
+        for _ in range(2):
+            executor.run()
+    assert ["autograd kernel was not registered" in str(w.message) for w in shown] == [True]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UserWarning, match="autograd kernel was not registered") as raised:
+            executor.run()
+    assert "between steps" in raised.value.__notes__[0]
 
 
 def test_reentrant_checkpointing_cannot_be_split_and_runs_whole(tmp_path):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from support import torch_jobs
+from support import serving_jobs, torch_jobs
 from support.linked import Made
 from support.plans import Layout, make_plan, placement_text
 from support.tiers import everyday
@@ -136,7 +136,7 @@ def test_inference(world2, tmp_path, kind):
     text = branches(trains=False) if kind == "branches" else placement_text(layout, LAYERS, trains=False)
     case = Case(plan_of(tmp_path, text=text), branches=kind == "branches")
     expected = torch_jobs.alone(case, trains=False)["outputs"]
-    answered = [results for results in world2.run(torch_jobs.infer, case) if results[0] is not None]
+    answered = [results for results in world2.run(serving_jobs.infer, case) if results[0] is not None]
     assert answered
     for results in answered:
         for step, of_step in enumerate(results):
@@ -321,7 +321,7 @@ def test_a_dictionary_is_by_stage(world2, tmp_path):
     )
     text = placement_text(CHAINS["stock"], LAYERS, trains=False)
     said, _ = world2.run(
-        torch_jobs.serve_refusal, Case(plan_of(tmp_path / "f", text=text)), [given["inputs"]]
+        serving_jobs.serve_refusal, Case(plan_of(tmp_path / "f", text=text)), [given["inputs"]]
     )
     assert said.startswith("BatchError: inputs is a dictionary"), said
 

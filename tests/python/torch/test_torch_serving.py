@@ -13,11 +13,12 @@ from functools import partial
 
 import pytest
 import torch
-from support import torch_jobs
+from support import serving_jobs, torch_jobs
 from support.models import LENGTH
 from support.plans import Layout, make_plan, placement_text
 from support.tiers import everyday
-from support.torch_jobs import Case, Load
+from support.serving_jobs import Load
+from support.torch_jobs import Case
 from test_torch_pipeline import LAYERS, SHARDED, branches
 
 from ostinato.profile import Job, profile_layers
@@ -130,11 +131,11 @@ def test_from_the_profile_to_answers(world2, profile, objective, tmp_path):
     exact = all(len(block["devices"]) == 1 for block in blocks)  # ranks of a sharded stage sum their parts
     case = Case(plan)
     expected = torch_jobs.alone(case, trains=False)["outputs"]
-    results = next(r for r in world2.run(torch_jobs.infer, case) if r[0] is not None)
+    results = next(r for r in world2.run(serving_jobs.infer, case) if r[0] is not None)
     for mine, theirs in zip(results, expected, strict=True):
         assert all(same(a, b, exact) for a, b in zip(mine, theirs, strict=True))
-    given = torch_jobs.requests_of(case, COUNT)
-    check(world2.run(torch_jobs.serve, case, given, Load()), torch_jobs.answers_alone(case, given), exact)
+    given = serving_jobs.requests_of(case, COUNT)
+    check(world2.run(serving_jobs.serve, case, given, Load()), serving_jobs.answers_alone(case, given), exact)
 
 
 @pytest.mark.parametrize("in_turn", everyday([False, True], False), ids=["at-once", "in-turn"])
@@ -142,29 +143,31 @@ def test_from_the_profile_to_answers(world2, profile, objective, tmp_path):
 def test_requests_without_end(world2, kind, in_turn, tmp_path):
     """More than a run has slots; in turn: one goes all the way through before the next one comes."""
     case = case_of(tmp_path, kind)
-    given = torch_jobs.requests_of(case, COUNT)
-    results = world2.run(torch_jobs.serve, case, given, Load(in_turn=in_turn))
-    check(results, torch_jobs.answers_alone(case, given), exact=kind != "sharded")
+    given = serving_jobs.requests_of(case, COUNT)
+    results = world2.run(serving_jobs.serve, case, given, Load(in_turn=in_turn))
+    check(results, serving_jobs.answers_alone(case, given), exact=kind != "sharded")
 
 
 @pytest.mark.parametrize("kind", everyday(["wave", "branches"], "wave"))
 def test_requests_of_any_shape(world2, kind, tmp_path):
     case = case_of(tmp_path, kind)
-    given = torch_jobs.requests_of(case, COUNT, (LENGTH, LENGTH - 1, 1))
-    expected = torch_jobs.answers_alone(case, given)
+    given = serving_jobs.requests_of(case, COUNT, (LENGTH, LENGTH - 1, 1))
+    expected = serving_jobs.answers_alone(case, given)
     for in_turn in (False, True):
-        check(world2.run(torch_jobs.serve, case, given, Load(in_turn=in_turn, dynamic_shapes=True)), expected)
+        check(
+            world2.run(serving_jobs.serve, case, given, Load(in_turn=in_turn, dynamic_shapes=True)), expected
+        )
 
 
 def test_no_request_for_longer_than_the_timeout(world2, tmp_path):
     case = case_of(tmp_path, "wave")
-    given = torch_jobs.requests_of(case, 2)
-    results = world2.run(torch_jobs.serve, case, given, Load(in_turn=True, pause_s=3.6, timeout_s=3))
-    check(results, torch_jobs.answers_alone(case, given))
+    given = serving_jobs.requests_of(case, 2)
+    results = world2.run(serving_jobs.serve, case, given, Load(in_turn=True, pause_s=3.6, timeout_s=3))
+    check(results, serving_jobs.answers_alone(case, given))
 
 
 def test_none_at_all(world2, tmp_path):
-    assert world2.run(torch_jobs.serve, case_of(tmp_path, "looped"), [], Load()) == [(0, {})] * 2
+    assert world2.run(serving_jobs.serve, case_of(tmp_path, "looped"), [], Load()) == [(0, {})] * 2
 
 
 SIDE_BY_SIDE, ONE_AFTER_THE_OTHER = [(0, 1), (2, 3)], [(0, 1), (1, 2)]
@@ -179,20 +182,20 @@ def test_groups_of_one_world_answer_their_own_requests(world4, groups, tmp_path)
     """Ranks count how often they serve, and a rank of both groups counts twice."""
     case = case_of(tmp_path, "chain")
     given = {
-        ranks: torch_jobs.requests_of(case, COUNT)[place :: place + 1] for place, ranks in enumerate(groups)
+        ranks: serving_jobs.requests_of(case, COUNT)[place :: place + 1] for place, ranks in enumerate(groups)
     }
-    results = world4.run(torch_jobs.serve_in_two_groups, case, given)
+    results = world4.run(serving_jobs.serve_in_two_groups, case, given)
     for ranks in groups:
         mine = results[ranks[1]][ranks]
         assert len(mine) == len(given[ranks]) and all(
-            map(torch.equal, mine, torch_jobs.answers_alone(case, given[ranks]))
+            map(torch.equal, mine, serving_jobs.answers_alone(case, given[ranks]))
         )
 
 
 def test_after_a_failed_answer_the_next_call_is_no_request(world2, tmp_path):
     """serve() leaves the pipeline as infer() needs it."""
     for position in world2.run(
-        torch_jobs.refuse_an_answer, case_of(tmp_path, "chain"), [torch.zeros(1, LENGTH, dtype=torch.long)]
+        serving_jobs.refuse_an_answer, case_of(tmp_path, "chain"), [torch.zeros(1, LENGTH, dtype=torch.long)]
     ):
         assert position.endswith("between steps")
 
@@ -200,7 +203,7 @@ def test_after_a_failed_answer_the_next_call_is_no_request(world2, tmp_path):
 def test_requests_that_fail_end_the_call_on_every_rank(world2, tmp_path):
     """Between two runs, where nothing waits in the executor; the next call serves."""
     request = torch.zeros(1, LENGTH, dtype=torch.long)
-    front, last = world2.run(torch_jobs.serve_what_fails, case_of(tmp_path, "chain"), request)
+    front, last = world2.run(serving_jobs.serve_what_fails, case_of(tmp_path, "chain"), request)
     assert front == ("no more from this socket", 0, 1) and last == ("", 0, 1)
 
 
@@ -208,13 +211,13 @@ def test_one_rank_needs_no_group(tmp_path):
     one = Layout("one", (4,), (0, 0))
     plan = make_plan(tmp_path, one, LAYERS, 2, text=placement_text(one, LAYERS, trains=False))
     case, answers = Case(str(plan)), {}
-    given = torch_jobs.requests_of(case, 5)
+    given = serving_jobs.requests_of(case, 5)
     from ostinato.torch import Pipeline
 
     pipe = Pipeline(case.plan, torch_jobs.build(case))
     assert pipe.serve(iter(given), answers.__setitem__, slots=4) == 5
     assert all(
-        torch.equal(answers[n], wanted) for n, wanted in enumerate(torch_jobs.answers_alone(case, given))
+        torch.equal(answers[n], wanted) for n, wanted in enumerate(serving_jobs.answers_alone(case, given))
     )
 
 
@@ -228,7 +231,7 @@ def test_a_call_within_a_call_is_refused(tmp_path):
 
     one = Layout("one", (4,), (0, 0))
     plan = make_plan(tmp_path, one, LAYERS, 2, text=placement_text(one, LAYERS, trains=False))
-    given = torch_jobs.requests_of(Case(str(plan)), 2)
+    given = serving_jobs.requests_of(Case(str(plan)), 2)
     pipe = Pipeline(plan, torch_jobs.build(Case(str(plan))))
     for name, *values in (("infer", given), ("reset_shapes",)):
         within = partial(getattr(pipe, name), *values)

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a plan, its group and its stages must be to run here.
+
+program = lowered("plan.json", None)     # with the placement.toml beside it
+rank, ranks = place_in(None, program)    # this process among the plan's devices
+check_copies(program)                    # PipelineError says what does not fit, and what would
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch.distributed as dist
+from ostinato.errors import Error, counted
+from torch import nn
+
+from ostinato import _plugin
+
+from .ties import Tie
+from .wrappers import one_in_flight
+
+
+class PipelineError(Error, RuntimeError):
+    """A plan that does not fit this run; `str()` says what is wrong and what would be right."""
+
+
+def lowered(plan: str | Path, placement: str | Path | None, micro_batches: int = 0):
+    """The program of a plan, with its repetend repeated for `micro_batches` if it has fewer.
+
+    Raises ValueError with file and line where plan and placement do not fit.
+    """
+    return _plugin.lower(str(plan), str(placement or Path(plan).with_name("placement.toml")), micro_batches)
+
+
+def place_in(group: dist.ProcessGroup | None, program) -> tuple[int, list[int]]:
+    """This process's pipeline rank, and the global ranks of the pipeline. Raises PipelineError if their number
+    is wrong."""
+    if not dist.is_initialized() and group is None and program.ranks == 1:
+        return 0, [0]
+    ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
+    if len(ranks) != program.ranks:
+        raise PipelineError(
+            f'placement "{program.placement_name}" has {counted(program.ranks, "device")}, but the group has {counted(len(ranks), "rank")}'
+        )
+    return ranks.index(dist.get_rank()), ranks
+
+
+def check_copies(program) -> None:
+    """Raises PipelineError where two stages hold the same layers: nothing would add their gradients."""
+    held: dict[Sequence[int], str] = {}
+    for stage in program.stages:
+        layers = stage.layers
+        if layers and layers in held:
+            raise PipelineError(
+                f'stages "{held[layers]}" and "{stage.name}" hold the same layers (two directions): run this plan with '
+                "DeepSpeed's engine, where ostinato adds the gradients of both copies"
+            )
+        held[layers] = stage.name
+
+
+def check_ties(ties: list[Tie]) -> None:
+    """Raises PipelineError where a shared weight would be cut into parts."""
+    for tie in ties:
+        if tie.sharded:
+            raise PipelineError(
+                f"{tie} share a weight, but one of them is in a sharded stage, whose parts would train separately: "
+                "give each layer its own weight, or place both in stages that are not sharded"
+            )
+
+
+def check_wrapped(stage: str, module: nn.Module) -> None:
+    """Raises PipelineError for wrappers that expect each forward's backward before the next forward."""
+    if kind := one_in_flight(module):
+        raise PipelineError(
+            f'stage "{stage}" holds a {kind}, which allows one micro-batch in flight: build the stage without it, and average the gradients '
+            "over the ranks that hold this stage after step(), or use torch.distributed.fsdp.fully_shard()"
+        )
+
+
+@contextmanager
+def changes_named(stage: str) -> Iterator[None]:
+    """Names the stage whose first layer changes its input in place, which torch does not."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "leaf Variable that requires grad" not in str(error):
+            raise
+        raise PipelineError(
+            f'stage "{stage}" changes its input in place, where the graph of the stages begins: let its first layers work out of place '
+            f"(inplace=False), or clone the input first; torch says: {error}"
+        ) from error
