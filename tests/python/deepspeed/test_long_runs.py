@@ -16,7 +16,7 @@ from support.training import MICRO_BATCHES, Options, data_of, make_engine
 from support.worlds import World
 from torch.distributed.distributed_c10d import _get_default_store
 
-STEPS = int(os.environ.get("OSTINATO_SOAK_STEPS", 150))
+STEPS = int(os.environ.get("OSTINATO_SOAK_STEPS", 75))
 PAGES = os.sysconf("SC_PAGESIZE")
 
 
