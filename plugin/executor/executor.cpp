@@ -10,6 +10,8 @@
 // error run() refuses to go on, since the ranks' transfers no longer match.
 #include "plugin/executor/executor.h"
 
+#include <c10/core/DeviceGuard.h>
+
 #include <algorithm>
 #include <cassert>
 #include <map>
@@ -123,6 +125,9 @@ void Executor::run() {
                            "') has no module");
     }
   }
+  // What has no device beside it (the events of the trace, a backward) is of the thread's current one, which
+  // need not be this rank's.
+  const c10::OptionalDeviceGuard here(device_.is_cpu() ? std::nullopt : std::make_optional(device_));
   try {
     step();
   } catch (const TimeoutError& error) {

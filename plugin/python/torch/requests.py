@@ -59,7 +59,7 @@ class Intake:
     """What each slot takes, on a rank that takes inputs. The front draws requests, and tells the other ranks.
 
     lead: from lead_of(). readers: stages of this rank that take inputs. front: its global rank. group: of all
-    ranks that take inputs; None if that is only the front.
+    ranks that take inputs; None if that is only the front. device: of this rank.
     """
 
     def __init__(
@@ -70,11 +70,13 @@ class Intake:
         patience_s: float,
         front: int,
         group: dist.ProcessGroup | None,
+        device: torch.device,
     ):
         self._requests = (
             requests if hasattr(requests, "take") else Listed(() if requests is None else requests)
         )
         self._lead, self._readers, self._patience_s, self._group = lead, readers, patience_s, group
+        self._device = device
         ranks = [] if group is None else dist.get_process_group_ranks(group)
         self._front = None if group is None or dist.get_rank() == front else front  # None: this rank
         self._others = [rank for rank in ranks if rank != front]
@@ -141,7 +143,7 @@ class Intake:
         dist.recv(size, self._front, group=self._group)
         entry = torch.empty(int(size), dtype=torch.uint8)
         dist.recv(entry, self._front, group=self._group)
-        return unpacked(entry.numpy().tobytes())
+        return unpacked(entry.numpy().tobytes(), self._device)
 
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
@@ -157,8 +159,14 @@ def packed(entry: Any) -> bytes:
     return into.getvalue()
 
 
-def unpacked(entry: bytes) -> Any:
-    return torch.load(io.BytesIO(entry), weights_only=True)
+def unpacked(entry: bytes, device: torch.device) -> Any:
+    """With tensors of the sender's accelerator on `device`: torch would put them on the accelerator with the same
+    number, which is another rank's."""
+
+    def here(storage: torch.UntypedStorage, place: str) -> torch.UntypedStorage:
+        return storage if place == "cpu" else storage.to(device=device)
+
+    return torch.load(io.BytesIO(entry), map_location=here, weights_only=True)
 
 
 def _check(value: Any) -> None:

@@ -80,7 +80,13 @@ class Serving:
         self._intake: Any = None  # Intake, on ranks that read
         if self._readers:
             self._intake = Intake(
-                requests, self._lead, len(self._readers), patience_s, self._ranks[self.front], self._group
+                requests,
+                self._lead,
+                len(self._readers),
+                patience_s,
+                self._ranks[self.front],
+                self._group,
+                self._device,
             )
 
     def another_run(self) -> bool:

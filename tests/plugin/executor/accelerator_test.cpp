@@ -101,6 +101,17 @@ TEST(Accelerator, ASendWaitsForItsProducerAlone) {
   EXPECT_EQ(together(fake_races()), "");
 }
 
+TEST(Accelerator, TheCurrentDeviceOfTheCallerMayBeAnother) {
+  // A script that names its devices and calls no set_device().
+  const Program program = lower(backward_first(chain({0, 1}), 4, 2), chain({0, 1}));
+  StreamExchange exchange(Queue::of_a_direction);
+  auto layers = layers_of(program);
+  AcceleratorRun run = on_fake_devices();
+  run.current = [](int) { return at::Device(kFakeDevice, 7); };
+  EXPECT_EQ(together(run_all(program, exchange, layers, run)), "");
+  EXPECT_EQ(together(fake_races()), "");
+}
+
 TEST(Accelerator, TransfersHideBehindComputes) {
   // A transfer of 9 ns beside computes of 10 and more: as planned, to the nanosecond.
   const Program program = forwards(4, 6, 9);

@@ -4,6 +4,7 @@
 import json
 import weakref
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 import torch
@@ -366,6 +367,19 @@ def test_trace_is_what_report_reads(tmp_path):
         ("F", 5, 9),
     ]
     assert read.peak_memory > 0 and read.peak_memory_of in ("process", "accelerator")
+
+
+def test_a_run_on_the_processors_of_a_machine_with_gpus_tells_of_its_process():
+    from deepspeed.accelerator import cpu_accelerator
+    from ostinato.deepspeed.tell import trace
+
+    with (
+        mock.patch.object(torch.accelerator, "is_available", return_value=True),
+        mock.patch.object(torch.accelerator, "max_memory_allocated", return_value=0),
+        mock.patch.object(trace, "get_accelerator", cpu_accelerator.CPU_Accelerator),
+    ):
+        held = trace._peak_memory()
+    assert held["peak_memory_of"] == "process" and held["peak_memory"] > 0
 
 
 @pytest.mark.parametrize(

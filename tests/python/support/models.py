@@ -49,7 +49,9 @@ class Split(nn.Module):
         self.mix = nn.Linear(WIDTH, WIDTH)
 
     def forward(self, hidden):
-        return self.mix(hidden), torch.arange(hidden.size(1)).expand(hidden.shape[:2]).contiguous()
+        return self.mix(hidden), torch.arange(hidden.size(1), device=hidden.device).expand(
+            hidden.shape[:2]
+        ).contiguous()
 
 
 class Join(nn.Module):

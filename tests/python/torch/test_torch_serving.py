@@ -10,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from unittest import mock
 
 import pytest
 import torch
@@ -25,6 +26,7 @@ from ostinato.profile import Job, profile_layers
 from ostinato.torch import requests
 
 COUNT = 21
+HOST = torch.device("cpu")
 LAYOUTS = {
     "chain": Layout("chain", (5,), (0, 1)),
     "wave": Layout("wave", (1, 4, 6), (0, 1, 1, 0)),
@@ -62,11 +64,19 @@ def test_a_request_comes_out_as_it_went_in():
         3,
         {"tokens": (torch.arange(4), [1.5, "text", None, True]), "mask": torch.zeros(0, 2, dtype=torch.bool)},
     )
-    number, inputs = requests.unpacked(requests.packed(given))
+    number, inputs = requests.unpacked(requests.packed(given), HOST)
     assert (
         number == 3 and torch.equal(inputs["tokens"][0], torch.arange(4)) and inputs["mask"].shape == (0, 2)
     )
     assert inputs["tokens"][1] == [1.5, "text", None, True] and isinstance(inputs["tokens"], tuple)
+
+
+def test_a_request_from_an_accelerator_comes_to_that_of_the_rank():
+    """To none here: torch would look for the first rank's GPU."""
+    with mock.patch("torch.serialization.location_tag", return_value="cuda:0"):
+        sent = requests.packed((3, torch.arange(4)))
+    number, tokens = requests.unpacked(sent, HOST)
+    assert number == 3 and tokens.device == HOST and torch.equal(tokens, torch.arange(4))
 
 
 class Runs:
@@ -85,7 +95,7 @@ def saved(value) -> bytes:
 @pytest.mark.parametrize("pack", [pickle.dumps, saved])
 def test_what_other_ranks_send_runs_nothing(pack):
     with pytest.raises(pickle.UnpicklingError):
-        requests.unpacked(pack((0, Runs())))
+        requests.unpacked(pack((0, Runs())), HOST)
 
 
 @pytest.mark.parametrize("value", [Runs(), {1: [Runs()]}, print])

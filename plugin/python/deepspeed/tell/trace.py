@@ -15,7 +15,7 @@ from multiprocessing import util
 from pathlib import Path
 from typing import Any
 
-import torch
+from deepspeed.accelerator import get_accelerator
 
 from ostinato import _profiler
 from ostinato.files import Diagnostic
@@ -165,9 +165,10 @@ def _spread(times: Sequence[int]) -> dict[str, int]:
 
 
 def _peak_memory() -> dict[str, Any]:
-    """Bytes, and of what: of the accelerator's allocator where there is one, else of the process."""
-    if torch.accelerator.is_available():
-        return {"peak_memory": torch.accelerator.max_memory_allocated(), "peak_memory_of": "accelerator"}
+    """Bytes, and of what: of the allocator of the accelerator that trains, else of the process."""
+    accelerator = get_accelerator()
+    if accelerator.device_name() != "cpu":
+        return {"peak_memory": accelerator.max_memory_allocated(), "peak_memory_of": "accelerator"}
     return {
         "peak_memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "peak_memory_of": "process",

@@ -17,7 +17,8 @@ struct AcceleratorRun {
   std::function<at::Device(int rank)> device_of;
   int steps = 3;
   ExecutorOptions options = {.timeout = std::chrono::seconds(60)};
-  std::function<void()> on_step = [] {};  ///< when all ranks have ended it
+  std::function<void()> on_step = [] {};             ///< when all ranks have ended it
+  std::function<at::Device(int rank)> current = {};  ///< of the thread that calls run(); else its rank's
 };
 
 /// One to a line; "" for none.
@@ -36,7 +37,7 @@ std::vector<std::string> run_all(const Program& program, StreamExchange& exchang
   std::barrier step_ended(ranks, [&]() noexcept { settings.on_step(); });
   const auto run = [&](int rank) {
     const at::Device device = settings.device_of(rank);
-    const c10::DeviceGuard here(device);
+    const c10::DeviceGuard here(settings.current ? settings.current(rank) : device);
     StreamChannel channel(exchange, rank, device);
     try {
       Executor executor(program, rank, channel, settings.options);

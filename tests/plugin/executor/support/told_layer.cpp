@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/plugin/executor/support/told_layer.h"
 
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/GradMode.h>
 
 #include "tests/support/fake_memory.h"
@@ -27,6 +28,7 @@ char letter(BackwardPart part) {
 
 void ToldLayer::tell(char kind, int micro_batch, const std::vector<const void*>& reads,
                      const std::vector<const void*>& writes) {
+  const c10::DeviceGuard here(weight.device());  // kernels run where their tensors are
   const std::string name = std::to_string(index_) + kind + std::to_string(micro_batch);
   const Nanoseconds time = (kind == 'F' ? 1 : 2) * (10 + index_);
   fake_task(std::to_string(times_[name]++) + ":" + name, time, reads, writes);
