@@ -25,6 +25,7 @@ import torch.distributed as dist
 from deepspeed.accelerator import get_accelerator
 from deepspeed.runtime.pipe import schedule
 from deepspeed.runtime.pipe.engine import PipelineEngine
+from ostinato.errors import put
 from ostinato.files import write_text
 from ostinato.profile.model.lanes import mark_lanes
 from ostinato.profile.errors import ProfileError
@@ -148,7 +149,7 @@ class FirstPass:
         if dist.get_rank() == 0:
             steps = "step" if self._left == 1 else f"{self._left} steps"
             then = "the run starts again with the plan" if prepared.program else THEN[self._asked.auto]
-            print(f"ostinato: running the first {steps} under DeepSpeed's own 1F1B; then {then}", flush=True)
+            put(f"ostinato: running the first {steps} under DeepSpeed's own 1F1B; then {then}")
 
     @tell_of_frozen_inputs
     def train_batch(self, *args, **kwargs):
@@ -287,9 +288,8 @@ class FirstPass:
 def _tell_unfinished(rank: int) -> None:
     """Called where the engine is gone, or its process ends, before its first steps are over."""
     if rank == 0:
-        print(
-            "ostinato: the training ended before its first steps under DeepSpeed's own 1F1B were over: no plan has run",
-            flush=True,
+        put(
+            "ostinato: the training ended before its first steps under DeepSpeed's own 1F1B were over: no plan has run"
         )
 
 
@@ -394,9 +394,7 @@ def _rank_cost(settings, device: Any, rows: list, read: int, samples: list[Sampl
     try:
         count_blocks(cost, rows, device)
     except ProfileError as error:
-        print(
-            f"ostinato: auto: the profile lacks what a block costs on top of its layers: {error}", flush=True
-        )
+        put(f"ostinato: auto: the profile lacks what a block costs on top of its layers: {error}")
     return cost
 
 
