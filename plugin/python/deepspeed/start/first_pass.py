@@ -26,7 +26,7 @@ from deepspeed.accelerator import get_accelerator
 from deepspeed.runtime.pipe import schedule
 from deepspeed.runtime.pipe.engine import PipelineEngine
 from ostinato.errors import put
-from ostinato.files import write_text
+from ostinato.files import Diagnostic, write_text
 from ostinato.profile.model.lanes import mark_lanes
 from ostinato.profile.errors import ProfileError
 from ostinato.profile.machine.block_time import count_blocks
@@ -266,7 +266,10 @@ class FirstPass:
     def _search_with(self, profile: str) -> None:
         with TemporaryDirectory(prefix="ostinato-") as temporary:
             paths = self._prepared.checked()[1]
-            measured = self._written(profile, paths.output or Path(temporary))
+            measured = (paths.output or Path(temporary)) / PROFILE
+            if profile and not Diagnostic(measured).write(profile):
+                measured = Path(temporary) / PROFILE
+                measured.write_text(profile)
             self._prepared.paths = paths.model_copy(update={"profile": measured})
             self._search()
 
@@ -274,15 +277,13 @@ class FirstPass:
         """Where the section asks for a profile alone."""
         output = self._prepared.checked()[1].output
         assert output is not None
-        say(f"the profile is in {self._written(profile, output)}")
+        try:
+            if profile:
+                write_text(output / PROFILE, profile)
+        except OSError as error:
+            raise OstinatoError(f"{output / PROFILE} could not be written: {error.strerror}") from None
+        say(f"the profile is in {output / PROFILE}")
         sys.exit(0)
-
-    @staticmethod
-    def _written(profile: str, folder: Path) -> Path:
-        """Where rank 0 has written it."""
-        if profile:
-            write_text(folder / PROFILE, profile)
-        return folder / PROFILE
 
 
 def _tell_unfinished(rank: int) -> None:
