@@ -394,7 +394,7 @@ class PlanEngine(PlanData, BatchSize):
         if running is not None:
             return run.outside.in_the_script(Position(*running.position()))
         between = f"{run.outside.where()}, between steps" if run.batches_before else "has not begun"
-        return run.outside.whole() or Position(between)
+        return run.outside.whole() or run.outside.in_the_script(Position(between))
 
     def _aggregate_total_loss(self):
         stages = self.num_stages
