@@ -76,6 +76,17 @@ def _written_out(character: str, newlines: bool) -> str:
     return {"\n": "\\n", "\t": "\\t"}.get(character) or f"\\u{ord(character):04x}"
 
 
+def put(line: str, error: bool = False) -> None:
+    """Prints a line about a run, to standard output or (`error`) to standard error, at once. No line is worth a
+    run: it is lost where the script's stream is closed, full, None, or an object without flush(). It writes
+    once: print() writes twice, and another thread may print in between.
+    """
+    with contextlib.suppress(Exception):
+        stream = sys.stderr if error else sys.stdout
+        stream.write(f"{line}\n")
+        stream.flush()
+
+
 def _with_keywords(message: str) -> str:
     return OPTION.sub(lambda match: match[1].replace("-", "_"), message)
 

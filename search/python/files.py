@@ -236,16 +236,19 @@ class Diagnostic:
         self.path = path
         self._lost = False
 
-    def write(self, text: str) -> None:
+    def write(self, text: str) -> bool:
+        """Whether it could be written."""
         try:
             write_text(self.path, text)
-            self._lost = False
         except OSError as error:
             if not self._lost:
-                with suppress(OSError):  # the log may be on the same disk
+                with suppress(Exception):  # the log may be on the same disk, or closed
                     print(
                         f"ostinato: {self.path} could not be written: {error.strerror or error}; the run goes on",
                         file=sys.stderr,
                         flush=True,
                     )
             self._lost = True
+            return False
+        self._lost = False
+        return True

@@ -3,7 +3,8 @@
 
 import inspect
 import os
-import sys
+
+from ostinato.errors import put
 
 from .losses import Loss
 from .refusals import check_inputs, check_tried
@@ -59,8 +60,8 @@ def _say(source: Source, inputs: tuple[str, ...]) -> None:
         and getattr(source.config, "use_cache", False)
         and os.environ.get("RANK", "0") == "0"
     ):
-        print(
+        put(
             f"ostinato: {source}: positions that restart within a row separate sequences, as with use_cache=False, which a "
             "pipeline trains with",
-            file=sys.stderr,
+            error=True,
         )

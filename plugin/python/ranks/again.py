@@ -256,11 +256,11 @@ def _end_children() -> None:
 def _flush() -> None:
     for flush in (
         logging.shutdown,
-        sys.stdout.flush,
-        sys.stderr.flush,
+        lambda: sys.stdout.flush(),
+        lambda: sys.stderr.flush(),
         lambda: ctypes.CDLL(None).fflush(None),
     ):
-        with suppress(Exception):  # from a script's own handler, for example
+        with suppress(Exception):  # from a handler or a stream of the script
             flush()
 
 

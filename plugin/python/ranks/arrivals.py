@@ -15,7 +15,6 @@ import functools
 import inspect
 import os
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -25,6 +24,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
+from ostinato.errors import put
 
 from .launcher import agent_has_the_store
 from .presence import ranks_in_words
@@ -135,11 +135,8 @@ class Arrivals:
 
     def _say(self, absent: Absent, waited_s: float) -> None:
         if absent.lowest:
-            with suppress(OSError, ValueError):
-                where = (
-                    f"rank {self._rank} has waited {waited_s:.0f} s in torch.distributed.init_process_group()"
-                )
-                print(f"ostinato: {where}: {absent.words}", file=sys.stderr, flush=True)
+            where = f"rank {self._rank} has waited {waited_s:.0f} s in torch.distributed.init_process_group()"
+            put(f"ostinato: {where}: {absent.words}", error=True)
 
     @staticmethod
     def _key(rank: int) -> str:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from datetime import timedelta
 
 import torch.distributed as dist
-from ostinato.errors import Error, printable
+from ostinato.errors import Error, printable, put
 from torch.distributed.distributed_c10d import _get_default_store
 
 from .launcher import tell_agent
@@ -53,8 +53,9 @@ def _say(text: str) -> None:
 
 
 def _print(text: str) -> None:
-    sys.stdout.flush()
-    print(printable(text, newlines=True), file=sys.stderr, flush=True)
+    with suppress(Exception):  # from a stream of the script
+        sys.stdout.flush()
+    put(printable(text, newlines=True), error=True)
 
 
 def _let_others_read(key: str) -> None:

@@ -31,7 +31,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import torch.distributed as dist
-from ostinato.errors import Error, printable
+from ostinato.errors import Error, printable, put
 from ostinato.groups import is_of_a_peer
 
 from . import gloo_threads, threads
@@ -59,12 +59,7 @@ def late_after(timeout_s: float) -> float:
 
 
 def say(text: str) -> None:
-    """Prints to standard error. Where that fails (a full disk, a closed stream) it does nothing. It writes
-    once: print() writes twice, and another thread may print in between.
-    """
-    with suppress(OSError, ValueError):
-        sys.stderr.write(f"ostinato: {text}\n")
-        sys.stderr.flush()
+    put(f"ostinato: {text}", error=True)
 
 
 def in_a_line(text: str) -> str:

@@ -5,10 +5,12 @@ import importlib
 import os
 import re
 import signal
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from ostinato.errors import Error, Status, interrupted_by_sigterm, printable
+from ostinato.errors import Error, Status, interrupted_by_sigterm, printable, put
 
 HEADER = Path(__file__).parents[3] / "search" / "files" / "error.h"
 RAISED = [
@@ -32,6 +34,18 @@ def test_statuses_are_those_of_the_commands_in_cpp():
 def test_control_characters_are_written_out():
     assert printable("a\x1b[31m\tb\n\x9b\u202e é") == "a\\u001b[31m\\tb\\n\\u009b\\u202e é"
     assert printable("a\nb\r", newlines=True) == "a\nb\\u000d"
+
+
+def test_no_line_is_worth_a_run(monkeypatch, tmp_path):
+    written: list[str] = []
+    closed = (tmp_path / "closed").open("w")
+    closed.close()
+    for stream in (SimpleNamespace(write=written.append), closed, None, open("/dev/full", "w")):
+        monkeypatch.setattr(sys, "stdout", stream)
+        put("ostinato: a line")
+        monkeypatch.setattr(sys, "stderr", stream)
+        put("ostinato: another line", error=True)
+    assert written == ["ostinato: a line\n", "ostinato: another line\n"]
 
 
 @pytest.mark.parametrize(("module", "name"), RAISED)

@@ -3,9 +3,10 @@
 
 import io
 import json
-from contextlib import redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from ostinato.deepspeed.section import kept, search
@@ -141,6 +142,33 @@ def test_auto_measures_and_switches(world2, alone, tmp_path):
     (tmp_path / "profile.json").unlink()
     same_numbers(world2.run(train, replace(BASE, section=section)), alone)
     assert not (tmp_path / "profile.json").exists()  # the plan was found, and nothing measured again
+
+
+def on_a_full_disk(run, options):
+    error = OSError(28, "No space left on device")
+    with mock.patch("ostinato.files.write_text", side_effect=error), redirect_stderr(io.StringIO()) as said:
+        with mock.patch("ostinato.deepspeed.start.first_pass.write_text", side_effect=error):
+            return run(options), said.getvalue()
+
+
+def refused_step(options):
+    engine = make_engine(options)
+    with pytest.raises(OstinatoError) as error:
+        engine.train_batch(data_of(engine))
+    return str(error.value)
+
+
+def test_auto_where_the_disk_is_full(world2, alone, tmp_path):
+    options = replace(BASE, section={"auto": True, "search": QUICK, "output": str(tmp_path)})
+    measured, said = zip(*world2.run(on_a_full_disk, train, options), strict=True)
+    assert {result["kind"] for result in measured} == {"PlanEngine"}
+    same_numbers(measured, alone)
+    lost = f"ostinato: {tmp_path / 'profile.json'} could not be written: No space left on device; the run goes on"
+    assert lost in said[0] and not said[1]
+    options = replace(options, section=options.section | {"auto": "measure"})
+    for error, _ in world2.run(on_a_full_disk, refused_step, options):
+        assert error == f"the plan could not be written to {tmp_path}"
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow  # test_auto_measures_and_switches and test_deepspeed_forward_state.py have "auto", test_deepspeed_training.py the options

@@ -5,11 +5,14 @@ in bounded time."""
 import os
 import re
 import signal
+import threading
 import time
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from ostinato.deepspeed.engine import engine as plan_engine
+from ostinato.groups import everyones
 from ostinato.ranks import presence
 from support import training
 from support.fault_jobs import said_by, wait_for
@@ -100,6 +103,34 @@ def test_who_asks_a_stopped_rank_names_it(plan, tmp_path, monkeypatch, stopped, 
         if stopped == 0
         else f"rank 1 gave no sign of life for {patience(where):g} s"
     ) in said, said
+
+
+def where_it_is(options: Options, folder: str) -> list[str]:
+    """Between steps, and where a checkpoint begins to wait for the other rank."""
+    engine, found = make_engine(options), []
+    engine.train_batch(data_of(engine))
+
+    def asked(mine, group=None):
+        other = threading.Thread(target=lambda: found.append(str(engine._position())))
+        other.start()
+        other.join()
+        return everyones(mine, group)
+
+    asked(None)
+    with mock.patch("ostinato.deepspeed.engine.plan_checkpoints.everyones", asked):
+        engine.save_checkpoint(folder)
+    return found
+
+
+def test_a_rank_says_where_it_is_outside_of_a_step(plan, world2, tmp_path):
+    for rank, found in enumerate(
+        world2.run(where_it_is, Options(section={"plan": str(plan)}), str(tmp_path))
+    ):
+        script = rf"rank {rank} is in step 2, between steps, {re.escape(__file__)}:\d+, in asked"
+        assert re.fullmatch(script, found[0]), found
+        assert re.fullmatch(rf"rank {rank} is in step 2, busy \d+ ms with saving a checkpoint", found[1]), (
+            found
+        )
 
 
 def save_slowly(options: Options, folder: str) -> list[float]:

@@ -345,7 +345,18 @@ def drawn_where_it_begins(engine):
     engine.set_dataloader(DataLoader(TensorDataset(*made), batch_size=3, shuffle=True))
 
 
-@pytest.mark.parametrize(("feed", "steps"), [(as_asked, 3), (everywhere, 3), (drawn_where_it_begins, 2)])
+def where_it_is_read(engine):
+    """None elsewhere, as DeepSpeed's middle stages may get."""
+    made = [torch.randn(3 * MICRO_BATCHES * 2, WIDTH, generator=torch.Generator().manual_seed(4))] * 2
+    reads = engine.is_first_stage() or engine.is_last_stage()
+    loader = DataLoader(TensorDataset(*made), batch_size=3, generator=torch.Generator())
+    engine.set_dataloader(loader if reads else None)
+
+
+FEEDS = [(as_asked, 3), (everywhere, 3), (drawn_where_it_begins, 2), (where_it_is_read, 2)]
+
+
+@pytest.mark.parametrize(("feed", "steps"), FEEDS)
 @pytest.mark.parametrize("change", everyday(["", "dropout"], "dropout"))
 def test_data_that_are_those_of_1f1b(world2, wave, feed, steps, change):
     options = replace(BASE, change=change, steps=steps)

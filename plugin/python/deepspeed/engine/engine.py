@@ -15,6 +15,7 @@ from itertools import chain, count
 import torch
 import torch.distributed as dist
 from deepspeed.accelerator import get_accelerator
+from ostinato.errors import put
 from ostinato.profile.machine import freed_memory
 from ostinato.groups import link_groups
 from ostinato.offload import Offloaded
@@ -271,7 +272,7 @@ class PlanEngine(PlanData, BatchSize):
         """Says what only the first step shows. All ranks must call it."""
         run = self._ostinato
         for said in run.same_data.end():
-            print(f"ostinato: rank {self.global_rank}: {said}", flush=True)
+            put(f"ostinato: rank {self.global_rank}: {said}")
         assert run.first_step is not None
         shown = run.first_step.end(planned_in_steps=run.step_plans is not None)
         run.first_step = None
@@ -293,7 +294,7 @@ class PlanEngine(PlanData, BatchSize):
             if run.stages[s].rank == self.stage_id
         ]
         if names and self.grid.get_data_parallel_rank() == 0:
-            print(announce.ran_whole(self.global_rank, names), flush=True)
+            put(announce.ran_whole(self.global_rank, names))
 
     def _exec_schedule(self, pipe_schedule):
         self.fwd_outputs = []
@@ -393,7 +394,7 @@ class PlanEngine(PlanData, BatchSize):
         if running is not None:
             return run.outside.in_the_script(Position(*running.position()))
         between = f"{run.outside.where()}, between steps" if run.batches_before else "has not begun"
-        return run.outside.whole() or Position(between)
+        return run.outside.whole() or run.outside.in_the_script(Position(between))
 
     def _aggregate_total_loss(self):
         stages = self.num_stages

@@ -35,30 +35,28 @@ class PlanCheckpoints(Engine):
         for them."""
         self._stay()
         tag = str(f"global_step{self.global_steps}" if tag is None else tag)
-        mine = optimizer_state.named(self), optimizer_state.parts_of(self)
-        names, parts = zip(*everyones(mine, self.grid.pp_proc_group), strict=True)
-        facts = partition.facts_of(self.module)
-        # Else it writes in the background, and knows when it is done.
-        finishes = not self.checkpoint_engine.is_decoupled()
-        if self.global_rank == 0 and save_dir:
-            checkpoint.write(save_dir, tag, self._ostinato.stages, [*names], [*parts], facts, finishes)
-        moved = checkpoint.held_by(self._ostinato.stages) != checkpoint.held_alone(self._ostinato.stock_parts)
-        kept = seal.sealing(self.optimizer) if moved and self.optimizer is not None else nullcontext()
-        theirs = save_latest and not finishes
-        with (
-            self._ostinato.outside.checkpoint("saving a checkpoint"),
-            kept,
-            digests.noting(self.checkpoint_engine) as written,
-        ):
-            saved = super().save_checkpoint(
-                save_dir, tag, {} if client_state is None else client_state, theirs, *args, **kwargs
-            )
-            if finishes:
-                files = digests.gathered(written)
-                if self.global_rank == 0:
-                    checkpoint.finish(Path(save_dir) / tag, files)
-            if save_latest and not theirs:
-                self._save_latest(save_dir, tag)
+        with self._ostinato.outside.checkpoint("saving a checkpoint"):
+            mine = optimizer_state.named(self), optimizer_state.parts_of(self)
+            names, parts = zip(*everyones(mine, self.grid.pp_proc_group), strict=True)
+            facts = partition.facts_of(self.module)
+            # Else it writes in the background, and knows when it is done.
+            finishes = not self.checkpoint_engine.is_decoupled()
+            if self.global_rank == 0 and save_dir:
+                checkpoint.write(save_dir, tag, self._ostinato.stages, [*names], [*parts], facts, finishes)
+            held = checkpoint.held_by(self._ostinato.stages)
+            moved = held != checkpoint.held_alone(self._ostinato.stock_parts)
+            kept = seal.sealing(self.optimizer) if moved and self.optimizer is not None else nullcontext()
+            theirs = save_latest and not finishes
+            with kept, digests.noting(self.checkpoint_engine) as written:
+                saved = super().save_checkpoint(
+                    save_dir, tag, {} if client_state is None else client_state, theirs, *args, **kwargs
+                )
+                if finishes:
+                    files = digests.gathered(written)
+                    if self.global_rank == 0:
+                        checkpoint.finish(Path(save_dir) / tag, files)
+                if save_latest and not theirs:
+                    self._save_latest(save_dir, tag)
         if self._ostinato.adapt is not None and save_latest and not theirs:
             check = partial(optimizer_state.check_moved, self, save_dir, tag)
             self._ostinato.adapt.saved(self.global_steps, check)
@@ -91,28 +89,28 @@ class PlanCheckpoints(Engine):
         self, load_dir, tag=None, load_module_strict=True, load_optimizer_states=True, *args, **kwargs
     ):
         self._stay()
-        folder = checkpoint.folder_read(self, load_dir, tag)
-        module_only = kwargs.get("load_module_only", args[1] if len(args) > 1 else False)
-        saved = None
-        optimizer = checkpoint.reads_optimizer(self, load_optimizer_states, module_only)
-        digests.refuse_torn(folder, optimizer)
-        by_rank = checkpoint.reads_weights_by_rank(self)
-        if optimizer or by_rank:
-            held = checkpoint.held_by(self._ostinato.stages)
-            saved = checkpoint.found(load_dir, tag, held, self)
-        if self.load_universal_checkpoint():
-            if load_optimizer_states and not module_only:
-                universal.refuse_unlike_groups(self, self._ostinato.idle)
-        elif not by_rank:
-            self.module.refuse_unreadable(folder)
-        with (
-            self._ostinato.outside.checkpoint("loading a checkpoint"),
-            optimizer_state.loading(self, saved if optimizer else None),
-            universal.idle_reads_nothing(self, self._ostinato.idle),
-        ):
-            loaded = super().load_checkpoint(
-                load_dir, tag, load_module_strict, load_optimizer_states, *args, **kwargs
-            )
+        with self._ostinato.outside.checkpoint("loading a checkpoint"):
+            folder = checkpoint.folder_read(self, load_dir, tag)
+            module_only = kwargs.get("load_module_only", args[1] if len(args) > 1 else False)
+            saved = None
+            optimizer = checkpoint.reads_optimizer(self, load_optimizer_states, module_only)
+            digests.refuse_torn(folder, optimizer)
+            by_rank = checkpoint.reads_weights_by_rank(self)
+            if optimizer or by_rank:
+                held = checkpoint.held_by(self._ostinato.stages)
+                saved = checkpoint.found(load_dir, tag, held, self)
+            if self.load_universal_checkpoint():
+                if load_optimizer_states and not module_only:
+                    universal.refuse_unlike_groups(self, self._ostinato.idle)
+            elif not by_rank:
+                self.module.refuse_unreadable(folder)
+            with (
+                optimizer_state.loading(self, saved if optimizer else None),
+                universal.idle_reads_nothing(self, self._ostinato.idle),
+            ):
+                loaded = super().load_checkpoint(
+                    load_dir, tag, load_module_strict, load_optimizer_states, *args, **kwargs
+                )
         universal.drop_wholes(self)
         if loaded[1] and "optimizer" in loaded[1]:  # DeepSpeed leaves it in what it returns
             loaded[1]["optimizer"] = seal.unsealed(loaded[1]["optimizer"])

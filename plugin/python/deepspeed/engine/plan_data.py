@@ -25,7 +25,7 @@ class PlanData(StagePasses):
             self.training_dataloader = loader
             self.data_iterator = iter(loader)
         # This rank reads under 1F1B, and a DataLoader draws when it begins.
-        elif self.stage_id in (0, self.num_stages - 1):
+        elif loader is not None and self.stage_id in (0, self.num_stages - 1):
             self.set_dataiterator(iter(loader))
 
     def set_dataiterator(self, iterator):

@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 from deepspeed.runtime.pipe import schedule
+from ostinato.errors import put
 from ostinato.groups import everyones
 from ostinato.restrictions import is_deepspeeds
 
@@ -201,7 +202,7 @@ class RandomNumbers:
             self._loss_draws = drawn.pop(LOSS, None) is not None or bool(self._loss_draws)
         rank = self._engine.global_rank
         if (drawn or strays) and not self._told[what] and (not together or rank == 0):
-            print(announce.draws(rank, what, self._engine.global_steps, drawn, strays), flush=True)
+            put(announce.draws(rank, what, self._engine.global_steps, drawn, strays))
         self._told[what] = self._told[what] or bool(drawn or strays)
 
     def _of_evaluation(self) -> Streams | None:

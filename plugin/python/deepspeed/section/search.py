@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 from ostinato.core import Devices, Placement, Plan, Profile, plan, search
-from ostinato.errors import Error, InfeasibleError, printable
+from ostinato.errors import Error, InfeasibleError, printable, put
 from ostinato.files import ADAPTED, BASE, BASE_DEVICES, Diagnostic, no_file
 from torch.distributed.distributed_c10d import _get_default_store
 
@@ -172,13 +172,13 @@ def _search(search: Search, profile: Path, size: Size) -> Plan:
     except Error as error:
         why = f"infeasible: {error}" if isinstance(error, InfeasibleError) else str(error)
         raise OstinatoError(f'the search that the "ostinato" section asks for found no plan: {why}') from None
-    print(f"ostinato: searched for {found.report['seconds']:.1f} s: {found.report['chosen']}", flush=True)
+    put(f"ostinato: searched for {found.report['seconds']:.1f} s: {found.report['chosen']}")
     if times.noise:
-        print(f"ostinato: {printable(times.noise)}", flush=True)
+        put(f"ostinato: {printable(times.noise)}")
     for line in found.report["not_tried"]:
-        print(f"ostinato: not tried: {printable(line)}", flush=True)
+        put(f"ostinato: not tried: {printable(line)}")
     for line in filter(None, (found.report.get("memory"), found.report.get("limit"))):
-        print(f"ostinato: {line}", flush=True)
+        put(f"ostinato: {line}")
     return found
 
 

@@ -25,7 +25,8 @@ import torch.distributed as dist
 from deepspeed.accelerator import get_accelerator
 from deepspeed.runtime.pipe import schedule
 from deepspeed.runtime.pipe.engine import PipelineEngine
-from ostinato.files import write_text
+from ostinato.errors import put
+from ostinato.files import Diagnostic, write_text
 from ostinato.profile.model.lanes import mark_lanes
 from ostinato.profile.errors import ProfileError
 from ostinato.profile.machine.block_time import count_blocks
@@ -148,7 +149,7 @@ class FirstPass:
         if dist.get_rank() == 0:
             steps = "step" if self._left == 1 else f"{self._left} steps"
             then = "the run starts again with the plan" if prepared.program else THEN[self._asked.auto]
-            print(f"ostinato: running the first {steps} under DeepSpeed's own 1F1B; then {then}", flush=True)
+            put(f"ostinato: running the first {steps} under DeepSpeed's own 1F1B; then {then}")
 
     @tell_of_frozen_inputs
     def train_batch(self, *args, **kwargs):
@@ -265,7 +266,10 @@ class FirstPass:
     def _search_with(self, profile: str) -> None:
         with TemporaryDirectory(prefix="ostinato-") as temporary:
             paths = self._prepared.checked()[1]
-            measured = self._written(profile, paths.output or Path(temporary))
+            measured = (paths.output or Path(temporary)) / PROFILE
+            if profile and not Diagnostic(measured).write(profile):
+                measured = Path(temporary) / PROFILE
+                measured.write_text(profile)
             self._prepared.paths = paths.model_copy(update={"profile": measured})
             self._search()
 
@@ -273,23 +277,20 @@ class FirstPass:
         """Where the section asks for a profile alone."""
         output = self._prepared.checked()[1].output
         assert output is not None
-        say(f"the profile is in {self._written(profile, output)}")
+        try:
+            if profile:
+                write_text(output / PROFILE, profile)
+        except OSError as error:
+            raise OstinatoError(f"{output / PROFILE} could not be written: {error.strerror}") from None
+        say(f"the profile is in {output / PROFILE}")
         sys.exit(0)
-
-    @staticmethod
-    def _written(profile: str, folder: Path) -> Path:
-        """Where rank 0 has written it."""
-        if profile:
-            write_text(folder / PROFILE, profile)
-        return folder / PROFILE
 
 
 def _tell_unfinished(rank: int) -> None:
     """Called where the engine is gone, or its process ends, before its first steps are over."""
     if rank == 0:
-        print(
-            "ostinato: the training ended before its first steps under DeepSpeed's own 1F1B were over: no plan has run",
-            flush=True,
+        put(
+            "ostinato: the training ended before its first steps under DeepSpeed's own 1F1B were over: no plan has run"
         )
 
 
@@ -394,9 +395,7 @@ def _rank_cost(settings, device: Any, rows: list, read: int, samples: list[Sampl
     try:
         count_blocks(cost, rows, device)
     except ProfileError as error:
-        print(
-            f"ostinato: auto: the profile lacks what a block costs on top of its layers: {error}", flush=True
-        )
+        put(f"ostinato: auto: the profile lacks what a block costs on top of its layers: {error}")
     return cost
 
 

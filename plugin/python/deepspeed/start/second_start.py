@@ -81,6 +81,8 @@ def begin(prepared: Prepared, records: str = "", seconds: Sequence[float] = ()) 
     no_gain = _no_gain(prepared)
     follows = judge(prepared, verdict.OWN, no_gain) if no_gain else ""
     if asked.auto == "measure" and not prepared.kept:
+        if paths.output is not None and where != str(paths.output / PLAN):
+            raise OstinatoError(f"the plan could not be written to {paths.output}")
         say(f"the plan is in {where}: {f'{no_gain}; {follows}' if follows else 'the next start runs it'}")
         sys.exit(0)
     if no_gain:
@@ -91,7 +93,7 @@ def begin(prepared: Prepared, records: str = "", seconds: Sequence[float] = ()) 
             f"{VARIABLE}={where or paths.plan}",
             files,
         )
-    kept = f"; the plan is in {where}" if paths.output else ""
+    kept = f"; the plan is in {where}" if paths.output and where else ""
     lost = '; without "output", the next run measures again' if asked.auto and not paths.output else ""
     say(f"all ranks start again, once, to build their layers where the plan places them{kept}{lost}")
     again.begin_again(files, asked.timeout_s)
@@ -247,7 +249,7 @@ def goes_without() -> str:
 def _kept(files: Mapping[str, again.File], output: Path | None) -> str:
     """Where the plan is: in "output", where the search wrote it, or in a new folder for a process that cannot
     start again."""
-    if output is not None:
+    if output is not None and (output / PLAN).is_file():  # not where the disk is full
         return str(output / PLAN)
     if not again.why_not_again():
         return ""

@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Sequence
 
 import torch.distributed as dist
-from ostinato.errors import counted, printable, size
+from ostinato.errors import counted, printable, put, size
 from ostinato.gain import Gain
 from ostinato.ranks.presence import ranks_in_words
 
@@ -18,7 +18,7 @@ SAME, EXACT, ROUNDED = "the same losses as 1F1B", "bit for bit", "up to rounding
 def say(what: str, newlines: bool = False) -> None:
     """Prints `what` on rank 0. `newlines`: keep its newlines."""
     if dist.get_rank() == 0:
-        print(f"ostinato: {printable(what, newlines=newlines)}", flush=True)
+        put(f"ostinato: {printable(what, newlines=newlines)}")
 
 
 STEP_1_SHOWS = f"step 1 shows that {SAME} {ROUNDED} are to be expected, and not bit for bit, because"

@@ -82,7 +82,7 @@ class Outside:
         except Exception as error:
             if isinstance(error, RuntimeError) and is_of_a_peer(error):
                 self._watch.give_up(f"{self._where()}: {what} over {self._everyone()} failed: {error}")
-            else:
+            elif not isinstance(error, OstinatoError):  # which all ranks raise
                 error.add_note(f"ostinato: {self._where()}: {what}")
             raise
 
@@ -112,8 +112,8 @@ class Outside:
         return Position(self.where(), "", ms, what + ranks, f"{what} in {self._step()}")
 
     def in_the_script(self, position: Position) -> Position:
-        """An executor's position; while it waits for no rank, also the line of the script that runs: in a
-        layer, or in the data loader."""
+        """A position; while it waits for no rank, also the line of the script that runs: in a layer, in the data
+        loader, or between steps."""
         line = "" if position.waits_for else script_line(self._thread)
         return position._replace(where=f"{position.where}, {line}") if line else position
 

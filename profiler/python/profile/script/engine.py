@@ -26,7 +26,7 @@ from typing import Any, NoReturn, Protocol
 import torch
 from torch import nn
 
-from ostinato.errors import Status
+from ostinato.errors import Status, put
 from ostinato.profile.errors import ProfileError
 from ostinato.profile.model.job import Job
 from ostinato.profile.script.changed_layers import Types, layers_as_changed, states_of, twin
@@ -122,7 +122,7 @@ class Takeover:
     def note(self, line: str) -> None:
         if line not in self.noted:
             self.noted.append(line)
-            print(f"ostinato profile: {line}", flush=True)
+            put(f"ostinato profile: {line}")
 
     def _patch_model(self, made: dict) -> None:
         from deepspeed.pipe import PipelineModule
