@@ -10,9 +10,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import torch
 import torch.distributed as dist
 from ostinato.errors import Error, counted
 from torch import nn
+from torch.distributed.distributed_c10d import BackendConfig
 
 from ostinato import _plugin
 
@@ -43,6 +45,16 @@ def place_in(group: dist.ProcessGroup | None, program) -> tuple[int, list[int]]:
             f'placement "{program.placement_name}" has {counted(program.ranks, "device")}, but the group has {counted(len(ranks), "rank")}'
         )
     return ranks.index(dist.get_rank()), ranks
+
+
+def check_device(device: torch.device) -> None:
+    """Raises PipelineError where the process groups of this run cannot send what is on the device."""
+    served = dist.get_backend_config()
+    if device.type not in BackendConfig(dist.Backend(served)).get_device_backend_map():
+        raise PipelineError(
+            f'the stages are on "{device}", but this run has the backends {served}, none of which sends tensors from there: pass '
+            'device=... to the pipeline, or call init_process_group("cpu:gloo,cuda:nccl")'
+        )
 
 
 def check_copies(program) -> None:

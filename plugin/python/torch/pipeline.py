@@ -24,7 +24,16 @@ from torch.distributed.distributed_c10d import _get_default_store
 from ostinato import _plugin, offload
 
 from .batches import as_arguments, by_stage, micro_batches
-from .checks import PipelineError, changes_named, check_copies, check_ties, check_wrapped, lowered, place_in
+from .checks import (
+    PipelineError,
+    changes_named,
+    check_copies,
+    check_device,
+    check_ties,
+    check_wrapped,
+    lowered,
+    place_in,
+)
 from .draws import Draws, unlike
 from .outside import Outside
 from .precision import Autocast
@@ -69,6 +78,8 @@ class Pipeline(nn.Module):
         self._at_work, self._broken = threading.Lock(), False
         self.rank, self._ranks = place_in(group, self.program)
         check_copies(self.program)
+        if len(self._ranks) > 1:
+            check_device(self._device)
         if isinstance(build, ChainOfLayers):
             build.check(self.program.stages)
             if at_once := computed_beside(self.program.stages, build.chain):

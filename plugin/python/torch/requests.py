@@ -163,7 +163,7 @@ def unpacked(entry: bytes, device: torch.device) -> Any:
     """With tensors of the sender's accelerator on `device`: torch would put them on the accelerator with the same
     number, which is another rank's."""
 
-    def here(storage: torch.UntypedStorage, place: str) -> torch.UntypedStorage:
+    def here(storage: Any, place: str) -> Any:
         return storage if place == "cpu" else storage.to(device=device)
 
     return torch.load(io.BytesIO(entry), map_location=here, weights_only=True)

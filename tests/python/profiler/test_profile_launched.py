@@ -24,7 +24,7 @@ def arguments(tmp_path, *options):
     return [str(train), "-o", str(tmp_path / "profile.json"), *QUICK, *options, *script]
 
 
-@pytest.mark.slow  # test_layers_that_are_sliced_over_ranks_... has transfers between ranks of torchrun
+@pytest.mark.slow  # test_layers_that_are_sliced_over_ranks_are_measured_with_their_collectives has transfers between ranks of torchrun
 def test_torchrun_measures_between_its_ranks(tmp_path):
     command = torchrun(3, "-m", "ostinato.profile", *arguments(tmp_path))
     result = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, env=environment())

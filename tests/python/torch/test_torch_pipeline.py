@@ -181,6 +181,14 @@ def test_layers_that_are_no_modules_and_time_outs_that_are_no_time(world2, tmp_p
             assert f"timeout_s is {seconds!r}: expected a number of seconds above 0" in message, message
 
 
+def test_a_device_that_no_backend_serves_is_named(world2, tmp_path):
+    job = functools.partial(torch_jobs.refusal_of_chain, device="meta")
+    for message in world2.run(job, Case(plan_of(tmp_path)), torch_jobs.chain(), "Pipeline"):
+        assert message.startswith(
+            'PipelineError: the stages are on "meta", but this run has the backends cpu:gloo'
+        ), message
+
+
 def test_what_torch_cannot_run_is_named(world2, tmp_path):
     refused(world2, ["PipelineError", "is on several ranks", "ostinato.torch.Pipeline can"],
             Case(plan_of(tmp_path / "m", SHARDED)), "schedule")  # fmt: skip
