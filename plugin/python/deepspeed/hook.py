@@ -199,10 +199,26 @@ def _pipeline_init(original):
             return original(engine, *args, **kwargs)
         from .randomness.random_state import draws_of
 
+        on_its_device()
         with draws_of(original) as counted:
             return _spoken(_starts)(engine, counted, section, file, args, kwargs)
 
     return init
+
+
+def on_its_device() -> None:
+    """DeepSpeed sets the device of LOCAL_RANK when it makes an engine. Ranks tell each other what they hold before
+    that, which torch sends from the current device: over NCCL all ranks of a host would meet on its first GPU,
+    unless the script has set theirs."""
+    from deepspeed.accelerator import get_accelerator
+
+    accelerator, place = get_accelerator(), int(os.environ.get("LOCAL_RANK", 0))
+    if (
+        accelerator.device_name() != "cpu"
+        and accelerator.current_device() == 0
+        and place < accelerator.device_count()
+    ):
+        accelerator.set_device(place)
 
 
 def _module_init(original):
@@ -226,6 +242,7 @@ def _module_init(original):
         with noted(model) as built:
             original(model, *args, **kwargs)
         vars(model).update({MADE: made, BUILT: built})
+        on_its_device()
         note(model, named.bind(model, *args, **kwargs).arguments.get("partition_method", "parameters"))
         place(model, section, file)
         del vars(model)[BUILT]
