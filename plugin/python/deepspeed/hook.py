@@ -199,26 +199,12 @@ def _pipeline_init(original):
             return original(engine, *args, **kwargs)
         from .randomness.random_state import draws_of
 
-        on_its_device()
+        of_launcher = getattr(kwargs.get("model"), "local_rank", -1)
+        _take_device(getattr(kwargs.get("args"), "device_rank", of_launcher))
         with draws_of(original) as counted:
             return _spoken(_starts)(engine, counted, section, file, args, kwargs)
 
     return init
-
-
-def on_its_device() -> None:
-    """DeepSpeed sets the device of LOCAL_RANK when it makes an engine. Ranks tell each other what they hold before
-    that, which torch sends from the current device: over NCCL all ranks of a host would meet on its first GPU,
-    unless the script has set theirs."""
-    from deepspeed.accelerator import get_accelerator
-
-    accelerator, place = get_accelerator(), int(os.environ.get("LOCAL_RANK", 0))
-    if (
-        accelerator.device_name() != "cpu"
-        and accelerator.current_device() == 0
-        and place < accelerator.device_count()
-    ):
-        accelerator.set_device(place)
 
 
 def _module_init(original):
@@ -241,13 +227,22 @@ def _module_init(original):
 
         with noted(model) as built:
             original(model, *args, **kwargs)
+        _take_device(model.local_rank)
         vars(model).update({MADE: made, BUILT: built})
-        on_its_device()
         note(model, named.bind(model, *args, **kwargs).arguments.get("partition_method", "parameters"))
         place(model, section, file)
         del vars(model)[BUILT]
 
     return init
+
+
+def _take_device(number: int) -> None:
+    """DeepSpeed's engine makes the rank's device the current one, but ranks speak before they make it. Over NCCL
+    torch sends objects from the current device: without this, from the first one of the host, on every rank."""
+    from deepspeed.accelerator import get_accelerator
+
+    if number >= 0:
+        get_accelerator().set_device(number)
 
 
 def _starts():

@@ -47,12 +47,12 @@ def place_in(group: dist.ProcessGroup | None, program) -> tuple[int, list[int]]:
     return ranks.index(dist.get_rank()), ranks
 
 
-def check_device(device: torch.device) -> None:
-    """Raises PipelineError where the process groups of this run cannot send what is on the device."""
-    served = dist.get_backend_config()
+def check_device(device: torch.device, group: dist.ProcessGroup | None = None) -> None:
+    """Raises PipelineError where the group cannot send what is on the device."""
+    served = dist.get_backend_config(group)
     if device.type not in BackendConfig(dist.Backend(served)).get_device_backend_map():
         raise PipelineError(
-            f'the stages are on "{device}", but this run has the backends {served}, none of which sends tensors from there: pass '
+            f'the stages are on "{device}", but the process group has {served}, which sends no tensors from there: pass '
             'device=... to the pipeline, or call init_process_group("cpu:gloo,cuda:nccl")'
         )
 

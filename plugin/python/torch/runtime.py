@@ -21,7 +21,7 @@ import torch.distributed as dist
 from ostinato.buffers import Buffers
 from torch.autograd.graph import get_gradient_edge
 
-from .checks import PipelineError, lowered, place_in
+from .checks import PipelineError, check_device, lowered, place_in
 from .stages import Build, ChainOfLayers, module_of, own_stages
 from .ties import ties_of
 from .wrappers import keep_unsharded
@@ -52,6 +52,8 @@ def schedule(
         raise PipelineError(f"torch {torch.__version__} has no schedule runtime: {error}") from None
     rank, ranks = place_in(group, program)
     count, where, made_of = len(program.stages), torch.device(device), mended(PipelineStage)
+    if len(ranks) > 1:
+        check_device(where, group)
     stages = [
         made_of(module_of(build, stage).to(where), stage.index, count, where, group=group)
         for stage in own_stages(program, rank, ranks, group)

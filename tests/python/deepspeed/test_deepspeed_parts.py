@@ -24,25 +24,6 @@ from ostinato.deepspeed.tell.trace import Trace
 from ostinato.trace import read_traces
 
 
-@pytest.mark.parametrize(
-    ("name", "current", "of_launcher", "then"),
-    [("cuda", 0, "2", 2), ("cuda", 3, "2", 3), ("cuda", 0, "4", 0), ("cpu", 0, "2", 0)],
-    ids=["nobody has set one", "the script has", "one GPU is visible to each rank", "no accelerator"],
-)
-def test_ranks_meet_on_their_own_devices(monkeypatch, name, current, of_launcher, then):
-    now = [current]
-    accelerator = SimpleNamespace(
-        device_name=lambda: name,
-        current_device=lambda: now[-1],
-        device_count=lambda: 4,
-        set_device=now.append,
-    )
-    monkeypatch.setenv("LOCAL_RANK", of_launcher)
-    with mock.patch("deepspeed.accelerator.get_accelerator", lambda: accelerator):
-        hook.on_its_device()
-    assert now[-1] == then
-
-
 def test_layers_of_each_rank():
     stages = [
         Stage(i, ranks, layers)

@@ -150,6 +150,35 @@ def test_layers_are_there_when_the_model_is_made(world2, stock, plans, how):
         )
 
 
+def first_device(options: Options, how: str) -> int | None:
+    """The device that is current when the rank first sends an object, as NCCL would from there."""
+    import torch.distributed as dist
+    from deepspeed.accelerator import get_accelerator
+
+    current: list[int | None] = [None]
+    sends: list[int | None] = []
+    send = dist.all_gather_object
+
+    def noted(*args, **kwargs):
+        sends.append(current[0])
+        return send(*args, **kwargs)
+
+    with (
+        mock.patch.object(get_accelerator(), "set_device", lambda number: current.__setitem__(0, number)),
+        mock.patch.object(dist, "all_gather_object", noted),
+        suppress(NeedsNewStart),
+    ):
+        trained(options, how)
+    return sends[0]
+
+
+@pytest.mark.parametrize("how", ["arguments", ""])
+@pytest.mark.parametrize("section", ["plan", "auto"])
+def test_ranks_first_speak_from_their_own_devices(world2, plans, how, section):
+    given = {"plan": plans["wave"]} if section == "plan" else {"auto": True, "search": {"time_limit": 1}}
+    assert world2.run(first_device, replace(BASE, section=given), how) == [0, 1]
+
+
 def test_a_plan_that_comes_too_late_and_moves_nothing_runs(world2, plans):
     theirs = world2.run(trained, BASE, "")
     ours = world2.run(trained, replace(BASE, section={"plan": plans["stock"]}), "")

@@ -181,11 +181,12 @@ def test_layers_that_are_no_modules_and_time_outs_that_are_no_time(world2, tmp_p
             assert f"timeout_s is {seconds!r}: expected a number of seconds above 0" in message, message
 
 
-def test_a_device_that_no_backend_serves_is_named(world2, tmp_path):
+@pytest.mark.parametrize("how", ["Pipeline", "schedule"])
+def test_a_device_that_no_backend_serves_is_named(world2, tmp_path, how):
     job = functools.partial(torch_jobs.refusal_of_chain, device="meta")
-    for message in world2.run(job, Case(plan_of(tmp_path)), torch_jobs.chain(), "Pipeline"):
+    for message in world2.run(job, Case(plan_of(tmp_path)), torch_jobs.chain(), how):
         assert message.startswith(
-            'PipelineError: the stages are on "meta", but this run has the backends cpu:gloo'
+            'PipelineError: the stages are on "meta", but the process group has cpu:gloo'
         ), message
 
 
