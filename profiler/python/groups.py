@@ -12,7 +12,7 @@ comes before those that compute and takes few of the device's processors from th
 one group serves all.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -113,10 +113,13 @@ def backend_of_links(group: dist.ProcessGroup | None, device: torch.device) -> s
     """That of a group for each direction; None where one group serves all."""
     if device.type == "cpu":
         return None
-    backend = (
-        BackendConfig(dist.Backend(dist.get_backend_config(group))).get_device_backend_map().get(device.type)
-    )
+    backend = backends_of(group).get(device.type)
     return None if backend in (None, "gloo") else backend
+
+
+def backends_of(group: dist.ProcessGroup | None) -> Mapping[str, str]:
+    """By type of device, whose tensors the group sends with it."""
+    return BackendConfig(dist.Backend(dist.get_backend_config(group))).get_device_backend_map()
 
 
 def link_options(backend: str, timeout: timedelta | None = None) -> dict[str, Any]:

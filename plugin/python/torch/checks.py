@@ -13,8 +13,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from ostinato.errors import Error, counted
+from ostinato.groups import backends_of
 from torch import nn
-from torch.distributed.distributed_c10d import BackendConfig
 
 from ostinato import _plugin
 
@@ -49,10 +49,9 @@ def place_in(group: dist.ProcessGroup | None, program) -> tuple[int, list[int]]:
 
 def check_device(device: torch.device, group: dist.ProcessGroup | None = None) -> None:
     """Raises PipelineError where the group cannot send what is on the device."""
-    served = dist.get_backend_config(group)
-    if device.type not in BackendConfig(dist.Backend(served)).get_device_backend_map():
+    if device.type not in backends_of(group):
         raise PipelineError(
-            f'the stages are on "{device}", but the process group has {served}, which sends no tensors from there: pass '
+            f'the stages are on "{device}", but the process group has {dist.get_backend_config(group)}, which sends no tensors from there: pass '
             'device=... to the pipeline, or call init_process_group("cpu:gloo,cuda:nccl")'
         )
 
