@@ -12,6 +12,7 @@ import pytest
 from ostinato.deepspeed.section import kept, search
 from ostinato.deepspeed.section.config import Paths, Search, Section
 from ostinato.deepspeed.errors import OstinatoError
+from ostinato.deepspeed.start import second_start
 from ostinato.restrictions import Restriction
 from support.models import LAYERS
 from support.plans import Layout, make_plan
@@ -169,6 +170,16 @@ def test_auto_where_the_disk_is_full(world2, alone, tmp_path):
     for error, _ in world2.run(on_a_full_disk, refused_step, options):
         assert error == f"the plan could not be written to {tmp_path}"
     assert not list(tmp_path.iterdir())
+
+
+def test_where_the_disk_is_full_an_older_plan_is_not_taken_for_the_new_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(second_start.again, "why_not_again", lambda: "it is a notebook")
+    monkeypatch.setattr(second_start.tempfile, "tempdir", str(tmp_path))
+    files = {second_start.PLAN: "new", "placement.toml": "new"}
+    for there, expected in {"old": False, "new": True}.items():
+        (tmp_path / second_start.PLAN).write_text(there)
+        named = Path(second_start._kept(files, tmp_path))
+        assert (named.parent == tmp_path) == expected and named.read_text() == "new"
 
 
 @pytest.mark.slow  # test_auto_measures_and_switches and test_deepspeed_forward_state.py have "auto", test_deepspeed_training.py the options

@@ -249,8 +249,8 @@ def goes_without() -> str:
 def _kept(files: Mapping[str, again.File], output: Path | None) -> str:
     """Where the plan is: in "output", where the search wrote it, or in a new folder for a process that cannot
     start again."""
-    if output is not None and (output / PLAN).is_file():  # not where the disk is full
-        return str(output / PLAN)
+    if output is not None and (output / PLAN).is_file() and (output / PLAN).read_text() == files[PLAN]:
+        return str(output / PLAN)  # where the disk is not full
     if not again.why_not_again():
         return ""
     folder = Path(tempfile.mkdtemp(prefix="ostinato-plan-"))
