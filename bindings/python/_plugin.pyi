@@ -69,7 +69,7 @@ class Executor:
         dynamic_shapes: bool = False,
         shared_memory: bool = True,
         setup_timeout_s: float = 300.0,
-        links: Mapping[int, tuple[ProcessGroup, ProcessGroup]] = ...,
+        links: Mapping[int, tuple[ProcessGroup | None, ProcessGroup | None]] = ...,
         programs_change: bool = False,
     ) -> None: ...
     def set_program(self, program: Program) -> None: ...

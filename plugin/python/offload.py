@@ -51,7 +51,7 @@ class Storage:
         here = self._here
         assert here is not None
         pinned = self._device.type != "cpu"
-        host = torch.empty(here.shape, dtype=here.dtype, pin_memory=pinned)
+        host = torch.empty(here.shape, dtype=here.dtype, pin_memory=pinned, device="cpu")
         host.copy_(here, non_blocking=True)
         self._used_here(here)
         self._here, self._host = None, host

@@ -21,7 +21,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import BackendConfig, _get_default_group, _world
 
-Links = dict[int, tuple[dist.ProcessGroup, dist.ProcessGroup]]  # by pipeline rank: to it, and from it
+# By pipeline rank: to it, and from it; None where nothing goes that way.
+Links = dict[int, tuple[dist.ProcessGroup | None, dist.ProcessGroup | None]]
 
 # Blocks of threads that a transfer of NCCL's may occupy, and so processors that it takes from what computes
 # beside it. The environment's NCCL_MAX_CTAS comes before it.

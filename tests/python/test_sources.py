@@ -2,6 +2,7 @@
 """The sources themselves: C++ is formatted and its examples are whole, and what is included comes from
 packages that script/setup installs."""
 
+import ast
 import os
 import re
 import shutil
@@ -109,6 +110,26 @@ def test_the_types_hold(tmp_path):
     found = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert found.returncode == 0, found.stdout + found.stderr
     assert re.search(r"no issues found in (\d+) source files", found.stdout)[1] > "130"
+
+
+MAKERS = {
+    "arange", "as_tensor", "asarray", "empty", "eye", "full", "linspace", "ones", "rand", "randint", "randn", "randperm", "tensor", "zeros",
+}  # fmt: skip
+
+
+def test_every_tensor_that_is_made_names_its_device():
+    """A script may call torch.set_default_device("cuda")."""
+    found = []
+    for path in sources(".py"):
+        where = path.relative_to(ROOT)
+        if where.parts[1:2] != ("python",) or where.parts[0] == "tests":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Call(func=ast.Attribute(value=ast.Name(id="torch"), attr=maker)) if maker in MAKERS:
+                    if not {"device", None} & {keyword.arg for keyword in node.keywords}:
+                        found.append(f"{where}:{node.lineno}")
+    assert found == []
 
 
 def test_what_mypy_is_to_overlook_has_a_reason():

@@ -31,12 +31,12 @@ WARM_UP, STEPS = 3, 5
 class Scaled(nn.Module):
     """Does almost nothing in a forward and a backward, except reading memory."""
 
-    memory = torch.empty(0)  # which all of them read
+    memory = torch.empty(0, device="cpu")  # which all of them read
     spent: dict[str, list[int]] = {"F": [], "B": []}  # ns of reading it, in forwards and in backwards
 
     def __init__(self):
         super().__init__()
-        self.scale = nn.Parameter(torch.ones(1))
+        self.scale = nn.Parameter(torch.ones(1, device="cpu"))
 
     def forward(self, values):
         _read_memory("F")
@@ -111,7 +111,7 @@ def measured(folder: Path, ranks: int, size: int) -> dict[str, int]:
 
     section = plan_in(folder, ranks)
     ostinato.deepspeed.enable(section["plan"], placement=section["placement"])
-    values = torch.ones(1, max(1, size // 4))
+    values = torch.ones(1, max(1, size // 4), device="cpu")
     model = PipelineModule(
         [LayerSpec(Scaled) for _ in range(ranks * STAGES)],
         num_stages=ranks,
@@ -160,7 +160,7 @@ def main() -> None:
     parser.add_argument("bytes", type=int)
     parser.add_argument("touched", type=int)
     args = parser.parse_args()
-    Scaled.memory = torch.ones(args.touched // 4)
+    Scaled.memory = torch.ones(args.touched // 4, device="cpu")
     os.environ |= {"RANK": str(args.rank), "LOCAL_RANK": str(args.rank), "WORLD_SIZE": str(args.ranks)}
     import deepspeed
     import ostinato.deepspeed  # noqa: F401  # obeys the section, whether torch has loaded ostinato or not

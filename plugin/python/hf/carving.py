@@ -55,15 +55,17 @@ class Stub(nn.Module):
 
     def __getattr__(self, name: str):
         if name in self.__dict__.get("tensors", ()) and _calls:
-            return torch.empty(0, dtype=_calls[-1].dtype)
+            like = _calls[-1].like
+            return torch.empty(0, dtype=like.dtype, device=like.device)
         return super().__getattr__(name)
 
 
 class StubCall:
-    """What stubs return during one forward of a carved model. `dtype`: of hidden states."""
+    """What stubs return during one forward of a carved model. `like`: hidden states, whose dtype and device weights
+    have."""
 
-    def __init__(self, at: Callable, dtype: torch.dtype):
-        self._at, self.dtype = at, dtype
+    def __init__(self, at: Callable, like: torch.Tensor):
+        self._at, self.like = at, like
 
     def __call__(self, stub: Stub, *args, **kwargs):
         return self._at(stub, *args, **kwargs)

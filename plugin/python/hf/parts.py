@@ -64,7 +64,7 @@ class Part(nn.Module):
 
     def ran(self, at, values: dict, hidden: torch.Tensor):
         """The value that a stub reaches in the model's forward, or that the forward returns."""
-        return run(self.model, StubCall(at, hidden.dtype), {**values, **self.constants})
+        return run(self.model, StubCall(at, hidden), {**values, **self.constants})
 
     def unpacked(self, state: State) -> tuple[torch.Tensor, tuple[torch.Tensor, ...], dict]:
         """(hidden, inputs passed along, the model's arguments) from a state between layers."""

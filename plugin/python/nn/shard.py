@@ -95,7 +95,7 @@ def near_ranks(group, timeout_s: float):
     from ostinato import _plugin
 
     near = _plugin.NearRanks(group, timeout_s)
-    shared = torch.tensor([near.are_near()], dtype=torch.uint8)
+    shared = torch.tensor([near.are_near()], dtype=torch.uint8, device="cpu")
     dist.all_reduce(shared, dist.ReduceOp.MIN, group=group)
     return near if shared.item() else None
 

@@ -133,15 +133,15 @@ class Intake:
     def _tell(self, entry: bytes) -> None:
         bytes_ = torch.frombuffer(bytearray(entry), dtype=torch.uint8)
         for rank in self._others:
-            for tensor in (torch.tensor([bytes_.numel()]), bytes_):
+            for tensor in (torch.tensor([bytes_.numel()], device="cpu"), bytes_):
                 sent = dist.isend(tensor, rank, group=self._group)
                 assert sent is not None  # this rank is in the group
                 self._told.append(sent)
 
     def _hear(self) -> tuple[int, Any]:
-        size = torch.empty(1, dtype=torch.int64)
+        size = torch.empty(1, dtype=torch.int64, device="cpu")
         dist.recv(size, self._front, group=self._group)
-        entry = torch.empty(int(size), dtype=torch.uint8)
+        entry = torch.empty(int(size), dtype=torch.uint8, device="cpu")
         dist.recv(entry, self._front, group=self._group)
         return unpacked(entry.numpy().tobytes(), self._device)
 

@@ -3,7 +3,7 @@
 one process."""
 
 import pytest
-from support.documented import MICRO_BATCHES, block, train, train_alone
+from support.documented import MICRO_BATCHES, block, run_elsewhere, train, train_alone
 from support.plans import Layout, make_plan
 from support.tiers import everyday
 
@@ -30,3 +30,7 @@ def test_they_count(world2):
     assert without != CODE and world2.run(train_alone, without)[0][1] != pytest.approx(
         world2.run(train_alone, CODE)[0][1], rel=1e-6
     )
+
+
+def test_they_are_where_the_model_is(world2):
+    assert world2.run(run_elsewhere, CODE) == ["meta", "meta"]

@@ -5,7 +5,9 @@ throughput."""
 from dataclasses import replace
 
 import pytest
+import torch.distributed as dist
 from ostinato.deepspeed import OstinatoError
+from support.linked import a_group_for_each_direction
 from support.models import LAYERS
 from support.plans import Layout, make_plan
 from support.plans import placement_text as chain_text
@@ -77,6 +79,23 @@ def test_a_plan_of_forwards_serves_requests(case, world2, stock, tmp_path):
     (first, second) = read_traces(tmp_path / "trace")
     ran = [i for i in (*first.instructions, *second.instructions) if i.is_compute]
     assert {i.action for i in ran} == {"F"} and all(i.end >= i.start for i in ran)
+
+
+def world_outlives(options: Options) -> bool:
+    """An engine with a group for each direction in which its plan sends, as on GPUs."""
+    with a_group_for_each_direction() as made:
+        engine = make_engine(options)
+    assert sum(group.one_way for group in made) == 1
+    engine.destroy()
+    return dist.is_initialized()
+
+
+def test_an_engine_of_forwards_ends_its_own_groups_only(world2, tmp_path):
+    """Nothing is sent back, so each of its links has a group for one direction."""
+    text = chain_text(UNEVEN, LAYERS, trains=False)
+    plan = make_plan(tmp_path, UNEVEN, LAYERS, MICRO_BATCHES, text=text)
+    options = Options(model="mixed", optimizer=None, section={"plan": str(plan)})
+    assert world2.run(world_outlives, options) == [True, True]
 
 
 def evaluated(options: Options) -> dict:

@@ -6,6 +6,7 @@ import pytest
 import torch
 import transformers
 from ostinato import hf
+from ostinato.hf.carving import Stub, StubCall, at_stubs
 from support.hf_models import KINDS, Case, batch, built, compare, own_loss, run
 from support.tiers import everyday
 
@@ -203,3 +204,13 @@ def test_rotary_tables_keep_their_type_in_half_precision():
     table = dict(block.named_buffers())["model.model.rotary_emb.inv_freq"]
     assert table.dtype is torch.float32 and all(p.dtype is torch.bfloat16 for p in block.parameters())
     assert torch.equal(table, Case().make().model.rotary_emb.inv_freq)
+
+
+def test_weights_of_other_layers_are_where_the_hidden_states_are():
+    """Models ask them for their dtype and device."""
+    stub, hidden = (
+        Stub("head").in_place_of(torch.nn.Linear(2, 2)),
+        torch.empty(1, dtype=torch.half, device="meta"),
+    )
+    with at_stubs(StubCall(lambda *_: None, hidden)):
+        assert (stub.weight.dtype, stub.weight.device) == (hidden.dtype, hidden.device)

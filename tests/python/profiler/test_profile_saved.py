@@ -8,6 +8,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from torch import nn
 import ostinato
 from ostinato import _profiler, cli
 from ostinato.profile import Job, main, profile_layers
+from ostinato.profile.model import archives
 from ostinato.profile.options import arguments_of
 
 
@@ -48,6 +50,24 @@ class Wrapped(nn.Module):
 
     def forward(self, x):
         return self.layers(x)
+
+
+class Placed(nn.Module):
+    """Makes a tensor where its input is."""
+
+    def forward(self, x):
+        return x + torch.arange(x.size(1), device=x.device)
+
+
+class Beneath(nn.Module):
+    """Two chains, which have a length beside their forward."""
+
+    def __init__(self):
+        super().__init__()
+        self.left, self.right = (nn.Sequential(nn.Linear(4, 4), nn.Tanh()) for _ in range(2))
+
+    def forward(self, x):
+        return self.left(x) + self.right(x)
 
 
 def chain():
@@ -467,6 +487,29 @@ def refused(path):
     status, told = said(path, "--input", "2x4")
     assert status == 3
     return told
+
+
+@pytest.mark.parametrize("kind", ["exported", "traced", "scripted"])
+def test_what_a_program_makes_is_on_the_device_that_it_is_profiled_on(tmp_path, monkeypatch, kind):
+    """Not on the one that it was exported or traced on."""
+    monkeypatch.setattr(
+        archives, "device_of_this_process", lambda: SimpleNamespace(place=torch.device("meta"))
+    )
+    given, path = torch.ones(2, 4), tmp_path / ("model.pt2" if kind == "exported" else "model.pt")
+    if kind == "exported":
+        torch.export.save(torch.export.export(Placed(), (given,)), path)
+        job = archives.load_exported(path)
+    else:
+        torch.jit.save(
+            torch.jit.trace(Placed(), given) if kind == "traced" else torch.jit.script(Placed()), path
+        )
+        job = archives.load_script(path, ["2x4"])
+    assert job.module(job.inputs[0].to("meta")).is_meta
+
+
+def test_chains_beside_each_other(tmp_path):
+    names = [row.name for row in run(tmp_path, Beneath(), "2x4").layers]
+    assert names == ["0:left", "1:right", "2:aten::add"]
 
 
 def test_other_files_are_told_apart(tmp_path):

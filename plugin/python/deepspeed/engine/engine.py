@@ -457,7 +457,8 @@ class PlanEngine(PlanData, BatchSize):
         run.executor = run.running = None  # which hold them, too
         run.forwards.forget_shapes()  # its executors hold it
         del run.forwards
-        for group in (run.group, *chain.from_iterable(run.links.values())):
+        # Without the directions in which nothing goes, as in plans of forwards only: None would end all groups.
+        for group in filter(None, (run.group, *chain.from_iterable(run.links.values()))):
             with suppress(ValueError, AssertionError):  # the script has ended all groups already
                 dist.destroy_process_group(group)
         run.links, run.group = {}, None

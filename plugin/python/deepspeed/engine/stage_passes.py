@@ -33,7 +33,7 @@ class Nothing:
 NOTHING = Nothing()
 
 # Sent with the tensor of a one-element tuple, which a layer must not get as a bare tensor.
-ALONE = torch.empty(0, 1, 0, 3, dtype=torch.uint8)
+ALONE = torch.empty(0, 1, 0, 3, dtype=torch.uint8, device="cpu")
 
 
 def _is_mark(value) -> bool:

@@ -258,7 +258,7 @@ def _named_buffers(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]
 
 def _fingerprint_of_number(number: Any) -> Fingerprint:
     """In fp64, because the dtype differs on ranks that DeepSpeed has sent the number to."""
-    return fingerprint_of(torch.tensor(float(number), dtype=torch.float64))
+    return fingerprint_of(torch.tensor(float(number), dtype=torch.float64, device="cpu"))
 
 
 def _fingerprint_of_numbers(returned: Any) -> Fingerprint:
@@ -268,7 +268,7 @@ def _fingerprint_of_numbers(returned: Any) -> Fingerprint:
     return fingerprint_of(
         torch.cat(
             [number.detach().double().flatten().cpu() for number in numbers]
-            or [torch.tensor([float(returned or 0)]).double()]
+            or [torch.tensor([float(returned or 0)], device="cpu").double()]
         )
     )
 

@@ -89,7 +89,9 @@ class Records(NamedTuple):
 @cache
 def _signs(seed: int) -> torch.Tensor:
     """-1 and 1 for the elements of a block; the script's generators stay as they are."""
-    drawn = torch.randint(2, (BLOCK // SUMS, SUMS), generator=torch.Generator().manual_seed(seed))
+    drawn = torch.randint(
+        2, (BLOCK // SUMS, SUMS), generator=torch.Generator().manual_seed(seed), device="cpu"
+    )
     return drawn.to(torch.float64) * 2 - 1
 
 
@@ -105,7 +107,7 @@ def fingerprint_of(tensor: torch.Tensor, piece: int = PIECE, eps: float = 0.0) -
     )
     # The fastest there is; no one forges gradients.
     digest = hashlib.sha1(kind.encode(), usedforsecurity=False)
-    sums, square, faint = torch.zeros(SUMS, dtype=torch.float64), 0.0, 0
+    sums, square, faint = torch.zeros(SUMS, dtype=torch.float64, device="cpu"), 0.0, 0
     for begin in range(0, len(flat), piece * BLOCK):
         held = flat[begin : begin + piece * BLOCK].cpu()
         digest.update(held.view(torch.uint8).numpy().data)

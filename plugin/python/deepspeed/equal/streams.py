@@ -178,7 +178,7 @@ class Streams:
     def _gathered(self, state: State, drew: Counts, reads: bool) -> list[State]:
         """The state of each rank of the pipeline; after the first batch on ranks that DeepSpeed lets read it."""
         sizes = [len(tensor) for tensor in state]
-        numbers = torch.tensor([reads, *drew], dtype=torch.int64)
+        numbers = torch.tensor([reads, *drew], dtype=torch.int64, device="cpu")
         mine = torch.cat([*state, numbers.view(torch.uint8)]).to(self._device)
         everyone = [torch.empty_like(mine) for _ in self._order]
         dist.all_gather(everyone, mine, group=self._group)

@@ -332,7 +332,7 @@ def _beside(folder: Path):
     def made(shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
         size = torch.Size(shape).numel()
         if size * dtype.itemsize <= SMALL:
-            return torch.zeros(shape, dtype=dtype)
+            return torch.zeros(shape, dtype=dtype, device="cpu")
         path = folder / f"{secrets.token_hex(8)}.tmp"
         try:
             with open(path, "wb") as file:

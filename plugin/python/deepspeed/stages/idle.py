@@ -23,7 +23,7 @@ def give_idle(model: nn.Module, groups: list[dict]) -> nn.Parameter | None:
         return _alone(model, had)
     if any(parameter.requires_grad for parameter in model.parameters()):
         return None
-    like = next((p for p in model.parameters() if p.is_floating_point()), torch.zeros(()))
+    like = next((p for p in model.parameters() if p.is_floating_point()), torch.zeros((), device="cpu"))
     idle = nn.Parameter(torch.zeros(1, dtype=like.dtype, device=like.device))
     count_elsewhere(idle, False)
     model.register_parameter(NAME, idle)

@@ -72,7 +72,7 @@ class HostWire:
         """Before round_trips() of a pair. Every rank calls it."""
 
     def round_trips(self, other: int, size: int, first: bool, count: int) -> list[int]:
-        tensor, times = torch.zeros(size, dtype=torch.uint8), []
+        tensor, times = torch.zeros(size, dtype=torch.uint8, device="cpu"), []
         for _ in range(count):
             begin = time.perf_counter_ns()
             exchange(other, tensor, first)

@@ -12,8 +12,10 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch.export.passes import move_to_device_pass
 
 from ostinato.errors import Status
 from ostinato.profile.errors import ProfileError
@@ -36,14 +38,14 @@ def load_exported(path: Path) -> Job:
         raise ProfileError(
             f"{path}: torch.export.load() cannot load it without running pickled code: {error}"
         ) from error
+    device = device_of_this_process()
+    program = move_to_device_pass(program, device.place)  # with the tensors that its operators make
     inputs, named = program.example_inputs or ((), {})
     if not inputs and not named or inputs and named:
         raise ProfileError(
             f"{path}: export the program with example inputs that are either all positional or all named"
         )
-    return Job(
-        module=program.module(), inputs=named or inputs, name=path.stem, device=device_of_this_process()
-    )
+    return Job(module=program.module(), inputs=named or inputs, name=path.stem, device=device)
 
 
 @contextmanager
@@ -81,6 +83,7 @@ def load_script(path: Path, inputs: Sequence[str], train: bool = True) -> Job:
             f"{path} cannot be loaded as TorchScript: {str(error).partition(chr(10))[0]}"
         ) from error
     device = device_of_this_process()
+    make_tensors_on(device.place, program)
     return Job(
         module=program.train(train),
         inputs=given,
@@ -88,6 +91,15 @@ def load_script(path: Path, inputs: Sequence[str], train: bool = True) -> Job:
         name=path.stem,
         device=device,
     )
+
+
+def make_tensors_on(place: torch.device, program: Any) -> None:
+    """What its operators make: a trace names the device that it ran on."""
+    for part in program.modules():
+        for name in part._c._method_names():
+            for node in part._c._get_method(name).graph.findAllNodes("prim::Constant"):
+                if node.output().type().kind() == "DeviceObjType":
+                    node.s_("value", str(place))
 
 
 def check_there(path: Path) -> None:

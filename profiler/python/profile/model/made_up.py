@@ -51,8 +51,8 @@ def sample_input(words: str) -> torch.Tensor:
 def _drawn(sizes: list[int], kind: torch.dtype, below: int) -> torch.Tensor:
     seeded = torch.Generator().manual_seed(0)
     if kind.is_floating_point:
-        return torch.randn(sizes, generator=seeded).to(kind)
-    return torch.randint(0, below, sizes, generator=seeded).to(kind)
+        return torch.randn(sizes, generator=seeded, device="cpu").to(kind)
+    return torch.randint(0, below, sizes, generator=seeded, device="cpu").to(kind)
 
 
 def _number(words: str, text: str) -> int:
@@ -88,16 +88,16 @@ class MadeUpLoss:
         if self.__name__ == "mse":
             return torch.zeros_like(output)
         if self.__name__ != "cross-entropy":
-            return torch.empty(0)
+            return torch.empty(0, device="cpu")
         if output.dim() == 0 or output.shape[-1] < 2:
             raise ProfileError(
                 "--loss cross-entropy needs an output with the classes, at least two, as its last dimension",
                 Status.USAGE,
             )
         seeded = torch.Generator().manual_seed(0)
-        return torch.randint(0, output.shape[-1], (output.numel() // output.shape[-1],), generator=seeded).to(
-            output.device
-        )
+        return torch.randint(
+            0, output.shape[-1], (output.numel() // output.shape[-1],), generator=seeded, device="cpu"
+        ).to(output.device)
 
     def _term(self, output: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         if self.__name__ == "sum":

@@ -134,7 +134,7 @@ def module_key(module: Any, method: str) -> Any:
 
 
 def own_key(module: Any) -> Any:
-    methods = [getattr(module, name).graph for name in sorted(module._c._method_names())]
+    methods = [module._c._get_method(name).graph for name in sorted(module._c._method_names())]
     names = sorted(
         {
             node.s("name")
