@@ -64,7 +64,7 @@ def check_deepspeed() -> Finding:
         return Finding("deepspeed", "absent", "pip install 'ostinato[deepspeed]' for the DeepSpeed engine")
     numbers = tuple(int(part) for part in found.split("+")[0].split(".")[:3] if part.isdigit())
     return Finding(
-        "deepspeed", "ok" if numbers >= (0, 19, 7) else "missing", f"{found} (0.19.7 or newer is needed)"
+        "deepspeed", "ok" if numbers >= (0, 19, 4) else "missing", f"{found} (0.19.4 or newer is needed)"
     )
 
 

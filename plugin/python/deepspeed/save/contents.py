@@ -32,6 +32,8 @@ PRECISIONS = {
     "torch.float16": "fp16",
     "torch.float64": "fp64",
 }
+# Keys of DeepSpeed's, which 0.19.4 does not write yet.
+DIMENSIONS, SLICES, STAGES = "checkpoint_parallel_dimensions", "tp_degree", "pp_degree"
 
 
 @dataclass
@@ -64,7 +66,8 @@ class Contents:
 
     @property
     def slices(self) -> int:
-        return self.head.get(constants.CHECKPOINT_PARALLEL_DIMS, {}).get(constants.CHECKPOINT_TP_DEGREE, 1)
+        known = self.head.get(DIMENSIONS)
+        return known[SLICES] if known else checkpoint.slices_in(self.folder) or 1
 
     @property
     def stages(self) -> int:

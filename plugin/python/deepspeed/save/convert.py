@@ -29,9 +29,10 @@ from ostinato import core
 from ..errors import OstinatoError
 from .tensor_names import layer_of, tied_key
 from . import checkpoint, partition
-from .contents import LAYER, Contents
+from .contents import DIMENSIONS, LAYER, STAGES, Contents
 from .optimizer_files import APART, FLAT, INNER, SHARE, Files, Slot, one_after_the_other, opened
 from .parts import Piece, whole_shape
+from .seal import GAPS
 
 ALIGNMENT = 2  # elements per replica: DeepSpeed's nccl_start_alignment_factor
 SMALL = 2**20  # bytes of a tensor that may be assembled in memory
@@ -130,7 +131,7 @@ class _Converter:
             why = f"several ranks hold parts of layers {', '.join(map(str, record['sharded']))}"
         elif self.kind == SHARE and contents.head.get("param_shapes") is None:
             why = "DeepSpeed alone cannot load bf16 without ZeRO"
-        elif any(any(group) for group in self.share.get(constants.PARAM_ALIGNMENT_PADDINGS, ())):
+        elif any(any(group) for group in self.share.get(GAPS, ())):
             why = '"parameter_alignment" left gaps between parameters'
         elif self.kind not in (SHARE, None) and "parameters" not in record:
             why = "without ZeRO, DeepSpeed's files do not say which parameter is which: load it under a plan and save it again"
@@ -210,13 +211,9 @@ class _Converter:
                     f"stage {stage} (layers {layers[0]} to {layers[-1]}) would have no parameters in group {index} of the optimizer"
                 )
         head = opened(contents.folder / contents.main(base))
-        dims = {
-            constants.CHECKPOINT_PARALLEL_DIMS: head[constants.CHECKPOINT_PARALLEL_DIMS]
-            | {constants.CHECKPOINT_PP_DEGREE: stages}
-        }
-        head |= {"mp_world_size": stages, "dp_world_size": self.replicas} | (
-            dims if constants.CHECKPOINT_PARALLEL_DIMS in head else {}
-        )
+        head |= {"mp_world_size": stages, "dp_world_size": self.replicas}
+        if DIMENSIONS in head:
+            head[DIMENSIONS] |= {STAGES: stages}
         buffers = dict.fromkeys(name for one in contents.heads.values() for name in one["buffer_names"])
         head["buffer_names"] = [
             name for name in buffers if (layer := layer_of(name)) is None or layer in layers
@@ -322,8 +319,8 @@ class _Converter:
             ],
             constants.DS_VERSION: version,
         }
-        gaps = {constants.PARAM_ALIGNMENT_PADDINGS: [[0] * len(group) for group in groups]}
-        return files.rest | made | (gaps if constants.PARAM_ALIGNMENT_PADDINGS in self.share else {})
+        gaps = {GAPS: [[0] * len(group) for group in groups]}
+        return files.rest | made | (gaps if GAPS in self.share else {})
 
 
 def _beside(folder: Path):

@@ -28,13 +28,13 @@ from ostinato.errors import counted
 from ..errors import OstinatoError
 from .checkpoint import NAME, Names
 from .parts import Parts, Piece, pieces_of, whole_shape
-from .seal import INNER, inner_of, is_sealed, unsealed
+from .seal import GAPS, INNER, inner_of, is_sealed, unsealed
 
 # Under these names DeepSpeed saves weights in fp32: a replica's share of a group, a group, or each
 # parameter's.
 SHARE, FLAT, APART = constants.SINGLE_PARTITION_OF_FP32_GROUPS, "fp32_groups_flat", constants.FP32_GROUPS
 LAID_OUT = {  # follows from the layout of parameters, and is not taken from the checkpoint
-    *INNER, SHARE, FLAT, APART, constants.DS_VERSION, constants.GROUP_PADDINGS, constants.PARAM_ALIGNMENT_PADDINGS, constants.PARTITION_COUNT, constants.PARAM_SLICE_MAPPINGS,
+    *INNER, SHARE, FLAT, APART, constants.DS_VERSION, constants.GROUP_PADDINGS, GAPS, constants.PARTITION_COUNT, constants.PARAM_SLICE_MAPPINGS,
 }  # fmt: skip
 
 # In its files and on the parameters, DeepSpeed 0.19.8 records the places that parameters would have without it.

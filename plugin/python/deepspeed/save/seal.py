@@ -29,6 +29,7 @@ SEALED = (
     "load it under an ostinato plan, convert it (ostinato checkpoint convert), or set load_optimizer_states=False"
 )
 KEY = "ostinato"  # has what was sealed
+GAPS = "param_alignment_paddings"  # a key of DeepSpeed's, from 0.19.7 on
 
 
 class _Group(dict[str, Any]):
@@ -52,7 +53,7 @@ def sealed(state: dict) -> dict:
     if not isinstance(inner, dict):  # "elastic_checkpoint"
         return state | {constants.DS_VERSION: SEALED, KEY: state[constants.DS_VERSION]}
     groups = inner["param_groups"]
-    gaps = {key: state[key] for key in (constants.PARAM_ALIGNMENT_PADDINGS,) if key in state}
+    gaps = {key: state[key] for key in (GAPS,) if key in state}
     rest = [_Group({key: value for key, value in group.items() if key != "params"}) for group in groups]
     # Else DeepSpeed would compare these first, and blame a different setting.
     kept = {key: value for key, value in state.items() if key not in gaps}

@@ -19,7 +19,7 @@ from .config import Search, Section
 from .refused_keys import check_keys
 from ..upstream import Model
 
-OLDEST = (0, 19, 7)  # before it, gradients were scaled wrongly where engine.backward() is bypassed
+OLDEST = (0, 19, 4)
 NEWEST = (0, 19, 8)  # with which this version was tried
 
 
@@ -67,7 +67,10 @@ def untried_version(version: str) -> str:
 
 def _check_version(version: str) -> None:
     if _numbers(version) < OLDEST:
-        raise Unsupported(f"DeepSpeed {version} is too old: ostinato needs {_text(OLDEST)} or newer")
+        raise Unsupported(
+            f"DeepSpeed {version} is too old: ostinato needs {_text(OLDEST)} or newer. (Before 0.19.3, tried from 0.16.9 on, pipelines do not divide "
+            "gradients by gradient_accumulation_steps, or divide those of early stages more than once.)"
+        )
 
 
 def _numbers(version: str) -> tuple[int, ...]:
