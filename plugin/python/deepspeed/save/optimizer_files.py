@@ -38,6 +38,10 @@ LAID_OUT = {  # follows from the layout of parameters, and is not taken from the
 }  # fmt: skip
 
 # In its files and on the parameters, DeepSpeed 0.19.8 records the places that parameters would have without it.
+STRANGERS = (
+    "the optimizer has parameters that are in no layer of their rank, as where model_parameters are those of a whole "
+    "model: make it with those of the PipelineModule"
+)
 ROUND_ROBIN = 'with "round_robin_gradients", DeepSpeed does not record the true places of parameters'
 
 
