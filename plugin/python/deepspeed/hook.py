@@ -182,7 +182,7 @@ def wrap(module) -> None:
         return
     pipeline.__init__ = _pipeline_init(pipeline.__init__)
     module.PipelineModule.__init__ = _module_init(module.PipelineModule.__init__)
-    plain.__init__ = _plain_init(plain.__init__, pipeline)
+    plain.__init__ = _plain_init(plain.__init__, pipeline, module.PipelineModule)
     pipeline.load_checkpoint = _checked_load(pipeline.load_checkpoint)
     _remember_files()
 
@@ -317,19 +317,29 @@ def _checked_load(original):
     return load
 
 
-def _plain_init(original, pipeline):
+def _plain_init(original, pipeline, module):
     @functools.wraps(original)
     def init(engine, *args, **kwargs):
         if not isinstance(engine, pipeline) and _section_given(kwargs)[0] is not None:
             _speak_last()
+            model = kwargs.get("model", args[1] if len(args) > 1 else None)
+            if isinstance(model, module):
+                raise OstinatoError(
+                    f'the "{SECTION}" section needs {_name(pipeline)} or a subclass, and {_name(type(engine))}, with which this run '
+                    "trains a PipelineModule, is neither: a plan would run no pass of it. Leave the section out, or make it a subclass"
+                )
             raise OstinatoError(
-                f'the "{SECTION}" section needs a deepspeed.pipe.PipelineModule, which this model is not, and a loop that calls '
-                "engine.train_batch(): transformers' Trainer and Accelerate have none (ostinato.hf.layers() makes a PipelineModule's layers of a "
-                "model of transformers)"
+                f'the "{SECTION}" section needs a deepspeed.pipe.PipelineModule, which this model, a {_name(type(model))}, is not, and a loop '
+                "that calls engine.train_batch(): transformers' Trainer and Accelerate have none (ostinato.hf.layers() makes a "
+                "PipelineModule's layers of a model of transformers)"
             )
         return original(engine, *args, **kwargs)
 
     return init
+
+
+def _name(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _section_given(kwargs: dict) -> Known:

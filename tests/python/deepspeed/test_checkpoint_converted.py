@@ -193,6 +193,8 @@ REFUSED = {  # what spoils a checkpoint, and how it is converted
     "pipeline rank 1 has 1 parameter group, but another rank has 2": (recorded(lambda record: record["parameters"][1].pop()), ("--stages", 2)),
     'is in group 0 of pipeline rank 0, but in group 1 of pipeline rank 1': (
         recorded(lambda record: record["parameters"][1][1].insert(0, record["parameters"][0][0][0])), ("--stages", 2)),
+    "the optimizer has parameters that are in no layer of their rank, as where model_parameters are those of a whole model": (
+        recorded(lambda record: record["parameters"][1][0].append(["", [3]])), ("--stages", 2)),
     "several ranks hold parts of layers 3": (recorded(lambda record: record.update(sharded=[3])), ("--stages", 2)),
     "layers are cut over tensor-parallel ranks": (
         resaved(lambda held: held["checkpoint_parallel_dimensions"].update(tp_degree=2), "mp_rank_00_model_states.pt"), ("--stages", 2)),

@@ -161,18 +161,38 @@ def plain_engine(section) -> dict:
     return {"kind": f"{type(engine).__module__}.{type(engine).__qualname__}"}
 
 
+def copied_engine(section) -> str:
+    """A script's own engine, made as DeepSpeed's is but no subclass of it: what it says over a PipelineModule."""
+    import torch
+    from deepspeed.pipe import PipelineModule
+    from deepspeed.runtime.engine import DeepSpeedEngine
+
+    class PipelineEngine(DeepSpeedEngine):
+        pass
+
+    try:
+        PipelineEngine(None, PipelineModule([torch.nn.Linear(2, 2)], num_stages=1), config=section)
+    except Exception as error:
+        return str(error)
+    return ""
+
+
 def test_models_without_a_pipeline():
     script = (
         "import deepspeed, json, sys; sys.path[:0] = sys.argv[1:]; import ostinato.deepspeed\n"
         "from deepspeed.ops import __compatible_ops__; __compatible_ops__['deepspeed_shm_comm'] = False\n"
-        "from test_deepspeed_activation import plain_engine\n"
+        "from test_deepspeed_activation import copied_engine, plain_engine\n"
         "deepspeed.init_distributed(dist_backend='gloo')\n"
-        "print(json.dumps([plain_engine({'ostinato': {'plan': 'p.json'}}), plain_engine({})]))"
+        "section = {'ostinato': {'plan': 'p.json'}}\n"
+        "print(json.dumps([plain_engine(section), plain_engine({}), copied_engine(section)]))"
     )
     out, _ = python("-c", script, *Path(__file__).parents[:2], MASTER_PORT="0")
-    refused, made = json.loads(out.splitlines()[-1])
+    refused, made, copied = json.loads(out.splitlines()[-1])
     assert (
-        "needs a deepspeed.pipe.PipelineModule" in refused["error"]
+        "needs a deepspeed.pipe.PipelineModule, which this model, a torch.nn.modules.linear.Linear, is not"
+        in refused["error"]
         and "ostinato.hf.layers()" in refused["error"]
     )
     assert made["kind"] == "deepspeed.runtime.engine.DeepSpeedEngine"
+    assert "needs deepspeed.runtime.pipe.engine.PipelineEngine or a subclass" in copied
+    assert "copied_engine.<locals>.PipelineEngine, with which this run trains a PipelineModule" in copied

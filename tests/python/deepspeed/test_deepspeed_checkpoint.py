@@ -446,7 +446,7 @@ def test_what_cannot_be_read_of_zero_is_refused(world2, world4, plans, saved, tm
 
 def refused_here(options: Options, folder: str) -> list[str]:
     """What load_checkpoint() said under "round_robin_gradients", then of an engine that passes for one with
-    experts, and a loss that learns."""
+    experts, a loss that learns, and an optimizer of parameters that the rank's layers do not have."""
 
     def refused(engine) -> str:
         with pytest.raises(OstinatoError) as error:
@@ -465,16 +465,20 @@ def refused_here(options: Options, folder: str) -> list[str]:
         said.append(refused(engine))
     with mock.patch.dict(engine.param_names, {next(engine.module.parameters()): "loss_fn.weight"}):
         said.append(refused(engine))
+    with mock.patch.dict(engine.param_names):
+        del engine.param_names[next(engine.module.parameters())]
+        said.append(refused(engine))
     return said
 
 
 def test_engines_that_cannot_read_it(world4, plans, saved):
     options = Options(config=ZERO_1, own_optimizer=True)
     folder, _ = saved(world4, under(options, plans["wave"]), save_states)
-    for rounds, experts, loss in world4.run(refused_here, under(options, plans["looped"]), folder):
+    for rounds, experts, loss, strangers in world4.run(refused_here, under(options, plans["looped"]), folder):
         assert 'with "round_robin_gradients", DeepSpeed does not record the true places' in rounds
         assert "a model with experts" in experts
         assert 'no layer of the checkpoint has "loss_fn.weight"' in loss
+        assert "are in no layer of their rank" in strangers and "those of the PipelineModule" in strangers
 
 
 def refused_where_the_model_cuts_itself(options: Options, folder: str) -> str:

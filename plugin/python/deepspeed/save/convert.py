@@ -30,7 +30,7 @@ from ..errors import OstinatoError
 from .tensor_names import layer_of, tied_key
 from . import checkpoint, partition
 from .contents import DIMENSIONS, LAYER, STAGES, Contents
-from .optimizer_files import APART, FLAT, INNER, SHARE, Files, Slot, one_after_the_other, opened
+from .optimizer_files import APART, FLAT, INNER, SHARE, STRANGERS, Files, Slot, one_after_the_other, opened
 from .parts import Piece, whole_shape
 from .seal import GAPS
 
@@ -193,6 +193,8 @@ class _Converter:
         return checkpoint.holders(self.contents.record or {}, parameter.layers[0])
 
     def _layers_of(self, name: str) -> list[int]:
+        if not name:
+            raise OstinatoError(STRANGERS)
         if (layer := layer_of(name)) is not None:
             return [layer]
         tied = (self.contents.facts or {}).get("tied") or {}

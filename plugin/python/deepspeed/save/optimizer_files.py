@@ -37,6 +37,10 @@ LAID_OUT = {  # follows from the layout of parameters, and is not taken from the
     *INNER, SHARE, FLAT, APART, constants.DS_VERSION, constants.GROUP_PADDINGS, GAPS, constants.PARTITION_COUNT, constants.PARAM_SLICE_MAPPINGS,
 }  # fmt: skip
 
+STRANGERS = (
+    "the optimizer has parameters that are in no layer of their rank, as where model_parameters are those of a whole "
+    "model: make it with those of the PipelineModule"
+)
 # In its files and on the parameters, DeepSpeed 0.19.8 records the places that parameters would have without it.
 ROUND_ROBIN = 'with "round_robin_gradients", DeepSpeed does not record the true places of parameters'
 

@@ -39,6 +39,7 @@ from .optimizer_files import (
     INNER,
     ROUND_ROBIN,
     SHARE,
+    STRANGERS,
     Files,
     Slot,
     equal,
@@ -234,6 +235,8 @@ class _Reader(Files):
             raise OstinatoError("experts have separate files")
         if getattr(self.optimizer, "round_robin_gradients", False) and len(self.engine.grid.dp_group) > 1:
             raise OstinatoError(ROUND_ROBIN)
+        if not all(name for group in self.groups for name, _ in group):
+            raise OstinatoError(STRANGERS)
         if self.kind != SHARE and self.names is None:
             raise OstinatoError("the files do not say which state belongs to which parameter")
 
@@ -259,11 +262,7 @@ class _Reader(Files):
             layer = next(tied, None)
         if ranks := holders(self.saved.held, layer):
             return ranks if any(name in self.parts_of(rank) for rank in ranks) else ranks[:1]
-        raise OstinatoError(
-            f'no layer of the checkpoint has "{name}"'
-            if name
-            else "the optimizer has a parameter that is not in the model"
-        )
+        raise OstinatoError(f'no layer of the checkpoint has "{name}"')
 
     def _filled(self, groups: list[list[Slot]], tensors: list[list[torch.Tensor]]) -> dict:
         made = self.inner.state_dict()
