@@ -282,6 +282,32 @@ batches = lambda: iter([(torch.ones(3, 8, dtype=torch.bfloat16), torch.ones(3, 8
     assert profile_layers(stock).model_sha256 == profile.model_sha256  # as built, whatever DeepSpeed casts to
 
 
+def test_layers_that_see_to_their_mode_have_not_changed(tmp_path, capfd):
+    """In a step a part of each stays in evaluation mode: no layer draws anything."""
+    job = captured(tmp_path, """
+class Steady(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.layer, self.drops = nn.Linear(width, 8), nn.Dropout()
+
+    def train(self, mode=True):
+        super().train(mode)
+        self.drops.eval()
+
+    def forward(self, values):
+        return self.drops(self.layer(values))
+
+deepspeed.init_distributed()
+layers = [LayerSpec(Steady, 8), LayerSpec(nn.Linear, 8, 4), LayerSpec(Steady, 4), LayerSpec(nn.Linear, 8, 8)]
+model = PipelineModule(layers, num_stages=2, loss_fn=nn.functional.mse_loss, partition_method="uniform")
+assert model.forward_funcs[0].drops.training
+engine = deepspeed.initialize(model=model, config=CONFIG, model_parameters=list(model.parameters()))[0]
+""" + TAIL)  # fmt: skip
+    assert "as the script changed them" not in capfd.readouterr().out
+    job.repeats, job.warm_up = 1, 0
+    assert not any("bernoulli" in row.name for row in profile_layers(job).operators)
+
+
 def test_a_graph_of_layers(tmp_path, capfd):
     job = captured(tmp_path, """
 import ostinato.deepspeed

@@ -47,6 +47,21 @@ def states_of(model: Any) -> dict[int, Any]:
 
 
 @contextmanager
+def in_training(model: Any) -> Iterator[None]:
+    """Within, rank 0's layers are in the mode in which a step would put them. Some train() leave parts of a layer in
+    evaluation mode."""
+    made = [module for index in local(model) if (module := built(model, index)) is not None]
+    before = [(part, part.training) for module in made for part in module.modules()]
+    try:
+        for module in made:
+            module.train()
+        yield
+    finally:
+        for part, training in before:
+            part.training = training
+
+
+@contextmanager
 def shared_memory(types: Types) -> Iterator[None]:
     """Within, copy.deepcopy() of a tensor shows the same memory, as far as DeepSpeed has not cast it."""
     before = {kind: kind.__deepcopy__ for kind in (torch.Tensor, nn.Parameter)}
@@ -96,17 +111,20 @@ class There:
 
 
 def apart(spec: Any, there: There, types: Types) -> Any:
-    """The LayerSpec; what it builds is a twin if it has tensors of the script's."""
+    """The LayerSpec; what it builds is in training mode, and a twin if it has tensors of the script's."""
     made, build = copy.copy(spec), spec.build
 
     def built_apart(log: bool = False) -> Any:
         layer = build()
-        if not isinstance(layer, nn.Module) or not there.borrowed(layer):
+        if not isinstance(layer, nn.Module):
             return layer
+        borrowed = there.borrowed(layer)
         try:
-            return twin(layer, types)
+            layer = twin(layer, types) if borrowed else layer
+            layer.train()
         except Exception:  # whatever a module of the script's may have in it
-            return renewed(layer, types)
+            return renewed(layer, types) if borrowed else layer
+        return layer
 
     made.build = built_apart
     return made

@@ -29,7 +29,7 @@ from torch import nn
 from ostinato.errors import Status, put
 from ostinato.profile.errors import ProfileError
 from ostinato.profile.model.job import Job
-from ostinato.profile.script.changed_layers import Types, layers_as_changed, states_of, twin
+from ostinato.profile.script.changed_layers import Types, in_training, layers_as_changed, states_of, twin
 from ostinato.profile.script.world import World
 from ostinato.restrictions import of_classes
 
@@ -144,7 +144,8 @@ class Takeover:
             given = signature.bind(model, *args, **named).arguments
             self._need(ranks_asked(given.get("topology"), given.get("num_stages"), self.world.size))
             stock(*args, **named)
-            self.states[id(model)] = states_of(model)
+            with in_training(model):
+                self.states[id(model)] = states_of(model)
 
         @patched(DeepSpeedConfig, "__init__", made)
         def configure(
