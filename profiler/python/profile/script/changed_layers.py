@@ -118,12 +118,12 @@ def apart(spec: Any, there: There, types: Types) -> Any:
         layer = build()
         if not isinstance(layer, nn.Module):
             return layer
-        borrowed = there.borrowed(layer)
-        try:
-            layer = twin(layer, types) if borrowed else layer
-            layer.train()
-        except Exception:  # whatever a module of the script's may have in it
-            return renewed(layer, types) if borrowed else layer
+        if there.borrowed(layer):
+            try:
+                layer = twin(layer, types)
+            except Exception:  # whatever a module of the script's may have in it
+                return renewed(layer, types)
+        layer.train()
         return layer
 
     made.build = built_apart
