@@ -208,7 +208,8 @@ def too_late(options: Options) -> str:
 
 def test_one_that_moves_layers_starts_again_or_says_how(world2, plans):
     first, second = world2.run(too_late, replace(BASE, section={"plan": plans["wave"]}))
-    files = r"\['engine.txt', 'placement.toml', 'plan.json', 'section.json', 'unplanned.json', 'weights-[0-9a-f]+.pt'\]"
+    # weights are those of every engine of the process that is not collected: earlier tests' may be
+    files = r"\['engine.txt', 'placement.toml', 'plan.json', 'section.json', 'unplanned.json'(, 'weights-[0-9a-f]+.pt')+\]"
     assert re.match(files, first) and re.match(files, second)
     for said in (first, second):  # of mp.spawn's children, one is heard
         assert (
