@@ -12,11 +12,10 @@ from ostinato import _profiler
 from ostinato.profile.machine import freed_memory
 from ostinato.profile.measure.by_size import measure_sizes, tokens_of
 from ostinato.profile.measure.neighbours import busy_neighbours
-from ostinato.profile.measure.device_times import measure_on_device
 from ostinato.profile.measure.footprint import Footprint, footprint
 from ostinato.profile.measure.halves import settle
 from ostinato.profile.measure.kept import Memory
-from ostinato.profile.measure.operators import EVENTS, Operators, add_operators
+from ostinato.profile.measure.operators import Operators, record_operators
 from ostinato.profile.measure.optimizer import StepClock
 from ostinato.profile.measure.passes import in_turns
 from ostinato.profile.measure.rows import layer_cost, layer_rows, rank_cost, with_labels
@@ -45,14 +44,6 @@ def settings_of(job: Job) -> Settings:
     return settings if job.optimizer_numbers is None else replace(settings, states=job.optimizer_numbers)
 
 
-def record_operators(job: Job, chain: Chain, progress: Progress) -> Operators:
-    operators, recorder = Operators(), _profiler.OperatorRecorder(events_per_thread=EVENTS)
-    for number, layer in enumerate(chain.layers):
-        add_operators(layer, recorder, job.repeats, operators)
-        progress("operators", number + 1, len(chain.layers))
-    return operators
-
-
 def describe(profile: Any, job: Job, settings: Settings) -> None:
     profile.model, profile.slices = job.name, job.slices
     profile.set_device(kind=job.kind, torch=torch.__version__, **job.device.description())
@@ -63,25 +54,15 @@ def describe(profile: Any, job: Job, settings: Settings) -> None:
     )
 
 
-def state_completeness(profile: Any, operators: Operators) -> None:
-    state = profile.completeness
-    state.reason = operators.why_incomplete()
-    state.complete = not state.reason
-    state.expected, state.seen = operators.expected, operators.seen
-    state.dropped = operators.dropped + operators.unfinished
-    state.out_of_range = operators.out_of_range
-
-
 @dataclass
 class MeasuredChain:
     samples: list[Samples]  # by layer of the chain
     operators: Operators
     steps: dict[int, int]  # ns of the optimizer's step, by layer.index
-    timer: str
-    timer_note: str = ""
+    timer_note: str
 
 
-def noted(beside: int, adapted: int) -> str:
+def noted(why_not_cupti: str, beside: int, adapted: int) -> str:
     """`adapted`: layers whose halves of the backward were made to add up (measure/halves.py)."""
     neighbours = (
         f"{beside} {'process' if beside == 1 else 'processes'} computed at the same time, as other ranks do"
@@ -90,23 +71,24 @@ def noted(beside: int, adapted: int) -> str:
         f"the halves of the backward of {adapted} {'layer' if adapted == 1 else 'layers'} took less than the whole each time they "
         "were measured, and are written as long as the whole: the machine was busy"
     )
-    return "; ".join([neighbours] * bool(beside) + [halves] * bool(adapted))
+    return "; ".join(
+        [why_not_cupti] * bool(why_not_cupti) + [neighbours] * bool(beside) + [halves] * bool(adapted)
+    )
 
 
 def measure_chain(job: Job, settings: Settings, chain: Chain, progress: Progress) -> MeasuredChain:
     clock = StepClock.of(job.config, job.optimizer, settings, job.device)
+    beside = 0 if job.device.own_clock else job.beside
     if not job.device.own_clock:
         freed_memory.keep()  # as the engine does under a plan
-        with busy_neighbours(chain.layers, job.beside):
-            samples = in_turns(chain.layers, job, progress=progress)
-            adapted = settle(chain.layers, samples, lambda layers: in_turns(layers, job, progress=progress))
-            operators, steps = record_operators(job, chain, progress), measure_steps(job, chain, clock)
-        return MeasuredChain(samples, operators, steps, "cpu", noted(job.beside, adapted))
-    recorder = _profiler.OperatorRecorder(events_per_thread=EVENTS)
-    times = measure_on_device(job, chain, recorder, EVENTS, progress)
-    return MeasuredChain(
-        times.samples, times.operators, measure_steps(job, chain, clock), times.timer, times.note
-    )
+    with busy_neighbours(chain.layers, beside):
+        samples = in_turns(chain.layers, job, progress=progress)
+        adapted = settle(chain.layers, samples, lambda layers: in_turns(layers, job, progress=progress))
+        operators, steps = (
+            record_operators(chain.layers, job.repeats, progress),
+            measure_steps(job, chain, clock),
+        )
+    return MeasuredChain(samples, operators, steps, noted(operators.timer_note, beside, adapted))
 
 
 def measure_steps(job: Job, chain: Chain, clock: StepClock) -> dict[int, int]:
@@ -139,7 +121,7 @@ def profile_layers(job: Job, progress: Progress = no_progress) -> Any:
         cost.step_time = measured.steps[index]
     profile = _profiler.Profile()
     describe(profile, job, settings)
-    profile.timer, profile.timer_note = measured.timer, measured.timer_note
+    profile.timer, profile.timer_note = measured.operators.timer, measured.timer_note
     profile.model_sha256 = chain.digest
     profile.tokens = tokens_of(job.inputs)
     if job.stages:
@@ -156,5 +138,5 @@ def profile_layers(job: Job, progress: Progress = no_progress) -> Any:
     if job.lengths:
         with torch.enable_grad(), counted_memory(job.device):
             profile.sizes = measure_sizes(job, settings, job.lengths, progress)
-    state_completeness(profile, measured.operators)
+    profile.completeness = measured.operators.completeness()
     return profile

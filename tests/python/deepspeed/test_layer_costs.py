@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.checkpoint import set_checkpoint_early_stop
 
 from ostinato.profile import Job, profile_layers
-from ostinato.profile.machine.device import Cpu, host_timed
+from ostinato.profile.machine.device import Cpu, device_at
 from ostinato.profile.measure.samples import counted_memory, measure
 from ostinato.profile.settings import read_settings
 
@@ -163,7 +163,7 @@ def test_a_recomputed_forward_belongs_to_the_backward(world2):
 
 
 def test_the_cpu_waits_for_nothing_and_counts_its_memory():
-    device = host_timed(torch.device("cpu"))
+    device = device_at(torch.device("cpu"))
     with counted_memory(device):
         before = device.live_bytes()
         held = torch.zeros(1000)
@@ -171,18 +171,35 @@ def test_the_cpu_waits_for_nothing_and_counts_its_memory():
     assert device.now() <= device.now()
 
 
-def test_an_accelerators_clock_is_read_when_its_work_is_done(monkeypatch):
+def test_an_accelerators_work_is_timed_by_events_on_its_stream(monkeypatch):
     """Of whatever kind: its module of torch tells."""
     place, done = torch.device("xpu", 1), []
-    allocated = iter([100, 140])
+    allocated, clock = iter([100, 140]), iter([7.0, 7.25])  # bytes; milliseconds
+
+    class Event:
+        def __init__(self, enable_timing):
+            assert enable_timing
+
+        def record(self, stream):
+            done.append(("recorded on", stream))
+            self.at = next(clock)
+
+        def synchronize(self):
+            done.append("waited")
+
+        def elapsed_time(self, end):
+            return end.at - self.at
+
     module = SimpleNamespace(
+        Event=Event,
+        current_stream=lambda on: f"stream of {on}",
         synchronize=lambda on: done.append(("waited for", on)),
         reset_peak_memory_stats=lambda on: done.append(("reset", on)),
         memory_allocated=lambda on: next(allocated),
         max_memory_allocated=lambda on: 175,
     )
     monkeypatch.setattr(torch, "get_device_module", lambda on: {place: module}[on])
-    result, sample = measure(host_timed(place), "work", lambda: done.append("work") or 5)
-    waited = ("waited for", place)
-    assert done == [waited, ("reset", place), waited, "work", waited]
-    assert (result, sample.kept, sample.peak) == (5, 40, 75)
+    result, sample = measure(device_at(place), "work", lambda: done.append("work") or 5)
+    recorded = ("recorded on", "stream of xpu:1")
+    assert done == [("waited for", place), ("reset", place), recorded, "work", recorded, "waited"]
+    assert (result, sample.time, sample.kept, sample.peak) == (5, 250_000, 40, 75)

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Times from a device's own clock, from the operators of a model to the rows of its profile.
 
-The device is the CPU with the clock of CUPTI's stand-in (tests/profiler/cupti/standin): an operator of the
-tests launches a made-up kernel there. It shows that records reach the right rows, and nothing about CUPTI or
-a GPU.
+The device is the CPU with CUPTI's stand-in (tests/profiler/cupti/standin): an operator of the tests launches a
+made-up kernel there, and the device's clock stands where all kernels so far have ended. It shows that records
+reach the right rows, and nothing about CUPTI or a GPU.
 """
 
 import ctypes
 import weakref
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,12 +17,9 @@ from torch import nn
 import ostinato
 from ostinato import _profiler
 from ostinato.profile import Job, ProfileError, profile_layers
-from ostinato.profile.model.build import build_chain
 from ostinato.profile.measure.check import check_profile
 from ostinato.profile.machine.device import Cpu, Cuda, device_of_this_process
-from ostinato.profile.measure.passes import repeat_once
 from ostinato.profile.measure.operators import recording
-from ostinato.profile.settings import read_settings
 
 # Of the build tree that ostinato is imported from; of script/test's, where it is installed.
 BUILDS = (Path(ostinato.__file__).parents[2], Path(__file__).parents[3] / "build" / "release")
@@ -45,6 +41,11 @@ class StandIn:
         self.library.cupti_stand_in_hold.argtypes = [ctypes.c_char_p]
         self.library.cupti_stand_in_drop.argtypes = [ctypes.c_size_t]
         self.library.cupti_stand_in_reset()
+        self.clock = 0  # ns that all kernels have taken
+
+    def launch(self, time):
+        self.clock += time
+        self.library.cupti_stand_in_launch(time)
 
     def __getattr__(self, name):
         return getattr(self.library, f"cupti_stand_in_{name}")
@@ -60,6 +61,9 @@ class Device(Cpu):
 
     def synchronize(self):
         self.stand_in.run_device()
+
+    def mark(self):
+        return self.stand_in.clock
 
 
 @pytest.fixture
@@ -131,7 +135,7 @@ def test_every_launch_is_in_the_row_of_its_operator(stand_in):
     assert all(row.self_time.high == 0 for row in result.operators if row.name == "aten::addmm")
 
 
-def test_a_layers_time_is_the_span_of_its_kernels(stand_in):
+def test_a_layers_time_is_that_between_two_marks(stand_in):
     rows = profile(stand_in).layers
     figures = ("forward", "backward", "backward_input", "backward_weight")
     assert [[getattr(row, figure).median for figure in figures] for row in rows] == [
@@ -168,30 +172,33 @@ def test_timers_are_freed_layer_by_layer(stand_in):
     assert [made() is None for made in timers] == [True, True, False]
 
 
-def test_the_hosts_own_time_before_a_call_is_in_no_range(stand_in):
-    """Device events would count it as a gap: waiting for the device and asking for its memory take the host a
-    while."""
-    ranges = []
+def test_layers_are_timed_without_a_range_or_a_recorder(stand_in, monkeypatch):
+    """Ranges and records cost the host time, which a layer that waits for launches would show."""
+    running, measured = [], []
+    start, stop = _profiler.OperatorRecorder.start, _profiler.OperatorRecorder.stop
+    monkeypatch.setattr(
+        _profiler.OperatorRecorder, "start", lambda self, **how: [running.append(1), start(self, **how)]
+    )
+    monkeypatch.setattr(_profiler.OperatorRecorder, "stop", lambda self: [running.pop(), stop(self)])
 
     class Watched(Device):
-        def synchronize(self):
-            ranges.append(inside)
-            super().synchronize()
+        def between(self, begin, end):
+            measured.append(len(running))
+            return super().between(begin, end)
 
-    inside = False
+    row = profile(stand_in, [LAYERS[1]], device=Watched(stand_in)).layers[0]
+    assert measured.count(0) >= 6 * row.forward.repeats and row.forward.median == 110
 
-    @contextmanager
-    def passed(_phase):
-        nonlocal inside
-        inside = True
-        yield
-        inside = False
 
-    layer = build_chain(
-        job(stand_in, [nn.Linear(4, 4)], device=Watched(stand_in)), read_settings({}, None)
-    ).layers[0]
-    repeat_once(layer, 0, None, passes=passed)
-    assert ranges and not any(ranges)
+def test_a_kernel_that_no_operator_launches_is_its_layers(stand_in):
+    class Bare(nn.Module):
+        def forward(self, x):
+            stand_in.launch(50)
+            return x * 2
+
+    result = profile(stand_in, [nn.Linear(4, 4), Bare()])
+    assert result.completeness.complete, result.completeness.reason
+    assert result.layers[1].forward.median == 50
 
 
 def test_kernels_of_launches_are_counted(stand_in):

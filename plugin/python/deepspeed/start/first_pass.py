@@ -30,7 +30,7 @@ from ostinato.files import Diagnostic, write_text
 from ostinato.profile.model.lanes import mark_lanes
 from ostinato.profile.errors import ProfileError
 from ostinato.profile.machine.block_time import count_blocks
-from ostinato.profile.machine.device import Cuda, UndisturbedCpu, host_timed
+from ostinato.profile.machine.device import Cuda, UndisturbedCpu, device_at
 from ostinato.profile.machine.transfers import measure_kinds
 from ostinato.profile.measure.optimizer import StepClock
 from ostinato.profile.measure.rows import rank_cost
@@ -338,7 +338,7 @@ def _profile(
 ) -> str:
     """Rank 0 collects the measurements of all ranks into a profile; "" elsewhere. `items`: the `count` chosen;
     `read`: ns to read a batch; `seconds`: of DeepSpeed's own steps; `seen`: what step 1 and the layers have shown."""
-    device = host_timed(torch.device(engine.device))
+    device = device_at(torch.device(engine.device))
     config = engine._config._param_dict
     optimizer = engine.client_optimizer
     on_cpu = device.place.type == "cpu"
@@ -362,7 +362,8 @@ def _profile(
     found = {layer.index: layer for of_rank, _ in reversed(everyone) for layer in of_rank}
     layers = [found[index] for index in sorted(found)]
     profile = _profiler.Profile()
-    profile.model, profile.timer = Path(sys.argv[0]).stem or "model", "cpu"
+    profile.model = Path(sys.argv[0]).stem or "model"
+    profile.timer = "cpu" if on_cpu else "device-events"
     profile.warm_up, profile.repeats = WARM_UP, REPEATS
     profile.micro_batch_size = engine.train_micro_batch_size_per_gpu()
     profile.slices = max(1, engine.module.topology().get_dim("model"))

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 from ostinato.files import Diagnostic
-from ostinato.profile.machine.device import host_timed
+from ostinato.profile.machine.device import device_at
 from ostinato.profile.measure.owners import (
     GRADIENTS,
     OPTIMIZER,
@@ -61,7 +61,7 @@ class StepMemory:
         if number != RECORDED:
             yield
             return
-        device = host_timed(torch.device(self._engine.device))
+        device = device_at(torch.device(self._engine.device))
         log = Log(device, self._owned())
         with device.counted_memory():
             start, self._recorded = device.now(), True

@@ -58,7 +58,7 @@ class Cpu:
     """Work is done when a call returns: its time is the steady clock's, its memory the counting allocator's."""
 
     place = torch.device("cpu")
-    own_clock = False  # whether a DeviceTimer tells its times (device/device_timer.h)
+    own_clock = False  # whether a DeviceTimer tells its operators' times (device/device_timer.h)
     kind = "cpu"  # as a placement's devices name it, unless the user gives another name
 
     def identity(self) -> str:
@@ -74,6 +74,13 @@ class Cpu:
         return {"name": cpu_name(), "driver": "", "cuda": torch.version.cuda or "", "clocks": cpu_clocks()}
 
     now = staticmethod(_profiler.now)  # ns
+
+    def mark(self) -> Any:
+        """A moment of the device's clock; between() tells the nanoseconds from one to the next."""
+        return self.now()
+
+    def between(self, start: Any, end: Any) -> int:
+        return end - start
 
     def worked(self) -> int:
         """Nanoseconds that this thread ran, or waited for a core. Waits for anything else do not count."""
@@ -130,8 +137,9 @@ def clocks_of_gpu(uuid: str) -> str:
 
 
 class Accelerator:
-    """Any device whose module of torch (torch.cuda, torch.xpu, ...) tells what its allocator has handed out.
-    Work runs behind the caller: the steady clock is read when it is done."""
+    """Any device whose module of torch (torch.cuda, torch.xpu, ...) has events, and tells what its allocator has
+    handed out. Work runs behind the caller, and events on its stream time it: what is launched on other streams
+    counts where the caller's stream waits for it."""
 
     own_clock = False
 
@@ -150,8 +158,22 @@ class Accelerator:
         self.synchronize()
         return _profiler.now()
 
+    def event(self) -> Any:
+        """One that tells its time."""
+        return self._torch.Event(enable_timing=True)
+
+    def mark(self) -> Any:
+        event = self.event()
+        event.record(self._torch.current_stream(self.place))
+        return event
+
+    def between(self, start: Any, end: Any) -> int:
+        """Waits for both."""
+        end.synchronize()
+        return round(1e6 * start.elapsed_time(end))
+
     def worked(self) -> int:
-        """Of the host's thread, which waits for the device."""
+        """Of the host's thread."""
         return thread_time_ns()
 
     def synchronize(self) -> None:
@@ -174,7 +196,7 @@ class Accelerator:
 
 
 class Cuda(Accelerator):
-    """Times are device timestamps, for which nothing waits."""
+    """One whose operators CUPTI or events time."""
 
     own_clock = True
 
@@ -193,10 +215,6 @@ class Cuda(Accelerator):
     def now(self) -> int:
         """Of the host alone."""
         return _profiler.now()
-
-    def event(self) -> torch.cuda.Event:
-        """One that tells its time. Record it while the device is active()."""
-        return torch.cuda.Event(enable_timing=True)
 
     def description(self) -> dict[str, str]:
         return {
@@ -237,9 +255,8 @@ def waited_for_a_core() -> int:
         return 0
 
 
-def host_timed(place: torch.device) -> Cpu | Accelerator:
-    """The device at `place`, timed by the steady clock of the host: for what an engine runs, where no timer
-    of the device's can listen."""
+def device_at(place: torch.device) -> Cpu | Accelerator:
+    """For what an engine runs there."""
     return Cpu() if place.type == "cpu" else Accelerator(place)
 
 

@@ -72,13 +72,9 @@ def cut_to(length: int, inputs: Any, labels: Any) -> tuple[Any, Any]:
 
 
 def measure_sizes(job: Job, settings: Settings, lengths: Sequence[int], progress: Progress) -> list[Any]:
-    """A row a length, rising. Times are those of the host's clock."""
+    """A row a length, rising."""
     if job.module is not None:
         raise ProfileError("--sizes needs a PipelineModule, whose layers it measures one by one")
-    if job.device.own_clock:
-        raise ProfileError(
-            f"--sizes measures with the host's clock, but layers on {job.device.place} have their own: remove it"
-        )
     return [_measured(job, settings, length, progress) for length in sorted(set(lengths))]
 
 

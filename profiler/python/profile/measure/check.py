@@ -19,11 +19,8 @@ from typing import Any
 
 import torch
 
-from ostinato import _profiler
 from ostinato.profile.errors import ProfileError
-from ostinato.profile.measure.device_times import measure_whole
 from ostinato.profile.measure.footprint import footprint
-from ostinato.profile.measure.operators import EVENTS
 from ostinato.profile.measure.passes import in_turns
 from ostinato.profile.measure.samples import Progress, Samples, counted_memory, no_progress
 from ostinato.profile.model.build import Builder, build_chain, has_branches
@@ -120,13 +117,8 @@ def from_operators(profile: Any, rows: Sequence[Any], phase: str) -> int:
 
 
 def measure_stage(stage: Layer, layers: Sequence[Layer], job: Job) -> tuple[Figures, list[Samples]]:
-    """The stage as a whole, and each of its layers by itself: in turns, or by a device's own clock in
-    sessions of their own."""
-    if job.device.own_clock:
-        recorder = _profiler.OperatorRecorder(events_per_thread=EVENTS)
-        together, *alone = (measure_whole(layer, job, recorder, EVENTS) for layer in [stage, *layers])
-    else:
-        together, *alone = in_turns([stage, *layers], job, split=False)
+    """The stage as a whole, and each of its layers by itself, in turns."""
+    together, *alone = in_turns([stage, *layers], job, split=False)
     forward, backward = (together.spread(phase).median for phase in ("forward", "backward"))
     memory = footprint(stage)
     return Figures(forward, backward, memory.kept, memory.workspace), alone

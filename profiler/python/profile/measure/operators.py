@@ -4,21 +4,27 @@
 Operators are recorded in runs of their own, so that the recorder's cost is not in the layer's time. In a
 further run operators are both recorded and counted by a TorchDispatchMode, which knows nothing of the
 recorder: what it saw and the recorder did not is lost.
+
+An accelerator's operators are timed by the device: by CUPTI, or by its events where CUPTI cannot be had. Each
+layer has a session of the timer for itself; an operator's time is what the device worked for it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from ostinato.errors import counted
+import torch
+from ostinato import _profiler
+from ostinato.errors import Status, counted
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ostinato.profile.errors import ProfileError
 from ostinato.profile.measure.passes import backward, forward
-from ostinato.profile.measure.samples import quiet_collector
+from ostinato.profile.measure.samples import Progress, no_progress, quiet_collector
 from ostinato.profile.model.layer import Layer
 
 EVENTS = 1 << 15  # that the recorder keeps of one thread
@@ -53,7 +59,9 @@ class Operators:
     dropped: int = 0
     unfinished: int = 0
     out_of_range: int = 0
-    lost: str = ""  # by a device's timer, in words
+    losses: Any = field(default_factory=_profiler.Losses)  # of the device's timer, in all its sessions
+    timer: str = "cpu"  # as the profile says it
+    timer_note: str = ""  # why that is not CUPTI
 
     def add_counts(self, recorder: Any) -> None:
         self.dropped += recorder.dropped
@@ -69,7 +77,19 @@ class Operators:
             f"{counted(self.unfinished, 'operator')} did not end": self.unfinished,
             f"{self.out_of_range} backward nodes belong to another layer": self.out_of_range,
         }
-        return "; ".join(filter(None, [*(text for text, count in reasons.items() if count), self.lost]))
+        lost = self.losses.completeness().reason
+        return "; ".join(filter(None, [*(text for text, count in reasons.items() if count), lost]))
+
+    def completeness(self) -> Any:
+        """As the profile states it: operators, and the launches that the device's timer counted."""
+        state = self.losses.completeness()
+        state.reason = self.why_incomplete()
+        state.complete = not state.reason
+        state.expected += self.expected
+        state.seen += self.seen
+        state.dropped += self.dropped + self.unfinished
+        state.out_of_range += self.out_of_range
+        return state
 
 
 @contextmanager
@@ -99,12 +119,15 @@ def recording(recorder: Any, **options: Any) -> Iterator[None]:
             recorder.stop()
 
 
-def record(layer: Layer, recorder: Any, passes: int, **options: Any) -> None:
-    with recording(recorder, **options):
+def record(layer: Layer, recorder: Any, passes: int, timer: Any = None, flops: bool = False) -> None:
+    with recording(recorder, timer=timer, flops=flops):
         for number in range(passes):
             there, back = (recorded_pass(recorder, layer, phase) for phase in PHASES)
             started, _ = forward(layer, f"{layer.name} F record {number}", there)
             backward(layer, started, f"{layer.name} B record {number}", back)
+            if timer is not None:
+                layer.device.synchronize()
+                timer.flush()
 
 
 def passes_that_fit(recorder: Any, passes: int) -> int:
@@ -143,14 +166,48 @@ def count(layer: Layer, recorder: Any) -> tuple[int, int]:
     return expected, seen
 
 
+def choose_timer(layer: Layer) -> tuple[Any, str]:
+    """CUPTI, or device events and why it is not CUPTI. torch.profiler takes CUPTI's records over when it runs."""
+    running = "torch.profiler" if torch.autograd._profiler_enabled() else ""
+    try:
+        return _profiler.choose_timer(str(layer.device.place), running)
+    except _profiler.NoTimer as error:
+        raise ProfileError(str(error), Status.MISSING) from error
+
+
+def session(layer: Layer, recorder: Any, passes: int) -> tuple[Any, str, str]:
+    """Passes that the device times: its times, what told them, and why that is not CUPTI."""
+    layer.device.synchronize()  # what runs already is not the session's
+    timer, note = choose_timer(layer)
+    record(layer, recorder, passes, timer)
+    return timer.stop(), timer.name, note
+
+
 def add_operators(layer: Layer, recorder: Any, repeats: int, into: Operators) -> None:
     """Rows and counts of one layer, over up to `repeats` passes. The recorder's earlier events are forgotten."""
     record(layer, recorder, WARM_UP)
     passes = passes_that_fit(recorder, repeats)
     flops = flops_of(layer, recorder)
-    record(layer, recorder, passes)
-    into.rows += with_flops(recorder.rows(), flops)
+    if layer.device.own_clock:
+        times, into.timer, into.timer_note = session(layer, recorder, passes)
+        rows = recorder.rows(times)
+        into.losses += times.losses
+    else:
+        record(layer, recorder, passes)
+        rows = recorder.rows()
+    into.rows += with_flops(rows, flops)
     into.add_counts(recorder)
     expected, seen = count(layer, recorder)
     into.expected += expected
     into.seen += seen
+
+
+def record_operators(layers: Sequence[Layer], repeats: int, progress: Progress = no_progress) -> Operators:
+    """Of all layers, one after the other."""
+    into, recorder = Operators(), _profiler.OperatorRecorder(events_per_thread=EVENTS)
+    if layers[0].device.own_clock:  # in its first session CUPTI instruments what is loaded, for seconds
+        session(layers[0], recorder, 1)
+    for number, layer in enumerate(layers, start=1):
+        add_operators(layer, recorder, repeats, into)
+        progress("operators", number, len(layers))
+    return into

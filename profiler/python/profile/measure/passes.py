@@ -2,14 +2,14 @@
 """Forward, backward and split backward of one layer, each with its time and memory.
 
 What is measured (samples.py) is the call alone: inputs are copied, gradients of parameters exist, and
-gradients of outputs are made before the clock starts. Time is the steady clock's (a layer that waits costs
-its wait); on a device with a clock of its own, device_times.py puts its times in place. Memory is what the
-device's allocator saw.
+gradients of outputs are made before the clock starts. Time is the steady clock's on a CPU (a layer that waits
+costs its wait), and that between two events on an accelerator's stream, gaps in which the device waits for a
+launch included. Memory is what the device's allocator saw.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -31,12 +31,6 @@ from ostinato.profile.measure.samples import (
 from ostinato.profile.model.job import Job
 from ostinato.profile.model.layer import Layer, call, named_in_errors, prepare, roots_of
 from ostinato.profile.model.tensors import tensors
-
-Passes = Callable[[str], AbstractContextManager]  # entered around the call of this phase alone
-
-
-def no_passes(_phase: str) -> AbstractContextManager:
-    return NOTHING
 
 
 @dataclass
@@ -84,9 +78,7 @@ def backward(layer: Layer, started: Started, label: str, around: AbstractContext
         return measure(layer.device, label, run, around)[1]
 
 
-def split_backward(
-    layer: Layer, started: Started, label: str, passes: Passes = no_passes
-) -> tuple[Sample, Sample] | None:
+def split_backward(layer: Layer, started: Started, label: str) -> tuple[Sample, Sample] | None:
     """Input half and weight half as the executor runs them, or None where it runs them as one. Where there is
     but one of them, it is the whole backward, and the other takes 0. Which node belongs to which half is
     found out before the clock starts."""
@@ -98,9 +90,9 @@ def split_backward(
         backward(layer, started, f"{label} B")
         return None
     if not halves.has_input_half:
-        return nothing, backward(layer, started, f"{label} W", passes("backward_weight"))
+        return nothing, backward(layer, started, f"{label} W")
     if not halves.has_weight_half:
-        return backward(layer, started, f"{label} I", passes("backward_input")), nothing
+        return backward(layer, started, f"{label} I"), nothing
     gradients = list(started.gradients)
     started.gradients.clear()
     arrived = sum(gradient.untyped_storage().nbytes() for gradient in gradients)
@@ -111,15 +103,13 @@ def split_backward(
         return made
 
     with named_in_errors(layer, "split backward"):
-        _, first = measure(layer.device, f"{label} I", run_inputs, passes("backward_input"))
+        _, first = measure(layer.device, f"{label} I", run_inputs)
         halves.cut()
-        _, second = measure(layer.device, f"{label} W", halves.run_weights, passes("backward_weight"))
+        _, second = measure(layer.device, f"{label} W", halves.run_weights)
     return replace(first, kept=first.kept + arrived), second
 
 
-def repeat_once(
-    layer: Layer, repeat: int, samples: Samples | None, split: bool = True, passes: Passes = no_passes
-) -> None:
+def repeat_once(layer: Layer, repeat: int, samples: Samples | None, split: bool = True) -> None:
     """One split and one whole round. `samples` is None while warming up.
 
     The whole round comes second, on warm caches, as a layer finds them that runs micro-batch after
@@ -132,9 +122,9 @@ def repeat_once(
             halves = None
             backward(layer, started, f"{layer.name} B {repeat}")
         else:
-            halves = split_backward(layer, started, f"{layer.name} {repeat}", passes)
-        started, first = forward(layer, f"{layer.name} F {repeat}", passes("forward"))
-        second = backward(layer, started, f"{layer.name} B {repeat}", passes("backward"))
+            halves = split_backward(layer, started, f"{layer.name} {repeat}")
+        started, first = forward(layer, f"{layer.name} F {repeat}")
+        second = backward(layer, started, f"{layer.name} B {repeat}")
         if samples is None:
             return
         samples.forward.append(first)

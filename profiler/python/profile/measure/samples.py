@@ -36,7 +36,6 @@ class Sample:
     time: int  # ns
     kept: int  # bytes that are live after it and were not before
     peak: int  # largest number of bytes above those before it
-    start: int = 0  # ns of the device's clock
     computed: int = 0  # ns of it that this thread wanted a core
 
 
@@ -63,10 +62,11 @@ def measure(
     before = device.live_bytes()
     device.reset_peak()
     with _profiler.Range(name), around:
-        worked, start = device.worked(), device.now()
+        worked, start = device.worked(), device.mark()
         result = function()
-        time, computed = device.now() - start, device.worked() - worked
-    return result, Sample(time, device.live_bytes() - before, device.peak_bytes() - before, start, computed)
+        end, computed = device.mark(), device.worked() - worked
+    time = device.between(start, end)
+    return result, Sample(time, device.live_bytes() - before, device.peak_bytes() - before, computed)
 
 
 def computing(samples: Iterable[Samples]) -> int:
