@@ -62,7 +62,7 @@ def this_rank(device: Any, sharers: int) -> Rank:
     return Rank(
         socket.gethostname(),
         os.environ.get("OSTINATO_DEVICE_KIND") or device.kind,
-        device.total_bytes() // sharers,
+        device.usable_bytes() // sharers,
     )
 
 

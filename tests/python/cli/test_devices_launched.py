@@ -61,7 +61,7 @@ def test_the_gpu_of_a_rank_is_one_that_it_sees(monkeypatch, visible, local_rank,
     monkeypatch.delenv("OSTINATO_DEVICE_KIND", raising=False)
     monkeypatch.setenv("LOCAL_RANK", local_rank)
     rank = devices.this_rank(devices.device_of_this_process(), sharers=2)
-    assert (rank.kind, rank.memory) == (f"GPU {number}", 40 << 30)
+    assert (rank.kind, rank.memory) == (f"GPU {number}", (80 << 30) * 95 // 100 // 2)
 
 
 def test_without_a_launcher_it_says_how(monkeypatch, capsys):

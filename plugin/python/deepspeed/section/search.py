@@ -21,6 +21,7 @@ import torch.distributed as dist
 from ostinato.core import Devices, Placement, Plan, Profile, plan, search
 from ostinato.errors import Error, InfeasibleError, printable, put
 from ostinato.files import ADAPTED, BASE, BASE_DEVICES, Diagnostic, no_file
+from ostinato.profile.machine.device import usable
 from torch.distributed.distributed_c10d import _get_default_store
 
 from . import verdict
@@ -199,11 +200,12 @@ def _on(placement: Placement, wanted: Search, micro_batches: int) -> Plan:
 
 
 def _device_memory() -> str:
-    """Of this rank's accelerator. A CPU's memory is shared by its ranks, so it counts as unlimited."""
+    """That tensors can have of this rank's accelerator. A CPU's memory is shared by its ranks, so it counts as
+    unlimited."""
     from deepspeed.accelerator import get_accelerator
 
     accelerator = get_accelerator()
-    return "unlimited" if accelerator.device_name() == "cpu" else f"{accelerator.total_memory()}B"
+    return "unlimited" if accelerator.device_name() == "cpu" else f"{usable(accelerator.total_memory())}B"
 
 
 def _wait(store, key: str, section: Section) -> None:

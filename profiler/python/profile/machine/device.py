@@ -54,6 +54,12 @@ def cpu_clocks() -> str:
     return ", ".join(parts)
 
 
+def usable(total: int) -> int:
+    """Bytes of an accelerator's memory that tensors can have, 95 %: its context, buffers for communication,
+    libraries' workspaces and gaps between blocks take the rest. What a plan counts is none of these."""
+    return total * 95 // 100
+
+
 class Cpu:
     """Work is done when a call returns: its time is the steady clock's, its memory the counting allocator's."""
 
@@ -98,7 +104,7 @@ class Cpu:
     def reset_peak(self) -> None:
         _profiler.reset_peak()
 
-    def total_bytes(self) -> int:
+    def usable_bytes(self) -> int:
         """Of the machine."""
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
@@ -222,8 +228,8 @@ class Cuda(Accelerator):
             "clocks": clocks_of_gpu(self.identity()) or "unknown",
         }  # fmt: skip
 
-    def total_bytes(self) -> int:
-        return torch.cuda.get_device_properties(self.place).total_memory
+    def usable_bytes(self) -> int:
+        return usable(torch.cuda.get_device_properties(self.place).total_memory)
 
     def free_bytes(self) -> int:
         """The driver's free memory, plus what the allocator holds unused."""
