@@ -216,30 +216,12 @@ void bind_recorder(py::module_& m) {
                              [](const OperatorRecorder& recorder) { return out_of_range(recorder); });
 }
 
-/// (layer, kind, micro-batch, nanoseconds from its first activity to its last, nanoseconds that the device
-/// was busy)
-using Span = std::tuple<int, std::string, int, Nanoseconds, Nanoseconds>;
-
-std::vector<Span> layer_spans(const cupti::DeviceTimes& times) {
-  std::vector<Span> spans;
-  for (const cupti::DeviceTime& layer : cupti::by_layer(times.ranges)) {
-    const cupti::Range& range = layer.range;
-    if (range.layer < 0) continue;
-    spans.emplace_back(range.layer, to_string(range.kind), range.micro_batch, cupti::span_of(layer),
-                       layer.total());
-  }
-  return spans;
-}
-
 void bind_device_timer(py::module_& m) {
   py::class_<cupti::Losses>(m, "Losses", "What a session, or several, lost.")
       .def(py::init<>())
       .def("__iadd__", [](cupti::Losses& sum, const cupti::Losses& other) { return sum += other; })
       .def("completeness", &cupti::completeness);
   py::class_<cupti::DeviceTimes>(m, "DeviceTimes", "Of ranges, and what was lost (cupti/attribution.h).")
-      .def_property_readonly("layers", &layer_spans)
-      .def_readonly("peak_allocated", &cupti::DeviceTimes::peak_allocated)
-      .def_readonly("overhead", &cupti::DeviceTimes::overhead)
       .def_readonly("losses", &cupti::DeviceTimes::losses);
   py::register_exception<NoTimer>(m, "NoTimer");
   py::class_<DeviceTimer>(m, "DeviceTimer", "What times operators on a device (device/device_timer.h).")

@@ -28,13 +28,11 @@ inline constexpr Result kMultipleSubscribers = 39;  ///< another tool holds CUPT
 enum class RecordKind : std::uint32_t {
   memcpy = 1,
   memset = 2,
-  driver = 4,   ///< driver API call
-  runtime = 5,  ///< runtime API call; an external correlation is only written for a recorded API call
-  kernel = 10,  ///< CONCURRENT_KERNEL: kernels keep their concurrency (KERNEL, 3, would serialise them)
-  overhead = 17,
+  driver = 4,        ///< driver API call
+  runtime = 5,       ///< runtime API call; an external correlation is only written for a recorded API call
+  kernel = 10,       ///< CONCURRENT_KERNEL: kernels keep their concurrency (KERNEL, 3, would serialise them)
   memcpy_peer = 22,  ///< MEMCPY2: between two devices
   external_correlation = 39,
-  memory = 49,  ///< MEMORY2: allocation and release by the CUDA runtime
 };
 
 /// CUpti_ExternalCorrelationKind. torch's own profiler (Kineto) uses CUSTOM0 and CUSTOM1, we use CUSTOM2.
@@ -42,11 +40,6 @@ inline constexpr std::uint32_t kCustom2 = 5;
 
 /// CUpti_ActivityFlag: cuptiActivityFlushAll also hands over buffers with unfinished records.
 inline constexpr std::uint32_t kFlushForced = 1;
-
-/// CUpti_ActivityMemoryOperationType and CUpti_ActivityMemoryKind.
-inline constexpr std::uint32_t kMemoryAllocation = 1;
-inline constexpr std::uint32_t kMemoryRelease = 2;
-inline constexpr std::uint32_t kMemoryOnDevice = 3;
 
 /// Heads of records. Times are nanoseconds on CUPTI's clock; 0 means that the device had no room to take
 /// them.
@@ -108,28 +101,6 @@ struct ExternalCorrelationHead {
   std::uint32_t external_kind;
   std::uint64_t external_id;
   std::uint32_t correlation;
-};
-
-struct OverheadHead {
-  std::uint32_t kind;
-  std::uint32_t overhead_kind;
-  std::uint32_t object_kind;
-  std::uint32_t object[3];
-  std::uint64_t start;
-  std::uint64_t end;
-};
-
-struct MemoryHead {
-  std::uint32_t kind;
-  std::uint32_t operation;
-  std::uint32_t memory_kind;
-  std::uint32_t correlation;
-  std::uint64_t address;
-  std::uint64_t bytes;
-  std::uint64_t timestamp;
-  std::uint64_t program_counter;
-  std::uint32_t process;
-  std::uint32_t device;
 };
 
 /// CUpti_SubscriberParams as of CUDA 13.0. `size` tells the library which fields the caller knows.

@@ -30,18 +30,6 @@ namespace {
   SAME_FIELD(Head, stream, T, streamId); \
   SAME_FIELD(Head, correlation, T, correlationId)
 
-#define CHECK_MEMORY(T)                                      \
-  SAME_FIELD(MemoryHead, operation, T, memoryOperationType); \
-  SAME_FIELD(MemoryHead, memory_kind, T, memoryKind);        \
-  SAME_FIELD(MemoryHead, bytes, T, bytes);                   \
-  SAME_FIELD(MemoryHead, timestamp, T, timestamp);           \
-  SAME_FIELD(MemoryHead, device, T, deviceId)
-
-#define CHECK_OVERHEAD(T)                                   \
-  SAME_FIELD(OverheadHead, overhead_kind, T, overheadKind); \
-  SAME_FIELD(OverheadHead, start, T, start);                \
-  SAME_FIELD(OverheadHead, end, T, end)
-
 #define SAME_VALUE(ours, theirs) static_assert(static_cast<long>(ours) == static_cast<long>(theirs), #theirs)
 
 // The layouts of CUDA 11.8, which later headers keep beside their own.
@@ -49,16 +37,12 @@ CHECK_KERNEL(CUpti_ActivityKernel8);
 CHECK_COPY(MemcpyHead, CUpti_ActivityMemcpy5);
 CHECK_COPY(MemcpyHead, CUpti_ActivityMemset4);
 CHECK_COPY(MemcpyPeerHead, CUpti_ActivityMemcpyPtoP4);
-CHECK_MEMORY(CUpti_ActivityMemory3);
-CHECK_OVERHEAD(CUpti_ActivityOverhead);
 #if CUPTI_API_VERSION >= 19  // CUDA 12.0
 CHECK_KERNEL(CUpti_ActivityKernel9);
 #endif
 #if CUPTI_API_VERSION >= 130000
 CHECK_KERNEL(CUpti_ActivityKernel10);
 CHECK_COPY(MemcpyHead, CUpti_ActivityMemcpy6);
-CHECK_MEMORY(CUpti_ActivityMemory4);
-CHECK_OVERHEAD(CUpti_ActivityOverhead3);
 SAME_FIELD(SubscriberParams, size, CUpti_SubscriberParams, structSize);
 SAME_FIELD(SubscriberParams, name, CUpti_SubscriberParams, subscriberName);
 SAME_FIELD(SubscriberParams, holder, CUpti_SubscriberParams, oldSubscriberName);
@@ -87,15 +71,10 @@ SAME_VALUE(abi::RecordKind::memset, CUPTI_ACTIVITY_KIND_MEMSET);
 SAME_VALUE(abi::RecordKind::driver, CUPTI_ACTIVITY_KIND_DRIVER);
 SAME_VALUE(abi::RecordKind::runtime, CUPTI_ACTIVITY_KIND_RUNTIME);
 SAME_VALUE(abi::RecordKind::kernel, CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL);
-SAME_VALUE(abi::RecordKind::overhead, CUPTI_ACTIVITY_KIND_OVERHEAD);
 SAME_VALUE(abi::RecordKind::memcpy_peer, CUPTI_ACTIVITY_KIND_MEMCPY2);
 SAME_VALUE(abi::RecordKind::external_correlation, CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION);
-SAME_VALUE(abi::RecordKind::memory, CUPTI_ACTIVITY_KIND_MEMORY2);
 SAME_VALUE(abi::kCustom2, CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM2);
 SAME_VALUE(abi::kFlushForced, CUPTI_ACTIVITY_FLAG_FLUSH_FORCED);
-SAME_VALUE(abi::kMemoryAllocation, CUPTI_ACTIVITY_MEMORY_OPERATION_TYPE_ALLOCATION);
-SAME_VALUE(abi::kMemoryRelease, CUPTI_ACTIVITY_MEMORY_OPERATION_TYPE_RELEASE);
-SAME_VALUE(abi::kMemoryOnDevice, CUPTI_ACTIVITY_MEMORY_KIND_DEVICE);
 
 static_assert(is_launch(false, CUPTI_RUNTIME_TRACE_CBID_cudaLaunchKernel_v7000));
 static_assert(is_launch(false, CUPTI_RUNTIME_TRACE_CBID_cudaLaunchKernel_ptsz_v7000));

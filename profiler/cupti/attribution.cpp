@@ -50,20 +50,6 @@ void count_launches(const Records& records, Losses* losses) {
   }
 }
 
-std::vector<Bytes> peaks(std::vector<MemoryChange> changes) {
-  std::stable_sort(changes.begin(), changes.end(), [](const auto& a, const auto& b) { return a.at < b.at; });
-  std::vector<Bytes> now, peak;
-  for (const MemoryChange& change : changes) {
-    if (change.device >= now.size()) {
-      now.resize(change.device + 1);
-      peak.resize(change.device + 1);
-    }
-    now[change.device] += change.bytes;
-    peak[change.device] = std::max(peak[change.device], now[change.device]);
-  }
-  return peak;
-}
-
 }  // namespace
 
 void DeviceTime::add(const DeviceTime& other) {
@@ -111,23 +97,7 @@ DeviceTimes attribute(const Records& records) {
   times.losses.unknown = records.unknown;
   times.losses.cut_buffers = records.cut_buffers;
   times.losses.beyond_limit = records.beyond_limit;
-  times.overhead = records.overhead;
-  times.peak_allocated = peaks(records.memory);
   return times;
-}
-
-std::vector<DeviceTime> by_layer(const std::vector<DeviceTime>& ranges) {
-  std::map<Range, DeviceTime> layers;
-  for (const DeviceTime& time : ranges) {
-    Range range = time.range;
-    range.operator_id = -1;
-    auto [place, is_new] = layers.try_emplace(range, time);
-    place->second.range = range;
-    if (!is_new) place->second.add(time);
-  }
-  std::vector<DeviceTime> sums;
-  for (const auto& [range, time] : layers) sums.push_back(time);
-  return sums;
 }
 
 Completeness completeness(const Losses& losses) {

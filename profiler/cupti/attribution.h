@@ -55,19 +55,10 @@ struct Losses {
 struct DeviceTimes {
   std::vector<DeviceTime> ranges;  ///< sorted by range
   Losses losses;
-  Nanoseconds overhead = 0;           ///< of profiling itself and of loading modules, on the host's threads
-  std::vector<Bytes> peak_allocated;  ///< by device: highest sum of cudaMalloc less cudaFree since the start
 };
 
 /// O(n log n) in the records. Fills in what the records tell of the losses.
 DeviceTimes attribute(const Records& records);
-
-/// The same times with the operators of each (layer, kind, micro-batch) added up, operator_id = -1.
-std::vector<DeviceTime> by_layer(const std::vector<DeviceTime>& ranges);
-
-/// What `by_layer` says of one layer, kind and micro-batch: from its first activity to its last, so with the
-/// gaps in which the device waited for the next launch.
-inline Nanoseconds span_of(const DeviceTime& layer) { return layer.end - layer.start; }
 
 /// For the profile: `expected` and `seen` are launches. Complete only where nothing was lost; `reason` names
 /// each loss.

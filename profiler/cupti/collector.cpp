@@ -62,7 +62,7 @@ Collector::Collector(const Library& library, const CollectorOptions& options)
   try {
     subscribe();
     pool().begin(options.buffer_bytes / 8 * 8, std::max<std::size_t>(options.max_buffers, 1));
-    enable(options);
+    enable();
   } catch (...) {
     shut_down();
     throw;
@@ -91,7 +91,7 @@ void Collector::subscribe() {
                     ", and has one subscriber at a time");
 }
 
-void Collector::enable(const CollectorOptions& options) {
+void Collector::enable() {
   const Functions& call = library_.call;
   if (const abi::Result result = call.register_callbacks(buffer_requested, buffer_completed);
       result != abi::kSuccess) {
@@ -108,8 +108,6 @@ void Collector::enable(const CollectorOptions& options) {
                         ": " + call.text(result));
     }
   }
-  turn_on(abi::RecordKind::overhead);  // no device time depends on these: not every device has them
-  if (options.memory) turn_on(abi::RecordKind::memory);
 }
 
 void Collector::flush(std::uint32_t flag) {

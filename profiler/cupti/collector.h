@@ -49,7 +49,6 @@ struct CollectorOptions {
   std::size_t buffer_bytes = 4 << 20;  ///< of one buffer; NVIDIA advises 1 to 10 MB
   std::size_t max_buffers = 32;        ///< bound of the pool (buffers.h says where it gives way)
   std::size_t max_records = 16 << 20;  ///< kept between start and stop, about 32 bytes each
-  bool memory = true;                  ///< record cudaMalloc and cudaFree
 };
 
 class Collector {
@@ -92,7 +91,7 @@ class Collector {
     if (result != abi::kSuccess) call_errors_.fetch_add(1, std::memory_order_relaxed);
   }
   void subscribe();
-  void enable(const CollectorOptions& options);
+  void enable();
   void shut_down();
   void flush(std::uint32_t flag);
 

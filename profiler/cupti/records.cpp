@@ -13,7 +13,6 @@ namespace {
 constexpr std::size_t kRecordAlignment = 8;
 
 /// Of one process. CUPTI also writes ids like 2^32 - 1, "none", which must not become the size of a table.
-constexpr std::uint32_t kMaxDevices = 1024;
 
 std::uint32_t kind_of(const std::uint8_t* record) {
   std::uint32_t kind = 0;
@@ -63,8 +62,7 @@ std::size_t RecordReader::record_size(std::uint8_t* record, std::size_t left) {
 
 template <typename Entry>
 void RecordReader::keep(std::vector<Entry>* entries, const Entry& entry) {
-  const std::size_t kept =
-      records_.activities.size() + records_.links.size() + records_.launches.size() + records_.memory.size();
+  const std::size_t kept = records_.activities.size() + records_.links.size() + records_.launches.size();
   if (kept < limit_) {
     entries->push_back(entry);
   } else {
@@ -110,25 +108,6 @@ void RecordReader::read_external(const std::uint8_t* record, std::size_t left) {
   keep(&records_.links, Link{external.correlation, external.external_id});
 }
 
-void RecordReader::read_overhead(const std::uint8_t* record, std::size_t left) {
-  abi::OverheadHead overhead;
-  if (!copy_head(record, left, &overhead) || overhead.end < overhead.start) return;
-  records_.overhead += static_cast<Nanoseconds>(overhead.end - overhead.start);
-}
-
-void RecordReader::read_memory(const std::uint8_t* record, std::size_t left) {
-  abi::MemoryHead memory;
-  if (!copy_head(record, left, &memory) || memory.memory_kind != abi::kMemoryOnDevice) return;
-  if (memory.device >= kMaxDevices) {
-    ++records_.unknown;
-    return;
-  }
-  const Bytes bytes = static_cast<Bytes>(memory.bytes);
-  keep(&records_.memory, MemoryChange{.at = static_cast<Nanoseconds>(memory.timestamp),
-                                      .bytes = memory.operation == abi::kMemoryRelease ? -bytes : bytes,
-                                      .device = memory.device});
-}
-
 void RecordReader::read_record(const std::uint8_t* record, std::size_t left) {
   switch (static_cast<abi::RecordKind>(kind_of(record))) {
     case abi::RecordKind::kernel:
@@ -145,10 +124,6 @@ void RecordReader::read_record(const std::uint8_t* record, std::size_t left) {
       return read_api(record, left, true);
     case abi::RecordKind::external_correlation:
       return read_external(record, left);
-    case abi::RecordKind::overhead:
-      return read_overhead(record, left);
-    case abi::RecordKind::memory:
-      return read_memory(record, left);
   }
   ++records_.unknown;
 }

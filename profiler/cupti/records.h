@@ -45,19 +45,10 @@ struct Launch {
   bool driver = false;  ///< through the driver API, perhaps from inside a runtime call
 };
 
-/// cudaMalloc and cudaFree on the device: what a caching allocator holds, not what its tensors take.
-struct MemoryChange {
-  Nanoseconds at = 0;
-  Bytes bytes = 0;  ///< < 0: released
-  std::uint32_t device = 0;
-};
-
 struct Records {
   std::vector<Activity> activities;
   std::vector<Link> links;
   std::vector<Launch> launches;
-  std::vector<MemoryChange> memory;
-  Nanoseconds overhead = 0;  ///< CUPTI's and the driver's own: instrumentation, flushing, loading of modules
   std::int64_t seen = 0;     ///< records of any kind
   std::int64_t unknown = 0;  ///< of a kind that was not asked for, or shorter than we know them
   /// Ended inside a record, or held a broken one: the rest of the buffer is lost.
@@ -79,8 +70,6 @@ class RecordReader {
   void read_record(const std::uint8_t* record, std::size_t left);
   void read_api(const std::uint8_t* record, std::size_t left, bool driver);
   void read_external(const std::uint8_t* record, std::size_t left);
-  void read_overhead(const std::uint8_t* record, std::size_t left);
-  void read_memory(const std::uint8_t* record, std::size_t left);
   std::size_t record_size(std::uint8_t* record, std::size_t left);
   template <typename Head>
   bool copy_head(const std::uint8_t* record, std::size_t left, Head* head);

@@ -32,24 +32,6 @@ TEST(CuptiAttribution, AddsUpByRange) {
   EXPECT_EQ(times.ranges[1].total(), 1);
 }
 
-TEST(CuptiAttribution, LayersAddUpTheirOperators) {
-  const std::vector<DeviceTime> operators = {
-      {.range = {1, 0, Kind::forward, 0}, .kernel = 10, .activities = 1, .start = 100, .end = 110},
-      {.range = {1, 1, Kind::forward, 0}, .kernel = 30, .activities = 1, .start = 200, .end = 230},
-      {.range = {2, 0, Kind::forward, 0}, .kernel = 5, .memcpy = 2, .activities = 2, .start = 90, .end = 120},
-      {.range = {2, 0, Kind::forward, 1}, .kernel = 7, .activities = 1, .start = 300, .end = 307}};
-  const auto layers = by_layer(operators);
-  ASSERT_EQ(layers.size(), 3u);
-  EXPECT_EQ(layers[0].range, (Range{-1, 0, Kind::forward, 0}));
-  EXPECT_EQ(layers[0].kernel, 15);
-  EXPECT_EQ(layers[0].total(), 17);
-  EXPECT_EQ(layers[0].activities, 3);
-  EXPECT_EQ(layers[0].start, 90);
-  EXPECT_EQ(layers[0].end, 120);
-  EXPECT_EQ(layers[1].total(), 7);
-  EXPECT_EQ(layers[2].total(), 30);
-}
-
 TEST(CuptiAttribution, UntimedAndUnlinkedWorkIsCountedAndNotAddedUp) {
   Records records;
   records.links = {{10, encode({.layer = 0})}, {11, 0}};
@@ -71,15 +53,6 @@ TEST(CuptiAttribution, EveryLaunchNeedsItsKernel) {
   const DeviceTimes times = attribute(records);
   EXPECT_EQ(times.losses.launches, 3);
   EXPECT_EQ(times.losses.launches_matched, 2);
-}
-
-TEST(CuptiAttribution, PeakOfAllocationsByDeviceInOrderOfTime) {
-  Records records;
-  records.memory = {{.at = 3, .bytes = -100, .device = 1},
-                    {.at = 1, .bytes = 100, .device = 1},
-                    {.at = 4, .bytes = 60, .device = 1},
-                    {.at = 2, .bytes = 50, .device = 1}};
-  EXPECT_EQ(attribute(records).peak_allocated, (std::vector<Bytes>{0, 150}));
 }
 
 TEST(CuptiAttribution, NothingLostIsComplete) {

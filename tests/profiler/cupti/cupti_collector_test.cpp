@@ -234,18 +234,6 @@ TEST_F(CuptiCollector, AnotherProfilersBufferIsLeftAlone) {
   EXPECT_EQ(collector.stop().losses.buffers.foreign, 1);
 }
 
-TEST_F(CuptiCollector, MemoryAndOverhead) {
-  Collector collector(library(), {});
-  cupti.emit_memory(false, 4096, 0);
-  cupti.emit_memory(false, 1024, 0);
-  cupti.emit_memory(true, 4096, 0);
-  cupti.emit_overhead(77);
-  const DeviceTimes times = collector.stop();
-  EXPECT_EQ(times.peak_allocated, std::vector<Bytes>{5120});
-  EXPECT_EQ(times.overhead, 77);
-  EXPECT_TRUE(completeness(times.losses).complete) << completeness(times.losses).reason;
-}
-
 TEST_F(CuptiCollector, ClosingARangeThatIsNotOpenIsCounted) {
   Collector collector(library(), {});
   collector.pop();
@@ -283,11 +271,6 @@ TEST_F(CuptiCollector, SaysWhichKindCannotBeRecordedAndLetsGo) {
   expect("kind 10: CUPTI_ERROR_INSUFFICIENT_PRIVILEGES", refusal());
   EXPECT_FALSE(cupti.subscribed);
   EXPECT_TRUE(cupti.enabled.empty());
-}
-
-TEST_F(CuptiCollector, DoesWithoutMemoryAndOverheadRecords) {
-  cupti.refused_kinds = {17, 49};
-  EXPECT_EQ(refusal(), "");
 }
 
 TEST_F(CuptiCollector, LeavesCuptiAsItWas) {

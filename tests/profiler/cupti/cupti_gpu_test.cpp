@@ -42,7 +42,7 @@ class CuptiGpu : public testing::Test {
               << lost.dropped << ", out of range " << lost.out_of_range << ", untimed " << lost.untimed
               << ", unknown " << lost.unknown << ", cut " << lost.cut_buffers << ", not returned "
               << lost.buffers.not_returned << ", untouched " << lost.buffers.untouched << ", overwritten "
-              << lost.buffers.overwritten << "; overhead " << times.overhead << " ns\n";
+              << lost.buffers.overwritten << "\n";
   }
 
   std::unique_ptr<Gpu> gpu_;

@@ -157,25 +157,6 @@ TEST_F(CuptiRecords, CopiesAndMemsets) {
   }
 }
 
-TEST_F(CuptiRecords, MemoryOfTheDeviceOnly) {
-  auto memory = [&](std::uint32_t operation, std::uint32_t memory_kind, std::uint32_t device) {
-    const std::size_t at = append(49, 128);
-    put(at + 4, operation);
-    put(at + 8, memory_kind);
-    put(at + 24, std::uint64_t{512});
-    put(at + 52, device);
-  };
-  memory(1, 3, 0);            // allocation on the device
-  memory(2, 3, 0);            // release
-  memory(1, 2, 0);            // pinned, on the host
-  memory(1, 3, 0xFFFFFFFFu);  // on no device
-  const Records records = read();
-  ASSERT_EQ(records.memory.size(), 2u);
-  EXPECT_EQ(records.memory[0].bytes, 512);
-  EXPECT_EQ(records.memory[1].bytes, -512);
-  EXPECT_EQ(records.unknown, 1);
-}
-
 TEST_F(CuptiRecords, NoMoreThanTheLimitIsKept) {
   for (std::uint32_t i = 0; i < 10; ++i) append_kernel(216, 100, 170, i);
   const Records records = read(0, 4);

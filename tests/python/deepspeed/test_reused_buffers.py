@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A loader that writes each item where the one before lay trains what it trains under DeepSpeed, however far
-a plan reads on."""
+"""Loaders that are easily misread train what they train under DeepSpeed: those that write each item where the one
+before lay, however far a plan reads on, and those of which only next() may be called."""
 
 from dataclasses import replace
 
@@ -49,6 +49,45 @@ def test_items_stay_what_they_were(world2, stock, plan, section):
     got = world2.run(trained, replace(STEPS, section=sections[section]))
     assert [losses for losses, _, _ in got] == [losses for losses, _, _ in expected]
     assert [evaluated for _, evaluated, _ in got] == [evaluated for _, evaluated, _ in expected]
+
+
+class NextAlone:
+    """No iterator to Python, and all that DeepSpeed needs."""
+
+    def __init__(self, items):
+        self._items = items
+
+    def __next__(self):
+        return next(self._items)
+
+
+class Restarts(NextAlone):
+    """Its own iterator, which starts over wherever iter() is called: a run that resumes has read on by then."""
+
+    def __init__(self, items):
+        kept = [next(items) for _ in range(8 * MICRO_BATCHES)]
+        super().__init__(iter(kept[MICRO_BATCHES:]))
+        self._kept = kept
+
+    def __iter__(self):
+        self._items = iter(self._kept)
+        return self
+
+
+def trained_by_next(options: Options, kind: type) -> tuple:
+    engine = make_engine(options)
+    data = kind(engine.batches(3))
+    losses = [engine.train_batch(data).item() for _ in range(options.steps)]
+    return losses, engine.eval_batch(kind(engine.batches(5))).item()
+
+
+@pytest.mark.parametrize("kind", [NextAlone, Restarts])
+@pytest.mark.parametrize("section", ["plan", "sizes"])
+def test_a_loader_is_read_by_next_alone(world2, plan, section, kind):
+    planned = {"placement": str(plan.with_name("placement.toml")), "sizes": "tokens", "keep_order": True}
+    sections = {"plan": {"plan": str(plan)}, "sizes": planned}
+    expected = world2.run(trained_by_next, STEPS, kind)
+    assert world2.run(trained_by_next, replace(STEPS, section=sections[section]), kind) == expected
 
 
 class Holder:

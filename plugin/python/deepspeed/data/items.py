@@ -9,6 +9,7 @@ what the loader has written since.
 
 import copy
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -33,6 +34,20 @@ def again(items: Iterable[Any], seconds: float = 0.0) -> Iterator[Made]:
     for item in items:
         time.sleep(seconds)
         yield Made(own(item))
+
+
+class Following:
+    """The items, then those of the script's iterator, by next() alone, as DeepSpeed reads it: iter() of a loader that is
+    its own iterator may start over."""
+
+    def __init__(self, items: Iterable[Any], iterator: Any):
+        self._items, self._iterator = deque(items), iterator
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        return self._items.popleft() if self._items else next(self._iterator)
 
 
 @contextmanager

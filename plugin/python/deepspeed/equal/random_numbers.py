@@ -17,8 +17,7 @@ were not learned show up in the states of the generators (draws).
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from itertools import chain, islice
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -30,7 +29,7 @@ from ostinato.restrictions import is_deepspeeds
 from ..randomness import generators
 from ..tell import announce
 from ..randomness.draws import BATCH, LAYERS, LOSS, TORCHS, Draws, merged
-from ..data.items import Made, made_once
+from ..data.items import Following, Made, made_once
 from ..errors import OstinatoError
 from ..section.plans import Stage
 from ..stages.loss import loss_replaced
@@ -235,12 +234,10 @@ class RandomNumbers:
         loader = engine.training_dataloader
         iterator = engine.data_iterator
         self._unread = generators.current()
-        first = (
-            [Made(made_once(engine.batch_fn)(item)) for item in islice(iterator, 1)]
-            if iterator is not None
-            else []
-        )
+        first = []
         if iterator is not None:
+            with suppress(StopIteration):
+                first.append(Made(made_once(engine.batch_fn)(next(iterator))))
             engine.data_iterator = iter(first)
         self._watcher, self._learning = (learning := Learning()), True
         with torch.set_grad_enabled(self._module.training), random_state_kept(), layers_kept(self._module):
@@ -259,7 +256,7 @@ class RandomNumbers:
         assert self._draws is not None
         self._draws.new()
         if iterator is not None:
-            engine.training_dataloader, engine.data_iterator = loader, chain(first, iterator)
+            engine.training_dataloader, engine.data_iterator = loader, Following(first, iterator)
         streams = self._follow(counts, follows_none)
         self._unread = self._unread if streams else None
         return streams

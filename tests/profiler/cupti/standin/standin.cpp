@@ -16,8 +16,8 @@
 
 namespace {
 
-constexpr std::uint32_t kMemcpy = 1, kMemset = 2, kDriver = 4, kRuntime = 5, kKernel = 10, kOverhead = 17;
-constexpr std::uint32_t kMemcpyPeer = 22, kExternal = 39, kMemory = 49;
+constexpr std::uint32_t kMemcpy = 1, kMemset = 2, kDriver = 4, kRuntime = 5, kKernel = 10;
+constexpr std::uint32_t kMemcpyPeer = 22, kExternal = 39;
 
 const std::map<Work, std::uint32_t> kKinds = {{Work::kernel, kKernel},
                                               {Work::memcpy, kMemcpy},
@@ -29,19 +29,17 @@ struct Layout {
 };
 
 /// Records by kind as CUDA 13.0 writes them.
-const std::map<std::uint32_t, Layout> kLayouts13 = {{kMemcpy, {96, 16, 44}},     {kMemset, {88, 16, 44}},
-                                                    {kDriver, {40, 8, 32}},      {kRuntime, {40, 8, 32}},
-                                                    {kKernel, {216, 16, 92}},    {kOverhead, {56, 24, 40}},
-                                                    {kMemcpyPeer, {96, 16, 60}}, {kExternal, {24, 0, 16}},
-                                                    {kMemory, {128, 32, 12}},    {/*MARKER*/ 12, {56, 0, 0}}};
+const std::map<std::uint32_t, Layout> kLayouts13 = {{kMemcpy, {96, 16, 44}},  {kMemset, {88, 16, 44}},
+                                                    {kDriver, {40, 8, 32}},   {kRuntime, {40, 8, 32}},
+                                                    {kKernel, {216, 16, 92}}, {kMemcpyPeer, {96, 16, 60}},
+                                                    {kExternal, {24, 0, 16}}, {/*MARKER*/ 12, {56, 0, 0}}};
 
 std::size_t size_of(std::uint32_t kind, std::uint32_t version) {
   const auto layout = kLayouts13.find(kind);
   if (layout == kLayouts13.end()) return 0;
   if (version >= 130000) return layout->second.size;
   // CUDA 11.8: the same records before they grew.
-  static const std::map<std::uint32_t, std::size_t> older = {
-      {kKernel, 200}, {kMemcpy, 88}, {kOverhead, 40}, {kMemory, 120}};
+  static const std::map<std::uint32_t, std::size_t> older = {{kKernel, 200}, {kMemcpy, 88}};
   const auto old = older.find(kind);
   return old == older.end() ? layout->second.size : old->second;
 }
@@ -116,23 +114,6 @@ class Implementation : public StandIn {
     Record record(size);
     put(&record, 0, kind);
     write_always(record);
-  }
-
-  void emit_memory(bool release, std::uint64_t bytes, std::uint32_t device) override {
-    Record record = blank(kMemory);
-    put(&record, 4, release ? 2u : 1u);
-    put(&record, 8, 3u);  // on the device
-    put(&record, 24, bytes);
-    put(&record, 32, clock_++);
-    put(&record, 52, device);
-    write(record);
-  }
-
-  void emit_overhead(std::uint64_t duration) override {
-    Record record = blank(kOverhead);
-    put(&record, 24, clock_);
-    put(&record, 32, clock_ + duration);
-    write(record);
   }
 
   void hand_over() override {

@@ -57,8 +57,6 @@ class StandIn : public StandInState {
   virtual void run_device(bool reversed = false) = 0;
   /// A record of any kind and size, zero but for its kind and an external correlation's fields.
   virtual void emit(std::uint32_t kind, std::size_t size) = 0;
-  virtual void emit_memory(bool release, std::uint64_t bytes, std::uint32_t device) = 0;
-  virtual void emit_overhead(std::uint64_t duration) = 0;
   /// Hands the current buffer over, full or not.
   virtual void hand_over() = 0;
   /// Hands over a buffer that it never asked for.
