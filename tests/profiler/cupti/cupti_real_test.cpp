@@ -39,7 +39,7 @@ TEST(CuptiReal, WalksRecordsOfEveryKindWithTheLibrarysOwnSizes) {
     return std::size_t{0};
   };
   std::vector<std::uint8_t> bytes;
-  const std::uint32_t kinds[] = {39, 5, 10, 1, 22, 2, 17, 49, 4, 10};
+  const std::uint32_t kinds[] = {39, 5, 10, 1, 22, 2, 4, 10};
   for (std::uint32_t kind : kinds) {
     const std::size_t at = bytes.size(), size = size_of(kind);
     ASSERT_GT(size, 0u) << "kind " << kind;
@@ -50,7 +50,7 @@ TEST(CuptiReal, WalksRecordsOfEveryKindWithTheLibrarysOwnSizes) {
   std::memcpy(aligned.data(), bytes.data(), bytes.size());
   RecordReader whole(library->call, 100);
   whole.read(reinterpret_cast<std::uint8_t*>(aligned.data()), bytes.size());
-  EXPECT_EQ(whole.records().seen, 10);
+  EXPECT_EQ(whole.records().seen, std::ssize(kinds));
   EXPECT_EQ(whole.records().activities.size(), 5u);
   EXPECT_EQ(whole.records().unknown, 0);
   EXPECT_EQ(whole.records().cut_buffers, 0);
@@ -58,12 +58,12 @@ TEST(CuptiReal, WalksRecordsOfEveryKindWithTheLibrarysOwnSizes) {
   aligned.resize(aligned.size() + 8);
   RecordReader padded(library->call, 100);
   padded.read(reinterpret_cast<std::uint8_t*>(aligned.data()), bytes.size() + 64);
-  EXPECT_EQ(padded.records().seen, 10);
+  EXPECT_EQ(padded.records().seen, std::ssize(kinds));
   EXPECT_EQ(padded.records().cut_buffers, 0);
 
   RecordReader cut(library->call, 100);
   cut.read(reinterpret_cast<std::uint8_t*>(aligned.data()), bytes.size() - 8);
-  EXPECT_EQ(cut.records().seen, 9);
+  EXPECT_EQ(cut.records().seen, std::ssize(kinds) - 1);
   EXPECT_EQ(cut.records().cut_buffers, 1);
 }
 
