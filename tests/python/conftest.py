@@ -1,8 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Worlds of processes, each started when the first test asks for it and kept until the last."""
 
+import hypothesis
 import pytest
 from support.worlds import World
+
+# A machine may stall for seconds; and what is drawn is the same in every run, so that one that fails can be repeated.
+hypothesis.settings.register_profile(
+    "everyday", deadline=None, derandomize=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("everyday")
 
 
 @pytest.fixture(scope="session")
@@ -46,7 +53,7 @@ def saved(tmp_path_factory):
     results = {}
 
     def run(world, options, save):
-        key = (world.size, save.__module__, repr(options))
+        key = (world.size, save.__module__, save.__name__, repr(options))
         if key not in results:
             folder = str(tmp_path_factory.mktemp("saved"))
             results[key] = folder, world.run(save, options, folder)

@@ -36,7 +36,7 @@ def lacks(folder: Path, *options: str, **variables: str) -> str:
         env=clean | {"CXX": "/no/compiler", "PATH": path} | variables,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
     assert done.returncode != 0, done.stdout
     assert "the build lacks:" in done.stderr and "a C++20 compiler" in done.stderr, done.stderr

@@ -53,4 +53,4 @@ def test_emulated_stages_run_several_chunks_a_rank_as_planned(tmp_path):
 @pytest.mark.parametrize("arguments", [["--job", "gtp"], ["--steps", "x"]])
 def test_usage_errors_are_refused(arguments):
     command = [sys.executable, ROOT / "examples" / "demo.py", *arguments]
-    assert subprocess.run(command, capture_output=True, timeout=120).returncode == 2
+    assert subprocess.run(command, capture_output=True, timeout=300).returncode == 2

@@ -126,7 +126,7 @@ def test_commands_have_the_options_that_are_shown():
 
 def help_of(*words: str) -> str:
     asked = subprocess.run(
-        [sys.executable, "-m", "ostinato", *words, "--help"], capture_output=True, text=True, timeout=120
+        [sys.executable, "-m", "ostinato", *words, "--help"], capture_output=True, text=True, timeout=300
     )
     assert asked.returncode == 0, asked.stderr
     return asked.stdout

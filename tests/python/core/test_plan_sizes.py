@@ -205,7 +205,7 @@ def test_no_memory_for_them_is_said(tmp_path):
 # ---- simulate
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=6))
 @example([3, 5, 0, 4])  # blocks of no time, which start together with others
 def test_an_order_with_other_sizes_is_between_the_bound_and_1f1b(sizes):

@@ -61,7 +61,7 @@ def test_a_plan_has_the_times_of_its_micro_batches():
     assert "<html" in plan.html()
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=9), st.integers(0, 3))
 def test_every_plan_holds_and_no_order_of_entry_makes_its_bound_another(sizes, seed):
     plan = ostinato.search_sizes(V, sizes, size=10, effort=20, seed=seed)
@@ -69,7 +69,7 @@ def test_every_plan_holds_and_no_order_of_entry_makes_its_bound_another(sizes, s
     assert ostinato.search_sizes(V, sizes[::-1], size=10, effort=1).lower_bound == plan.lower_bound
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.lists(st.integers(1, 40), min_size=2, max_size=9))
 def test_no_plan_is_worse_than_1f1b_given_or_sorted(sizes):
     plan = ostinato.search_sizes(V, sizes, size=10, effort=1)

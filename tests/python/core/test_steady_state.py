@@ -25,7 +25,7 @@ def test_it_is_what_the_command_says(shape, tmp_path, capfd):
     assert found.peak_memory == tuple(told["peak_memory"]) and found.left_behind == ()
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(st.lists(st.integers(1, 9), min_size=2, max_size=3), st.integers(2, 4), st.integers(1, 6))
 def test_no_plan_has_a_better_rate(forward, capacity, micro_batches):
     """Any plan, one step after the other, is a repeating part, too."""

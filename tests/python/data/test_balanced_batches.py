@@ -35,7 +35,7 @@ def data_set(draw, shape, steps=2):
     return draw.draw(st.lists(st.integers(1, 50), min_size=steps * a_step, max_size=(steps + 1) * a_step - 1))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.data(), SHAPES)
 def test_every_step_trains_the_samples_that_it_would_without(draw, shape):
     sizes = data_set(draw, shape)
@@ -49,7 +49,7 @@ def test_every_step_trains_the_samples_that_it_would_without(draw, shape):
     assert {len(mine) for mine in of_replicas} == {len(made(shape, sizes, sampler=order))}
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.data(), SHAPES, st.integers(0, 100), st.integers(0, 3))
 def test_a_loaded_state_goes_on_where_it_stood(draw, shape, stop, epoch):
     sizes = data_set(draw, shape)
@@ -63,7 +63,7 @@ def test_a_loaded_state_goes_on_where_it_stood(draw, shape, stop, epoch):
     assert list(resumed) == list(whole)  # the next epoch, too
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.data(), SHAPES)
 def test_no_way_to_deal_these_micro_batches_is_predicted_below_the_bound(draw, shape):
     """Any other dealing of the same micro-batches is at or above the bound; ours is between."""

@@ -136,4 +136,4 @@ def test_nothing_is_imported_before_it_is_used():
     import sys
 
     code = "import sys, ostinato.hf; assert not {'transformers', 'deepspeed', 'torch'} & set(sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], timeout=300).returncode == 0

@@ -53,7 +53,7 @@ def look(page: Path, expression: str, *, width: int, dark: bool) -> Any:
         copy.as_uri(),
     ]
     try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(words, capture_output=True, text=True, timeout=300)
     except subprocess.TimeoutExpired:
         pytest.skip("the browser does not start here")
     found = re.search(r'<output id="asked">(.*?)</output>', done.stdout)

@@ -172,7 +172,7 @@ def test_requests_of_any_shape(world2, kind, tmp_path):
 def test_no_request_for_longer_than_the_timeout(world2, tmp_path):
     case = case_of(tmp_path, "wave")
     given = serving_jobs.requests_of(case, 2)
-    results = world2.run(serving_jobs.serve, case, given, Load(in_turn=True, pause_s=3.6, timeout_s=3))
+    results = world2.run(serving_jobs.serve, case, given, Load(in_turn=True, pause_s=6, timeout_s=5))
     check(results, serving_jobs.answers_alone(case, given))
 
 
