@@ -109,9 +109,13 @@ const MessageSpec& Traffic::spec_of(const Instruction& i, const Edge& edge) cons
 }
 
 const Order& Traffic::order_of(const Instruction& i, const Edge& edge, std::size_t tensor) {
-  if (i.action == Action::send_backward) return edge.orders_to.at(i.peer)[tensor];
-  if (i.action == Action::receive_backward) return edge.orders_by.at(i.peer)[tensor];
-  return (*edge.forward)[tensor].order;
+  if (i.action == Action::send_forward || i.action == Action::receive_forward)
+    return (*edge.forward)[tensor].order;
+  static const Order none;
+  const auto& orders = i.action == Action::send_backward ? edge.orders_to : edge.orders_by;
+  const std::vector<Order>& known = orders.at(i.peer);
+  // A message may have more tensors than the one that told the orders, where shapes may change.
+  return tensor < known.size() ? known[tensor] : none;
 }
 
 std::string Traffic::partner(int index) const {

@@ -12,7 +12,8 @@
 // the first step receives it at its place in the list and from then on ahead of need. Gradients need none:
 // they look like what went forward, which a rank has made, received, or been handed on its own (learn()). A
 // message that later looks different is an error that says so. What gradients do need is their order in
-// memory, which the first one along an edge to a peer is preceded by; later ones are laid out alike.
+// memory, which the first one along an edge to a peer is preceded by; later ones are laid out alike, and
+// those of outputs that the first message did not have are contiguous.
 //
 // Where shapes may change (`dynamic`), one int64 before every message along an edge says whether it looks
 // like the one before it to that peer (kUnchanged), or its shapes follow (kAnnounced). Such a receive is

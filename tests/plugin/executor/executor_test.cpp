@@ -429,6 +429,41 @@ TEST(Executor, ShapesMayChangeWhereItIsTold) {
   EXPECT_EQ(gradients({0, 1, 0}, Way::threads), expected);
 }
 
+/// A first stage with more outputs for every micro-batch; a last one that sums what comes, however much it
+/// is.
+class Multiplying : public StageModule {
+ public:
+  explicit Multiplying(int stage) : stage_(stage) {}
+
+  std::vector<at::Tensor> forward(int m, const std::vector<at::Tensor>& in) override {
+    std::vector<at::Tensor> out;
+    if (stage_ == 0) {
+      for (int k = 0; k <= 40 * m; ++k) out.push_back(weight_ * (k + 1));
+      return out;
+    }
+    at::Tensor sum = at::zeros({});
+    for (const at::Tensor& x : in) sum = sum + x.sum();
+    return {sum};
+  }
+  const at::Tensor& weight() const { return weight_; }
+
+ private:
+  int stage_;
+  at::Tensor weight_ = at::ones({3}).requires_grad_(true);
+};
+
+TEST(Executor, TheNumberOfOutputsMayChangeWithTheirShapes) {
+  for (const Way way : {Way::threads, Way::blocking, Way::memory}) {
+    const Program program = program_of(chain({0, 1}), 3, 2);
+    std::map<int, Multiplying> modules;
+    for (int s = 0; s < 2; ++s) modules.emplace(s, Multiplying(s));
+    const ExecutorOptions options{.timeout = 60s, .dynamic_shapes = true};
+    for (const std::string& failure : run_all(program, modules, way, 1, options)) EXPECT_EQ(failure, "");
+    // 1, then 1 + 2 + ... + 41, then ... + 81
+    EXPECT_TRUE(at::equal(modules.at(0).weight().grad(), at::full({3}, 1.0 + 861.0 + 3321.0)));
+  }
+}
+
 /// Hands on what lies in memory in another order, forwards and backwards, and notes how it arrives.
 class Turning : public StageModule {
  public:
