@@ -2,6 +2,7 @@
 #include "plugin/executor/buffers.h"
 
 #include <ATen/ops/empty.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 namespace ostinato {
@@ -33,6 +34,7 @@ Buffer BufferPool::take(const TensorSpec& spec, const Order& order) {
   }
   if (shapes_change_) clear();
   meter_.add(spec.bytes());
+  const c10::InferenceMode ordinary(false);  // it is reused, where the caller's mode may be another one
   at::Tensor tensor = at::empty(spec.sizes, at::TensorOptions().dtype(spec.dtype).device(device_));
   // The allocator gives out memory whose last use was issued on this stream, and need not have ended.
   std::unique_ptr<c10::Event> event;

@@ -2,6 +2,7 @@
 #include "plugin/executor/buffers.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <gtest/gtest.h>
 
@@ -26,6 +27,14 @@ TEST(Buffers, OneShapeAndTypeIsReused) {
   const Buffer second = pool.take(kSpec);
   EXPECT_NE(second.tensor().const_data_ptr(), data);
   EXPECT_EQ(meter.now(), 48);
+}
+
+TEST(Buffers, TakenInInferenceModeServesOutsideOfIt) {
+  Meter meter;
+  BufferPool pool(at::kCPU, meter);
+  const c10::InferenceMode mode;
+  EXPECT_FALSE(pool.take(kSpec).tensor().is_inference());
+  EXPECT_TRUE(c10::InferenceMode::is_enabled());
 }
 
 TEST(Buffers, AnotherTypeIsAnotherBuffer) {
