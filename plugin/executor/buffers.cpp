@@ -30,6 +30,8 @@ Buffer BufferPool::take(const TensorSpec& spec, const Order& order) {
     const auto found = device_.is_cpu() ? free.end() - 1 : free.begin();
     Free next = std::move(*found);
     free.erase(found);
+    // Who still compares the versions of what was handed on here (handed_on.h) means what lay here before.
+    next.tensor.unsafeGetTensorImpl()->set_version_counter(c10::VariableVersion(0));
     return Buffer(this, std::move(next.tensor), spec.requires_grad, order, std::move(next.event));
   }
   if (shapes_change_) clear();

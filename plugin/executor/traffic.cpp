@@ -404,6 +404,7 @@ void Traffic::send_here(int index, const std::vector<at::Tensor>& tensors, const
     announce_orders(i, e, tensors, out);
   }
   Payload message = payload(i, e, tensors);
+  if (i.action == Action::send_forward) out.handed = HandedOn(message.tensors);
   if (!message.tensors.empty()) {
     Lane& lane = lanes_.at(i.peer).out;
     message.as_made ? lane.after(made) : lane.after_current();
@@ -418,8 +419,10 @@ void Traffic::send_here(int index, const std::vector<at::Tensor>& tensors, const
 void Traffic::release_sends(int peer, int count) {
   auto& sends = outbound_[peer];
   for (int& released = released_[peer]; released < count; ++released) {
-    complete(sends[released].transfers, sends[released].index);
-    meter_.add(-sends[released].bytes);
+    Outbound& send = sends[released];
+    complete(send.transfers, send.index);
+    send.handed.expect_unchanged(program_.stages[at(send.index).stage]);
+    meter_.add(-send.bytes);
   }
 }
 

@@ -43,6 +43,7 @@
 
 #include "plugin/executor/buffers.h"
 #include "plugin/executor/channel.h"
+#include "plugin/executor/handed_on.h"
 #include "plugin/executor/itinerary.h"
 #include "plugin/executor/lane.h"
 #include "plugin/executor/tensor_spec.h"
@@ -123,7 +124,8 @@ class Traffic {
   struct Outbound {
     int index = 0;
     std::int64_t bytes = 0;  ///< held for this send alone
-    Transfers transfers;  ///< the message, and before it what kind it is and its shapes where they are told
+    Transfers transfers;   ///< the message, and before it what kind it is and its shapes where they are told
+    HandedOn handed = {};  ///< of activations, those that were not copied for the message
   };
 
   struct Payload {

@@ -319,6 +319,16 @@ def test_batches_keep_their_kinds():
     assert [part.shape for part in micro_batches(torch.zeros(0, 2), 4, "inputs")] == [(0, 2)] * 4
 
 
+def test_a_micro_batch_that_a_stage_changes_in_place_is_the_only_one():
+    """Views of the batch would all count the change, and what of them is handed on would be refused."""
+    from ostinato.torch.batches import micro_batches
+
+    given = torch.arange(8)
+    parts = micro_batches(given, 4, "inputs")
+    parts[1].add_(1)
+    assert [part._version for part in parts] == [0, 1, 0, 0] and given.tolist() == [0, 1, 3, 4, 4, 5, 6, 7]
+
+
 def test_a_dictionary_is_by_stage(world2, tmp_path):
     given = {"inputs": {"input_ids": torch.zeros(8, dtype=torch.long)}}
     refused(
