@@ -5,7 +5,7 @@
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
-#include <list>
+#include <map>
 #include <numeric>
 #include <optional>
 
@@ -124,9 +124,11 @@ class PythonExecutor {
                  bool one_by_one, py::object offload) {
     const auto& stages = executor_.program().stages;
     const bool known = stage >= 0 && stage < static_cast<int>(stages.size());
-    modules_.emplace_back(stage, known && !stages[stage].inputs.empty(), may_split, one_by_one,
-                          std::move(forward), std::move(before), std::move(after), std::move(offload));
-    executor_.set_stage(stage, modules_.back());
+    auto module = std::make_unique<PythonStage>(stage, known && !stages[stage].inputs.empty(), may_split,
+                                                one_by_one, std::move(forward), std::move(before),
+                                                std::move(after), std::move(offload));
+    executor_.set_stage(stage, *module);
+    modules_[stage] = std::move(module);  // frees the one before it
   }
 
   /// Exceptions of Python code keep their type, and say where the step stood. Warnings of torch go to
@@ -202,7 +204,7 @@ class PythonExecutor {
   }
 
   std::unique_ptr<Channel> channel_;
-  std::list<PythonStage> modules_;
+  std::map<int, std::unique_ptr<PythonStage>> modules_;
   Executor executor_;
   bool changes_;
 };

@@ -3,7 +3,9 @@
 
 import copy
 import functools
+import gc
 import pickle
+import weakref
 from typing import NamedTuple
 
 import pytest
@@ -266,6 +268,16 @@ def test_a_module_that_replaces_one_of_a_pipeline_runs(tmp_path):
         pipe.serve([given], served.__setitem__)
         for answer in (served[0], pipe.infer([given] * MICRO_BATCHES)[0]):
             assert torch.equal(answer, given * 2 * factor)
+
+
+def test_a_module_that_was_replaced_is_freed(tmp_path):
+    forwards = plan_of(tmp_path, text=placement_text(Layout("one", (4,), (0, 0)), LAYERS, trains=False))
+    pipe = Pipeline(forwards, lambda stage: torch.nn.Linear(2, 2))
+    replaced = weakref.ref(pipe.stages["1"])
+    pipe.stages["1"] = torch.nn.Identity()
+    pipe.infer(torch.ones(MICRO_BATCHES, 2))
+    gc.collect()
+    assert replaced() is None
 
 
 def test_wrong_size_of_the_group(world2, tmp_path):
