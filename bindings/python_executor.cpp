@@ -5,7 +5,7 @@
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
-#include <list>
+#include <map>
 #include <numeric>
 #include <optional>
 
@@ -28,13 +28,38 @@ at::Tensor to_tensor(py::handle object, int stage, const std::string& within = "
                        "; expected a tensor or a tuple of tensors and None");
 }
 
+/// Another stage takes the bytes of a tensor: a type of tensor that holds none itself (a DTensor) or others
+/// than its elements in order (a sparse one) would end in a fault.
+void expect_bytes(py::handle object, const std::string& stage) {
+  if (!THPVariable_Check(object.ptr())) return;
+  const at::Tensor& tensor = THPVariable_Unpack(object.ptr());
+  const auto refuse = [&](const std::string& kind, const std::string& instead) {
+    throw py::type_error("stage '" + stage + "' returns a " + kind +
+                         ", which cannot be handed on to another stage: return a plain tensor" + instead);
+  };
+  if (tensor.is_nested()) refuse("nested tensor", ", as its values and offsets or .to_padded_tensor()");
+  if (tensor.layout() != at::kStrided)
+    refuse("tensor of layout " + std::string(py::str(object.attr("layout"))), " (.to_dense())");
+  const c10::Storage& storage = tensor.unsafeGetTensorImpl()->unsafe_storage();
+  const bool held = storage && storage.unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get() != nullptr;
+  if (tensor.unsafeGetTensorImpl()->is_python_dispatch() && !held) {
+    const std::string kind = py::str(py::type::of(object).attr("__name__"));
+    refuse("tensor of type " + kind, kind == "DTensor"                 ? " (.to_local())"
+                                     : kind == "AsyncCollectiveTensor" ? " (.clone())"
+                                                                       : "");
+  }
+}
+
 /// A stage whose forward is a Python callable: forward(micro_batch, inputs) -> tensor or tuple.
 class PythonStage : public StageModule {
  public:
-  PythonStage(int stage, bool takes_inputs, bool may_split, bool one_by_one, py::object forward,
+  /// `of`: null where the program has no such stage.
+  PythonStage(int stage, const ProgramStage* of, bool may_split, bool one_by_one, py::object forward,
               py::object before, py::object after, py::object offload)
       : stage_(stage),
-        takes_inputs_(takes_inputs),
+        takes_inputs_(of && !of->inputs.empty()),
+        handed_on_(of && !of->outputs.empty()),
+        name_(of ? of->name : ""),
         may_split_(may_split),
         one_by_one_(one_by_one),
         forward_(std::move(forward)),
@@ -47,11 +72,11 @@ class PythonStage : public StageModule {
     const py::object result = forward_(micro_batch, arguments(inputs));
     std::vector<at::Tensor> outputs;
     if (!py::isinstance<py::tuple>(result) && !py::isinstance<py::list>(result)) {
-      outputs.push_back(to_tensor(result, stage_));
+      outputs.push_back(output(result));
       return outputs;
     }
     for (const py::handle element : result)
-      outputs.push_back(to_tensor(element, stage_, "a tuple that holds a value of type "));
+      outputs.push_back(output(element, "a tuple that holds a value of type "));
     return outputs;
   }
 
@@ -63,6 +88,11 @@ class PythonStage : public StageModule {
   void after_backward(int micro_batch, BackwardPart part) override { call(after_, micro_batch, part); }
 
  private:
+  at::Tensor output(py::handle object, const std::string& within = "") const {
+    if (handed_on_) expect_bytes(object, name_);
+    return to_tensor(object, stage_, within);
+  }
+
   py::object arguments(const std::vector<at::Tensor>& inputs) const {
     if (!takes_inputs_) return py::none();
     py::tuple tuple(inputs.size());
@@ -85,7 +115,8 @@ class PythonStage : public StageModule {
   }
 
   int stage_;
-  bool takes_inputs_;
+  bool takes_inputs_, handed_on_;
+  std::string name_;
   bool may_split_, one_by_one_;
   py::object forward_, before_, after_, offload_;
 };
@@ -124,9 +155,11 @@ class PythonExecutor {
                  bool one_by_one, py::object offload) {
     const auto& stages = executor_.program().stages;
     const bool known = stage >= 0 && stage < static_cast<int>(stages.size());
-    modules_.emplace_back(stage, known && !stages[stage].inputs.empty(), may_split, one_by_one,
-                          std::move(forward), std::move(before), std::move(after), std::move(offload));
-    executor_.set_stage(stage, modules_.back());
+    auto module = std::make_unique<PythonStage>(stage, known ? &stages[stage] : nullptr, may_split,
+                                                one_by_one, std::move(forward), std::move(before),
+                                                std::move(after), std::move(offload));
+    executor_.set_stage(stage, *module);
+    modules_[stage] = std::move(module);  // frees the one before it
   }
 
   /// Exceptions of Python code keep their type, and say where the step stood. Warnings of torch go to
@@ -202,7 +235,7 @@ class PythonExecutor {
   }
 
   std::unique_ptr<Channel> channel_;
-  std::list<PythonStage> modules_;
+  std::map<int, std::unique_ptr<PythonStage>> modules_;
   Executor executor_;
   bool changes_;
 };

@@ -2,6 +2,7 @@
 #include "plugin/executor/buffers.h"
 
 #include <ATen/ops/empty.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 namespace ostinato {
@@ -29,10 +30,13 @@ Buffer BufferPool::take(const TensorSpec& spec, const Order& order) {
     const auto found = device_.is_cpu() ? free.end() - 1 : free.begin();
     Free next = std::move(*found);
     free.erase(found);
+    // Who still compares the versions of what was handed on here (handed_on.h) means what lay here before.
+    next.tensor.unsafeGetTensorImpl()->set_version_counter(c10::VariableVersion(0));
     return Buffer(this, std::move(next.tensor), spec.requires_grad, order, std::move(next.event));
   }
   if (shapes_change_) clear();
   meter_.add(spec.bytes());
+  const c10::InferenceMode ordinary(false);  // it is reused, where the caller's mode may be another one
   at::Tensor tensor = at::empty(spec.sizes, at::TensorOptions().dtype(spec.dtype).device(device_));
   // The allocator gives out memory whose last use was issued on this stream, and need not have ended.
   std::unique_ptr<c10::Event> event;

@@ -4,6 +4,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <algorithm>
+#include <cassert>
 
 #include "plugin/executor/error.h"
 
@@ -104,11 +105,13 @@ class C10dChannel : public Channel {
     return {group, 1 - group->getRank()};
   }
 
+  /// As bytes: NCCL has no complex numbers, and of integers not all.
   template <typename Issue>
   std::unique_ptr<Transfer> transfer(std::vector<at::Tensor> tensors, Issue issue) const {
     C10dTransfer::Works works;
     for (const at::Tensor& tensor : tensors) {
-      std::vector<at::Tensor> one{tensor};
+      assert(tensor.is_contiguous());
+      std::vector<at::Tensor> one{tensor.detach().flatten().view(at::kByte)};
       works.push_back(issue(one));
     }
     return std::make_unique<C10dTransfer>(std::move(works), std::move(tensors), device_.is_cpu());

@@ -259,6 +259,7 @@ void Executor::run_stage(Compute& compute) {
   compute.start = trace_.now();
   if (i.action == Action::forward) {
     compute.made = {run.forward(i.micro_batch, std::move(compute.messages))};
+    compute.handed = HandedOn(compute.made[0]);
   } else if (i.action == Action::backward) {
     compute.made = run.backward(i.micro_batch, std::move(compute.messages));
   } else if (i.action == Action::backward_input) {
@@ -383,7 +384,10 @@ void Executor::hand_on(const Compute& compute, bool pending) {
   const std::vector<int>& takers = traffic_.itinerary().takers[compute.index];
   for (std::size_t k = 0; k < others.size(); ++k) {
     Kept kept{.takers = takers[k], .made = compute.end, .pending = pending ? compute.index : -1};
-    if (!pending) kept.tensors = compute.made[is_forward ? 0 : k];
+    if (!pending) {
+      kept.tensors = compute.made[is_forward ? 0 : k];
+      kept.handed = compute.handed;
+    }
     if (!pending && is_forward) traffic_.learn(i.stage, others[k], i.micro_batch, kept.tensors);
     keep(handed(i.action), {i.stage, others[k], i.micro_batch}, kept);
   }
@@ -426,6 +430,7 @@ Executor::Kept Executor::hand_over(HandOver& here, const Handed& key) {
   assert(found != here.end());
   if (const int pending = found->second.pending; pending >= 0)  // ending it fills in the tensors
     end_until(pending, lanes_.at(program_.stages[std::get<0>(key)].lane));
+  found->second.handed.expect_unchanged(program_.stages[std::get<0>(key)]);
   if (--found->second.takers > 0) return found->second;
   Kept kept = std::move(found->second);
   here.erase(found);

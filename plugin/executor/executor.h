@@ -31,6 +31,7 @@
 #include <vector>
 
 #include "plugin/executor/channel.h"
+#include "plugin/executor/handed_on.h"
 #include "plugin/executor/lane_queue.h"
 #include "plugin/executor/stage_module.h"
 #include "plugin/executor/stage_run.h"
@@ -131,6 +132,7 @@ class Executor {
     std::vector<Arriving> arriving = {};
     Moment start{}, end{};
     std::vector<std::vector<at::Tensor>> made = {};  ///< of a backward: for each stage that takes of it
+    HandedOn handed = {};                            ///< of a forward, as it left them
     LaneQueue::Ended ended = {};                     ///< of one on a lane
     std::map<int, Span> sent = {};                   ///< by the lane's thread, by instruction
   };
@@ -156,6 +158,7 @@ class Executor {
     int takers = 0;    ///< that have not come yet; more than one where several ranks are served
     Moment made{};     ///< the end of the compute
     int pending = -1;  ///< the compute, where it is still beside the list
+    HandedOn handed = {};
   };
   using Handed = std::tuple<int, int, int>;  ///< from stage, to stage, micro-batch
   using HandOver = std::map<Handed, Kept>;

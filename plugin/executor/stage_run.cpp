@@ -59,9 +59,14 @@ at::Tensor leaf(const at::Tensor& tensor, bool wants_gradient) {
   return alias;
 }
 
+/// Of inference tensors nobody counts changes.
+std::int64_t version_of(const at::Tensor& tensor) {
+  return tensor.defined() && !tensor.is_inference() ? tensor._version() : 0;
+}
+
 /// Whoever handed it over may need it again. Autograd finds changes of what requires a gradient.
 void expect_unchanged(const ProgramStage& stage, const at::Tensor& leaf, std::int64_t version) {
-  if (!leaf.defined() || leaf.requires_grad() || !is_differentiable(leaf) || leaf._version() == version)
+  if (!leaf.defined() || leaf.requires_grad() || !is_differentiable(leaf) || version_of(leaf) == version)
     return;
   throw ExecutionError("stage '" + stage.name +
                        "' changes its input in place, which another stage may read: clone it first");
@@ -70,6 +75,7 @@ void expect_unchanged(const ProgramStage& stage, const at::Tensor& leaf, std::in
 /// Lets go of a leaf's data, and keeps its shape and strides, which its gradient will have. Aliases hold the
 /// data on.
 void hollow(at::Tensor& leaf) {
+  if (leaf.defined() && leaf.is_inference()) leaf = at::Tensor();  // has no gradient
   if (!leaf.defined()) return;
   at::Tensor none = at::empty({0}, leaf.options());
   none.unsafeGetTensorImpl()->set_sizes_and_strides(leaf.sizes(), leaf.strides());
@@ -116,7 +122,7 @@ std::vector<at::Tensor> StageRun::forward(int micro_batch, std::vector<Message> 
     for (std::size_t t = 0; t < message.tensors.size(); ++t) {
       kept.inputs.push_back(leaf(message.tensors[t], message.wants_gradient[t]));
       kept.orders.push_back(watch(kept.inputs.back()));
-      versions.push_back(message.tensors[t].defined() ? message.tensors[t]._version() : 0);
+      versions.push_back(version_of(message.tensors[t]));
     }
     kept.counts.push_back(message.tensors.size());
     message.tensors.clear();

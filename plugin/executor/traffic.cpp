@@ -109,9 +109,13 @@ const MessageSpec& Traffic::spec_of(const Instruction& i, const Edge& edge) cons
 }
 
 const Order& Traffic::order_of(const Instruction& i, const Edge& edge, std::size_t tensor) {
-  if (i.action == Action::send_backward) return edge.orders_to.at(i.peer)[tensor];
-  if (i.action == Action::receive_backward) return edge.orders_by.at(i.peer)[tensor];
-  return (*edge.forward)[tensor].order;
+  if (i.action == Action::send_forward || i.action == Action::receive_forward)
+    return (*edge.forward)[tensor].order;
+  static const Order none;
+  const auto& orders = i.action == Action::send_backward ? edge.orders_to : edge.orders_by;
+  const std::vector<Order>& known = orders.at(i.peer);
+  // A message may have more tensors than the one that told the orders, where shapes may change.
+  return tensor < known.size() ? known[tensor] : none;
 }
 
 std::string Traffic::partner(int index) const {
@@ -400,6 +404,7 @@ void Traffic::send_here(int index, const std::vector<at::Tensor>& tensors, const
     announce_orders(i, e, tensors, out);
   }
   Payload message = payload(i, e, tensors);
+  if (i.action == Action::send_forward) out.handed = HandedOn(message.tensors);
   if (!message.tensors.empty()) {
     Lane& lane = lanes_.at(i.peer).out;
     message.as_made ? lane.after(made) : lane.after_current();
@@ -414,8 +419,10 @@ void Traffic::send_here(int index, const std::vector<at::Tensor>& tensors, const
 void Traffic::release_sends(int peer, int count) {
   auto& sends = outbound_[peer];
   for (int& released = released_[peer]; released < count; ++released) {
-    complete(sends[released].transfers, sends[released].index);
-    meter_.add(-sends[released].bytes);
+    Outbound& send = sends[released];
+    complete(send.transfers, send.index);
+    send.handed.expect_unchanged(program_.stages[at(send.index).stage]);
+    meter_.add(-send.bytes);
   }
 }
 

@@ -12,7 +12,8 @@
 // the first step receives it at its place in the list and from then on ahead of need. Gradients need none:
 // they look like what went forward, which a rank has made, received, or been handed on its own (learn()). A
 // message that later looks different is an error that says so. What gradients do need is their order in
-// memory, which the first one along an edge to a peer is preceded by; later ones are laid out alike.
+// memory, which the first one along an edge to a peer is preceded by; later ones are laid out alike, and
+// those of outputs that the first message did not have are contiguous.
 //
 // Where shapes may change (`dynamic`), one int64 before every message along an edge says whether it looks
 // like the one before it to that peer (kUnchanged), or its shapes follow (kAnnounced). Such a receive is
@@ -42,6 +43,7 @@
 
 #include "plugin/executor/buffers.h"
 #include "plugin/executor/channel.h"
+#include "plugin/executor/handed_on.h"
 #include "plugin/executor/itinerary.h"
 #include "plugin/executor/lane.h"
 #include "plugin/executor/tensor_spec.h"
@@ -122,7 +124,8 @@ class Traffic {
   struct Outbound {
     int index = 0;
     std::int64_t bytes = 0;  ///< held for this send alone
-    Transfers transfers;  ///< the message, and before it what kind it is and its shapes where they are told
+    Transfers transfers;   ///< the message, and before it what kind it is and its shapes where they are told
+    HandedOn handed = {};  ///< of activations, those that were not copied for the message
   };
 
   struct Payload {

@@ -94,12 +94,17 @@ def _cut(value: Any, count: int, what: str) -> list[Any]:
         parts = [_cut(item, count, what) for item in items]
         return [_like(value, [part[m] for part in parts]) for m in range(count)]
     if torch.is_tensor(value) and value.dim() > 0:
-        return list(value.tensor_split(count))
+        return [_alone(part) for part in value.tensor_split(count)]
     if torch.is_tensor(value) or isinstance(value, PLAIN):  # has nothing to cut
         return [value] * count
     raise BatchError(
         f"{what} holds a {type(value).__name__}, which may hold a batch: replace it by {_a_list(count).removeprefix('or ')}"
     )
+
+
+def _alone(part: torch.Tensor) -> torch.Tensor:
+    """A stage may change its micro-batch in place: that is no change of the others, as it would be of views."""
+    return part if part.requires_grad else part.data
 
 
 def _like(value: Any, items: list) -> Any:

@@ -2,10 +2,12 @@
 #include "plugin/executor/buffers.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <gtest/gtest.h>
 
 #include "plugin/executor/error.h"
+#include "plugin/executor/handed_on.h"
 #include "tests/support/fake_memory.h"
 
 namespace ostinato {
@@ -26,6 +28,29 @@ TEST(Buffers, OneShapeAndTypeIsReused) {
   const Buffer second = pool.take(kSpec);
   EXPECT_NE(second.tensor().const_data_ptr(), data);
   EXPECT_EQ(meter.now(), 48);
+}
+
+// Who has handed on what lay there compares versions still when it is used again.
+TEST(Buffers, CountChangesAnewWhenTheyAreReused) {
+  Meter meter;
+  BufferPool pool(at::kCPU, meter);
+  HandedOn handed;
+  {
+    const Buffer buffer = pool.take(kSpec);
+    buffer.tensor().fill_(1);
+    handed = HandedOn({buffer.tensor()});
+  }
+  pool.take(kSpec).tensor().fill_(2);
+  EXPECT_EQ(meter.peak(), kSpec.bytes());
+  EXPECT_NO_THROW(handed.expect_unchanged({}));
+}
+
+TEST(Buffers, TakenInInferenceModeServesOutsideOfIt) {
+  Meter meter;
+  BufferPool pool(at::kCPU, meter);
+  const c10::InferenceMode mode;
+  EXPECT_FALSE(pool.take(kSpec).tensor().is_inference());
+  EXPECT_TRUE(c10::InferenceMode::is_enabled());
 }
 
 TEST(Buffers, AnotherTypeIsAnotherBuffer) {

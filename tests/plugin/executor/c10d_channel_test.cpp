@@ -17,9 +17,14 @@ using namespace std::chrono_literals;
 class Noting : public c10d::ProcessGroup {
  public:
   Noting() : ProcessGroup(0, 2) {}
-  c10::intrusive_ptr<c10d::Work> send(std::vector<at::Tensor>&, int, int) override { return work(); }
-  c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>&, int, int) override { return work(); }
+  c10::intrusive_ptr<c10d::Work> send(std::vector<at::Tensor>& tensors, int, int) override {
+    return work(tensors);
+  }
+  c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>& tensors, int, int) override {
+    return work(tensors);
+  }
 
+  std::vector<at::Tensor> given;
   std::vector<std::chrono::milliseconds> waits;
 
  private:
@@ -34,7 +39,10 @@ class Noting : public c10d::ProcessGroup {
    private:
     Noting& group_;
   };
-  c10::intrusive_ptr<c10d::Work> work() { return c10::make_intrusive<Noted>(*this); }
+  c10::intrusive_ptr<c10d::Work> work(const std::vector<at::Tensor>& tensors) {
+    given.insert(given.end(), tensors.begin(), tensors.end());
+    return c10::make_intrusive<Noted>(*this);
+  }
 };
 
 // With a time-out NCCL's wait() holds the host until the device has ended the transfer.
@@ -56,6 +64,25 @@ TEST(C10dChannel, WaitsWithATimeoutOnTheHostAlone) {
       }
     }
     EXPECT_EQ(channel->posting(), device.is_cpu() ? Posting::anywhere : Posting::in_order);
+  }
+}
+
+TEST(C10dChannel, GivesEveryTypeToTheBackendAsItsBytes) {
+  const auto group = c10::make_intrusive<Noting>();
+  const auto channel = make_c10d_channel(group, {0, 1}, at::kCPU);
+  for (const at::ScalarType dtype : {at::kFloat, at::kComplexFloat, at::kShort, at::kBool, at::kByte}) {
+    for (const std::vector<std::int64_t>& sizes : {std::vector<std::int64_t>{2, 3}, {}, {2, 0}}) {
+      const at::Tensor tensor = at::ones(sizes, dtype);
+      for (const bool sends : {true, false}) {
+        group->given.clear();
+        sends ? channel->send({tensor}, 1) : channel->receive({tensor}, 1);
+        ASSERT_EQ(group->given.size(), 1U);
+        const at::Tensor& bytes = group->given[0];
+        EXPECT_EQ(bytes.scalar_type(), at::kByte);
+        EXPECT_EQ(bytes.nbytes(), tensor.nbytes());
+        EXPECT_EQ(bytes.const_data_ptr(), tensor.const_data_ptr());
+      }
+    }
   }
 }
 

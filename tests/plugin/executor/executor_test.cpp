@@ -429,6 +429,91 @@ TEST(Executor, ShapesMayChangeWhereItIsTold) {
   EXPECT_EQ(gradients({0, 1, 0}, Way::threads), expected);
 }
 
+/// A first stage with more outputs for every micro-batch; a last one that sums what comes, however much it
+/// is.
+class Multiplying : public StageModule {
+ public:
+  explicit Multiplying(int stage) : stage_(stage) {}
+
+  std::vector<at::Tensor> forward(int m, const std::vector<at::Tensor>& in) override {
+    std::vector<at::Tensor> out;
+    if (stage_ == 0) {
+      for (int k = 0; k <= 40 * m; ++k) out.push_back(weight_ * (k + 1));
+      return out;
+    }
+    at::Tensor sum = at::zeros({});
+    for (const at::Tensor& x : in) sum = sum + x.sum();
+    return {sum};
+  }
+  const at::Tensor& weight() const { return weight_; }
+
+ private:
+  int stage_;
+  at::Tensor weight_ = at::ones({3}).requires_grad_(true);
+};
+
+TEST(Executor, TheNumberOfOutputsMayChangeWithTheirShapes) {
+  for (const Way way : {Way::threads, Way::blocking, Way::memory}) {
+    const Program program = program_of(chain({0, 1}), 3, 2);
+    std::map<int, Multiplying> modules;
+    for (int s = 0; s < 2; ++s) modules.emplace(s, Multiplying(s));
+    const ExecutorOptions options{.timeout = 60s, .dynamic_shapes = true};
+    for (const std::string& failure : run_all(program, modules, way, 1, options)) EXPECT_EQ(failure, "");
+    // 1, then 1 + 2 + ... + 41, then ... + 81
+    EXPECT_TRUE(at::equal(modules.at(0).weight().grad(), at::full({3}, 1.0 + 861.0 + 3321.0)));
+  }
+}
+
+/// A first stage that hands on the number of its calls, counted in place or not; a last one that notes it.
+class Counting : public StageModule {
+ public:
+  Counting(int stage, bool in_place, bool trains) : stage_(stage), in_place_(in_place), trains_(trains) {}
+
+  std::vector<at::Tensor> forward(int, const std::vector<at::Tensor>& in) override {
+    if (stage_ == 0) {
+      in_place_ ? calls_.add_(1) : calls_ = calls_ + 1;
+      return {weight_ * 2, calls_};
+    }
+    counted.push_back(in[1].max().item<std::int64_t>());
+    return {trains_ ? (in[0] * weight_).sum() : in[0]};
+  }
+
+  std::vector<std::int64_t> counted;
+
+ private:
+  int stage_;
+  bool in_place_, trains_;
+  at::Tensor calls_ = at::zeros({3}, at::kLong);
+  at::Tensor weight_ = at::ones({3}).requires_grad_(true);
+};
+
+TEST(Executor, WhatIsHandedOnMayNotChangeWhileOthersTakeIt) {
+  const auto run = [](const std::vector<int>& devices, Way way, int in_flight, bool in_place, bool trains) {
+    const Placement placement = testing::graph({.device_of = devices, .edges = {{0, 1}}, .training = trains});
+    const auto first_stage_first = [](int block, int micro_batch) { return 100.0 * block + micro_batch; };
+    const Program program = in_flight > 0
+                                ? program_of(placement, 4, in_flight)
+                                : lower(testing::list_schedule(placement, 4, first_stage_first), placement);
+    std::map<int, Counting> modules;
+    for (int s = 0; s < 2; ++s) modules.emplace(s, Counting(s, in_place, trains));
+    const std::vector<std::string> failures = run_all(program, modules, way, 1, {.timeout = 200ms});
+    if (failures[0].empty()) {
+      EXPECT_EQ(modules.at(1).counted, (std::vector<std::int64_t>{1, 2, 3, 4}));
+    }
+    return failures[0];
+  };
+  for (const std::vector<int>& devices : {std::vector{0, 1}, std::vector{0, 0}}) {
+    for (const Way way : {Way::threads, Way::memory}) {
+      for (const bool trains : {true, false}) {
+        EXPECT_EQ(run(devices, way, 0, false, trains), "");
+        EXPECT_THAT(run(devices, way, 0, true, trains),
+                    ::testing::HasSubstr("stage '0' has handed on a tensor that was changed in place"));
+      }
+      EXPECT_EQ(run(devices, way, 1, true, true), "");  // each goes all the way before the next one comes
+    }
+  }
+}
+
 /// Hands on what lies in memory in another order, forwards and backwards, and notes how it arrives.
 class Turning : public StageModule {
  public:

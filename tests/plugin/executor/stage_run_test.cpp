@@ -4,6 +4,7 @@
 #include "plugin/executor/stage_run.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/InferenceMode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -123,6 +124,25 @@ TEST(StageRun, AnInputMayNotBeChangedInPlace) {
   } catch (const ExecutionError& error) {
     EXPECT_THAT(error.what(), ::testing::HasSubstr("stage 'middle' changes its input in place"));
   }
+}
+
+TEST(StageRun, TakesWhatAFrozenStageMadeInInferenceMode) {
+  const ProgramStage stage = middle();
+  const at::Tensor weight = at::full({3}, 2.0).requires_grad_();
+  Module learns([&](const at::Tensor& x) { return x.clone() * weight; });
+  const auto made = [] {
+    const c10::InferenceMode mode;
+    return at::ones({3});
+  }();
+  ASSERT_TRUE(made.is_inference());
+  for (const bool split : {false, true}) {
+    StageRun run(stage, 1, learns);
+    EXPECT_TRUE(at::equal(run.forward(0, one(Message::from_here({made})))[0], at::full({3}, 2.0)));
+    const auto gradients = split ? run.backward_input(0, ones()) : run.backward(0, ones());
+    EXPECT_FALSE(gradients[0][0].defined());
+    if (split) run.backward_weight(0);
+  }
+  EXPECT_TRUE(at::equal(weight.grad(), at::full({3}, 2.0)));
 }
 
 TEST(StageRun, NoBackwardGoesWhereNothingLearns) {

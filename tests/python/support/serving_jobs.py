@@ -49,6 +49,19 @@ def answers_alone(case: Case, given: list) -> list:
         return [parts["chain"](one) for one in given]
 
 
+def in_inference_mode(case: Case, given: list) -> tuple[list | None, list | None]:
+    """What infer() and serve() answer on this rank, of which one is called in torch.no_grad() before."""
+    from ostinato.torch import Pipeline
+
+    pipe, served = Pipeline(case.plan, build(case)), {}
+    pipe.eval()
+    for mode in (torch.no_grad, torch.inference_mode, torch.no_grad):
+        with mode():
+            inferred = pipe.infer(given)
+            pipe.serve(given, served.__setitem__, slots=4)
+    return inferred, [served[number] for number in sorted(served)] or None
+
+
 @dataclass(frozen=True)
 class Load:
     """How requests come: all at once, or each one when the one before it is answered, and after a pause."""

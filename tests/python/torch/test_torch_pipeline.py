@@ -3,7 +3,9 @@
 
 import copy
 import functools
+import gc
 import pickle
+import weakref
 from typing import NamedTuple
 
 import pytest
@@ -268,6 +270,57 @@ def test_a_module_that_replaces_one_of_a_pipeline_runs(tmp_path):
             assert torch.equal(answer, given * 2 * factor)
 
 
+def test_a_module_that_was_replaced_is_freed(tmp_path):
+    forwards = plan_of(tmp_path, text=placement_text(Layout("one", (4,), (0, 0)), LAYERS, trains=False))
+    pipe = Pipeline(forwards, lambda stage: torch.nn.Linear(2, 2))
+    replaced = weakref.ref(pipe.stages["1"])
+    pipe.stages["1"] = torch.nn.Identity()
+    pipe.infer(torch.ones(MICRO_BATCHES, 2))
+    gc.collect()
+    assert replaced() is None
+
+
+class Wrapper(torch.Tensor):
+    """As a DTensor: its elements are elsewhere."""
+
+    @staticmethod
+    def __new__(cls, elements):
+        return torch.Tensor._make_wrapper_subclass(cls, elements.shape, dtype=elements.dtype)
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+        raise NotImplementedError(function)
+
+
+class Beside(torch.nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.kind = kind
+
+    def forward(self, x):
+        return x, self.kind(x)
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (Wrapper, "of type Wrapper, which cannot"),
+        (torch.Tensor.to_sparse, r"layout torch.sparse_coo, .* \(.to_dense\(\)\)"),
+        (torch.Tensor.to_mkldnn, r"layout torch._mkldnn, .* \(.to_dense\(\)\)"),
+        (lambda x: torch.nested.nested_tensor([x, x]), "nested tensor, .* as its values"),
+    ],
+    ids=["subclass", "sparse", "mkldnn", "nested"],
+)
+def test_outputs_that_are_no_plain_tensors_are_refused(tmp_path, kind, words):
+    """Where another stage takes them."""
+    forwards = plan_of(tmp_path, text=placement_text(Layout("one", (4,), (0, 0)), LAYERS, trains=False))
+    pipe = Pipeline(forwards, lambda stage: Beside(kind) if stage.index == 0 else torch.nn.Identity())
+    with pytest.raises(TypeError, match=f"stage 's0' returns a .*{words}"):
+        pipe.infer(torch.ones(MICRO_BATCHES, 2))
+    last = Pipeline(forwards, lambda stage: torch.nn.Identity() if stage.index == 0 else Beside(kind))
+    assert len(last.infer(torch.ones(MICRO_BATCHES, 2))) == MICRO_BATCHES
+
+
 def test_wrong_size_of_the_group(world2, tmp_path):
     looped = Layout("four", (2, 4, 6), (0, 1, 2, 3))
     refused(world2, ["4 devices", "2 ranks"], Case(plan_of(tmp_path, looped)), "step")
@@ -317,6 +370,16 @@ def test_batches_keep_their_kinds():
         assert as_arguments(packed) == (packed,)
     assert micro_batches(None, 2, "targets") == [None, None]
     assert [part.shape for part in micro_batches(torch.zeros(0, 2), 4, "inputs")] == [(0, 2)] * 4
+
+
+def test_a_micro_batch_that_a_stage_changes_in_place_is_the_only_one():
+    """Views of the batch would all count the change, and what of them is handed on would be refused."""
+    from ostinato.torch.batches import micro_batches
+
+    given = torch.arange(8)
+    parts = micro_batches(given, 4, "inputs")
+    parts[1].add_(1)
+    assert [part._version for part in parts] == [0, 1, 0, 0] and given.tolist() == [0, 1, 3, 4, 4, 5, 6, 7]
 
 
 def test_a_dictionary_is_by_stage(world2, tmp_path):

@@ -231,6 +231,17 @@ def test_one_rank_needs_no_group(tmp_path):
     )
 
 
+def test_in_inference_mode(world2, tmp_path):
+    """Tensors that are made there count no changes."""
+    case = case_of(tmp_path, "looped")
+    given = serving_jobs.requests_of(case, 6)
+    expected = serving_jobs.answers_alone(case, given)
+    inferred, answers = zip(*world2.run(serving_jobs.in_inference_mode, case, given), strict=True)
+    for mine in (*inferred, *answers):
+        assert mine is None or all(map(torch.equal, mine, expected))
+    assert any(inferred) and any(answers)
+
+
 def answered_in(threads: ThreadPoolExecutor, within: Callable, *_) -> None:
     threads.submit(within).result()
 
