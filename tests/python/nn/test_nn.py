@@ -109,7 +109,10 @@ def test_half_precision_keeps_its_type_and_sums_in_float():
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 def test_a_loss_under_autocast_has_the_type_that_torch_gives_it(dtype, reduction):
     torch.manual_seed(0)
-    part, targets = torch.randn(20000, 11).to(dtype), torch.randint(11, (20000,))  # float16 cannot hold the sum
+    part, targets = (
+        torch.randn(20000, 11).to(dtype),
+        torch.randint(11, (20000,)),
+    )  # float16 cannot hold the sum
     with torch.autocast("cpu", torch.bfloat16):
         one = functional.cross_entropy(part, targets, reduction=reduction)
         loss = functional.cross_entropy(parts.ShardedLogits(part, ALONE, 11), targets, reduction=reduction)

@@ -104,6 +104,31 @@ class Scored(nn.Module):
         return F.cross_entropy((outputs * self.scale) @ self.weight.T, targets)
 
 
+class Fused(torch.autograd.Function):
+    """Computes gradients in its forward, and scales them in place in its backward, as fused losses do that save
+    memory."""
+
+    backwards = 0
+
+    @staticmethod
+    def forward(ctx, x, weight, targets):
+        with torch.enable_grad():
+            given = [tensor.detach().requires_grad_() for tensor in (x, weight)]
+            loss = F.cross_entropy(given[0] @ given[1].T, targets)
+            ctx.save_for_backward(*torch.autograd.grad(loss, given))
+        return loss.detach()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        Fused.backwards += 1
+        return *(made.data.mul_(gradient) for made in ctx.saved_tensors), None
+
+
+class FusedScored(Scored):
+    def forward(self, outputs, targets):
+        return Fused.apply(outputs * self.scale, self.weight, targets)
+
+
 def linears() -> list[nn.Module]:
     return [nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)]
 
@@ -272,21 +297,24 @@ def accumulate_on_torch(plan: str, kind: str) -> float:
     )
 
 
-def train_a_loss(plan: str) -> tuple[float, list[str]]:
-    """The largest difference of a gradient from those of one process, and the loss's parameters on this rank."""
+def train_a_loss(plan: str, kind: type[Scored] = Scored) -> tuple[float, list[str], int]:
+    """The largest difference of a gradient from those of one process, the loss's parameters on this rank, and how
+    often a fused loss ran backwards."""
     from ostinato.torch import Pipeline, layers
 
     torch.set_num_threads(1)
     mine, theirs = made("tied")[:-1], made("tied")[:-1]
     mine, theirs = [*mine, nn.Tanh()], [*theirs, nn.Tanh()]
-    losses = Scored(mine[0]), Scored(theirs[0])
+    losses = kind(mine[0]), kind(theirs[0])
     pipe = Pipeline(plan, layers(mine), loss_fn=losses[0], timeout_s=60)
     x, y = batch("tied", 0)
+    Fused.backwards = 0
     pipe.step(x, y)
+    backwards = Fused.backwards
     losses[1](plain(theirs, x), y).backward()
     scored = [name for name, _ in pipe.named_parameters() if name.startswith("loss_fn")]
     pairs = held(pipe, mine, theirs, losses if scored else ())
-    return max((a.grad - b.grad).abs().max().item() for a, b in pairs), scored
+    return max((a.grad - b.grad).abs().max().item() for a, b in pairs), scored, backwards
 
 
 def train_tied_shards(plan: str, stages: str) -> float | str:

@@ -54,9 +54,17 @@ def test_weights_that_no_input_leads_to_train_on_torchs_runtime(world2, tmp_path
 
 def test_a_loss_that_trains_is_where_it_is_computed(world2, tmp_path):
     """With a weight that it shares with a layer of another rank."""
-    (first, nowhere), (last, there) = world2.run(one_process.train_a_loss, plan_of(tmp_path, "split"))
+    (first, nowhere, _), (last, there, _) = world2.run(one_process.train_a_loss, plan_of(tmp_path, "split"))
     assert max(first, last) < 1e-6
     assert (nowhere, there) == ([], ["loss_fn.weight", "loss_fn.scale"])
+
+
+def test_a_function_that_changes_what_it_saved_runs_once_in_a_split_backward(world2, tmp_path):
+    """It leads to inputs and to weights, so both halves need it."""
+    plan = plan_of(tmp_path, "split")
+    (first, _, _), (last, _, ran) = world2.run(one_process.train_a_loss, plan, one_process.FusedScored)
+    assert max(first, last) < 1e-6
+    assert ran == MICRO_BATCHES
 
 
 def test_a_plan_of_forwards_takes_a_loss_that_trains(world2, tmp_path):
