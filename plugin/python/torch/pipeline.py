@@ -29,6 +29,7 @@ from .checks import (
     changes_named,
     check_copies,
     check_device,
+    check_loss,
     check_ties,
     check_wrapped,
     lowered,
@@ -153,6 +154,7 @@ class Pipeline(nn.Module):
         with self._one_call():
             self._executor = self._running = self._make_executor(self.program, self._forward_of)
             self._runs = {stage.index: self._held(stage) for stage in self._own}
+            self._seen_losses: set[str] = set()  # stages whose loss was looked at
             self._serving: tuple[Serving, Any] | None = None  # with its executor
 
     def step(self, inputs: Any = None, targets: Any = None) -> torch.Tensor | None:
@@ -452,6 +454,11 @@ class Pipeline(nn.Module):
             raise PipelineError(
                 f"{maker} returns a loss that has no gradient: it depends on no trainable parameter"
             )
+        if stage not in self._seen_losses:
+            self._seen_losses.add(stage)
+            # The weights of one that fully_shard() has changed are not those that it computes with.
+            if not (isinstance(self.loss_fn, nn.Module) and must_run_whole(self.loss_fn)):
+                check_loss(loss, outputs, self.parameters(), self.rank)
         return loss
 
     def _exchanged(self, what: str, mine: str) -> list[str]:

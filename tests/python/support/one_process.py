@@ -317,6 +317,29 @@ def train_a_loss(plan: str, kind: type[Scored] = Scored) -> tuple[float, list[st
     return max((a.grad - b.grad).abs().max().item() for a, b in pairs), scored, backwards
 
 
+def difference_with_a_closure(plan: str) -> float:
+    """The largest difference of a gradient from those of one process, on the only rank, where loss_fn closes over a
+    weight of a stage, a frozen one and a tensor of its own."""
+    from ostinato.torch import Pipeline, layers
+
+    torch.set_num_threads(1)
+    mine, theirs = ([*made("tied")[:-1], nn.Tanh()] for _ in range(2))
+    aside = nn.Parameter(torch.ones(WIDTH), requires_grad=False)
+
+    def loss_of(chain: list[nn.Module]):
+        def loss(outputs, targets):
+            total = torch.zeros((), requires_grad=True)
+            return total + F.cross_entropy((outputs * aside) @ chain[0].weight.T, targets)
+
+        return loss
+
+    x, y = batch("tied", 0)
+    Pipeline(plan, layers(mine), loss_fn=loss_of(mine)).step(x, y)
+    loss_of(theirs)(plain(theirs, x), y).backward()
+    pairs = zip(nn.ModuleList(mine).parameters(), nn.ModuleList(theirs).parameters(), strict=True)
+    return max((a.grad - b.grad).abs().max().item() for a, b in pairs)
+
+
 def train_tied_shards(plan: str, stages: str) -> float | str:
     """Two pipelines side by side, with these stages under fully_shard(): the largest difference of a gradient from
     those of one process, or what the first step raises."""
@@ -431,6 +454,9 @@ def refusals(plan: str, kind: str, how: str = "") -> str:
     chain, loss_fn, (x, y) = made(kind), F.mse_loss, batch(kind, 0)
     if how == "seen by one" and dist.get_rank() == 1:
         chain[0] = nn.Embedding(SIZE, WIDTH)
+    if how == "closure":
+        loss_fn = lambda outputs, targets: F.cross_entropy(outputs @ chain[0].weight.T, targets)  # noqa: E731
+        chain[-1] = nn.Tanh()
     if how == "two losses":
         loss_fn = lambda outputs, targets: (F.mse_loss(outputs, targets), 1)  # noqa: E731
     try:

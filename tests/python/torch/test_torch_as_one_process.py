@@ -67,6 +67,11 @@ def test_a_function_that_changes_what_it_saved_runs_once_in_a_split_backward(wor
     assert ran == MICRO_BATCHES
 
 
+def test_a_loss_that_closes_over_a_weight_of_its_rank(tmp_path):
+    plan = plan_of(tmp_path, Layout("one", (4,), (0, 0), split=True))
+    assert one_process.difference_with_a_closure(plan) < 1e-6
+
+
 def test_a_plan_of_forwards_takes_a_loss_that_trains(world2, tmp_path):
     text = placement_text(LAYOUTS["whole"], LAYERS, trains=False)
     plan = make_plan(tmp_path, LAYOUTS["whole"], LAYERS, MICRO_BATCHES, text=text)
@@ -112,6 +117,11 @@ def test_layers_that_hand_on_tuples(world2, tmp_path, layout):
 REFUSED = {  # by how it is used: the chain, whether each rank says it, words
     "no_grad": ("linears", True, ["PipelineError: step() computes gradients", "torch.no_grad()"]),
     "no targets": ("linears", False, ["PipelineError: loss_fn(outputs, None) raises", "got no targets"]),
+    "closure": (
+        "tied",
+        False,
+        ["PipelineError: loss_fn computes with a weight of shape (12, 8)", "on rank 1", "torch.nn.Module"],
+    ),
     "two losses": ("linears", False, ["PipelineError: loss_fn returns a tuple", "the mean loss"]),
     "in place": (
         "in_place",
