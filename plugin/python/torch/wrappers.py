@@ -3,6 +3,7 @@
 
 one_in_flight(module)       # "DistributedDataParallel"; "": any number of micro-batches
 must_run_whole(module)      # whether its backward cannot be split
+innermost(torch.compile(m)) # m
 keep_unsharded([module])    # for torch's own runtime, which splits it all the same
 """
 
@@ -14,6 +15,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 FSDP = "torch.distributed.fsdp"
+COMPILED = "torch._dynamo.eval_frame"
 WRAPPER = "torch.distributed.algorithms._checkpoint.checkpoint_wrapper"
 
 
@@ -29,6 +31,17 @@ def must_run_whole(module: nn.Module) -> bool:
     checkpoint_wrapper() would run the forward again in both halves."""
     kinds = imported(FSDP, "FSDPModule"), imported(WRAPPER, "CheckpointWrapper")
     return any(isinstance(part, kinds) for part in module.modules())
+
+
+def innermost(module: nn.Module) -> nn.Module:
+    """Under torch.compile() and checkpoint_wrapper(), whose own forward takes any arguments."""
+    while True:
+        if isinstance(module, imported(COMPILED, "OptimizedModule")):
+            module = module._orig_mod
+        elif isinstance(module, imported(WRAPPER, "ActivationWrapper")):
+            module = module._checkpoint_wrapped_module
+        else:
+            return module
 
 
 def keep_unsharded(modules: Iterable[nn.Module]) -> None:

@@ -14,8 +14,10 @@ from support.plans import Layout, make_plan, placement_text
 from support.tiers import everyday
 from support.torch_jobs import MICRO_BATCHES, Case, check_gradients
 from support.worlds import World
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
 from ostinato.torch import Pipeline, PipelineError
+from ostinato.torch.stages import InARow
 
 LAYERS = 8
 ALL = (0, 1)
@@ -266,6 +268,23 @@ def test_a_module_that_replaces_one_of_a_pipeline_runs(tmp_path):
         pipe.serve([given], served.__setitem__)
         for answer in (served[0], pipe.infer([given] * MICRO_BATCHES)[0]):
             assert torch.equal(answer, given * 2 * factor)
+
+
+class Halves(torch.nn.Module):
+    def forward(self, x):
+        return x.chunk(2)
+
+
+class Product(torch.nn.Module):
+    def forward(self, pair):
+        return pair[0] * pair[1]
+
+
+def test_a_wrapped_layer_takes_a_tuple_as_the_layer_does():
+    """torch's wrappers have a forward that takes any arguments."""
+    compiled = torch.compile(Product(), backend="eager")
+    for layer in compiled, checkpoint_wrapper(Product()), checkpoint_wrapper(compiled):
+        assert torch.equal(InARow(Halves(), layer)(torch.ones(4) * 3), torch.full((2,), 9.0))
 
 
 def test_wrong_size_of_the_group(world2, tmp_path):
