@@ -83,9 +83,10 @@ def check_ties(ties: list[Tie]) -> None:
             )
 
 
-def check_wrapped(stage: str, module: nn.Module) -> None:
-    """Raises PipelineError for wrappers that expect each forward's backward before the next forward."""
-    if kind := one_in_flight(module):
+def check_wrapped(stage: str, kinds: Iterable[type]) -> None:
+    """Raises PipelineError for wrappers that expect each forward's backward before the next forward. `kinds`: of
+    the modules in the stage."""
+    if kind := one_in_flight(kinds):
         raise PipelineError(
             f'stage "{stage}" holds a {kind}, which allows one micro-batch in flight: build the stage without it, and average the gradients '
             "over the ranks that hold this stage after step(), or use torch.distributed.fsdp.fully_shard()"

@@ -41,7 +41,7 @@ from .precision import Autocast
 from .serving import SLOTS, Answer, Serving
 from .stages import LOSS, Build, ChainOfLayers, Stage, computes_loss, module_of, own_stages
 from .ties import Tie, Ties, ties_of
-from .wrappers import must_run_whole
+from .wrappers import kinds_of, must_run_whole
 
 
 class Pipeline(nn.Module):
@@ -122,7 +122,7 @@ class Pipeline(nn.Module):
             {str(stage.index): module_of(build, stage).to(self._device) for stage in self._own}
         )
         for stage in self._own:
-            check_wrapped(stage.name, self.stages[str(stage.index)])
+            self._held(stage)
         scores = any(computes_loss(self.program.stages[stage.index]) for stage in self._own)
         # Where it is used: a checkpoint could have its parameters from a rank on which nothing trains them.
         self.loss_fn = loss_fn if scores else None
@@ -280,15 +280,17 @@ class Pipeline(nn.Module):
         )
 
     def _held(self, stage: Stage) -> tuple[nn.Module, bool]:
-        """The module of a stage, and whether it runs backwards whole."""
+        """The module of a stage, and whether it runs backwards whole. Raises PipelineError where a wrapper in it does
+        not run here."""
         module = self.stages[str(stage.index)]
-        return module, stage.recompute or must_run_whole(module)
+        kinds = kinds_of(module)
+        check_wrapped(stage.name, kinds)
+        return module, stage.recompute or must_run_whole(kinds)
 
     def _see_wrappers(self) -> None:
         """A script may wrap or replace the modules in `stages` once the pipeline is made."""
         for stage in self._own:
             held = self._held(stage)
-            check_wrapped(stage.name, held[0])
             if held != self._runs.get(stage.index):
                 self._set_stage(self._executor, stage, self._forward_of)
                 self._runs[stage.index] = held
@@ -457,7 +459,7 @@ class Pipeline(nn.Module):
         if stage not in self._seen_losses:
             self._seen_losses.add(stage)
             # The weights of one that fully_shard() has changed are not those that it computes with.
-            if not (isinstance(self.loss_fn, nn.Module) and must_run_whole(self.loss_fn)):
+            if not (isinstance(self.loss_fn, nn.Module) and must_run_whole(kinds_of(self.loss_fn))):
                 check_loss(loss, outputs, self.parameters(), self.rank)
         return loss
 
