@@ -333,7 +333,7 @@ class Pipeline(nn.Module):
             with around or nullcontext():
                 self._running.run()
             self._broken = False
-        except Exception as error:
+        except BaseException as error:  # KeyboardInterrupt, too: the other ranks would wait for this one
             if self._watch is None:
                 pass
             elif isinstance(error, _plugin.ExecutionError):  # a peer is late or gone

@@ -360,16 +360,18 @@ def test_a_rank_that_gives_up_makes_all_say_where_they_are(world2, tmp_path):
     assert len(said) == 1 and said[0].startswith("rank 1 gave up; rank 0 is in step 1 at instruction 0"), said
 
 
-@pytest.mark.parametrize("shared_memory", [True, False], ids=["memory", "gloo"])
-def test_who_waits_for_a_rank_that_has_failed_is_told_why(world2, tmp_path, shared_memory):
+@pytest.mark.parametrize(
+    "shared_memory, kind", [(True, ValueError), (False, ValueError), (True, KeyboardInterrupt)]
+)
+def test_who_waits_for_a_rank_that_has_failed_is_told_why(world2, tmp_path, shared_memory, kind):
     """And does not wait for the whole of its time-out, 200 s here."""
     (failed, _), (told, waited) = world2.run(
-        torch_jobs.beside_a_failure, Case(plan_of(tmp_path)), shared_memory
+        torch_jobs.beside_a_failure, Case(plan_of(tmp_path)), shared_memory, kind
     )
-    assert failed == "ValueError: no such token"
+    assert failed == f"{kind.__name__}: no such token"
     assert (
         told.startswith("ExecutionError: rank 1: 1RECV_F0 ")
-        and "rank 0 fails with ValueError: no such token" in told
+        and f"rank 0 fails with {kind.__name__}: no such token" in told
     ), told
     assert waited < 150
 
