@@ -177,13 +177,15 @@ class Pipeline(nn.Module):
         with self._one_call():
             self._see_wrappers()
             outside = Outside()
-            self._take(inputs, targets, outside.apart)
-            with self._autocast.switched(on=False):
-                self._run(self._ties.summed())
+            with self._taken(inputs, targets, outside.apart):
+                with self._autocast.switched(on=False):
+                    self._run(self._ties.summed())
+                losses = [
+                    loss for of_stage in self._results.values() for loss in of_stage if loss is not None
+                ]
             if self._draws is not None:
                 self._check_draws(self._draws)
             outside.backward()
-            losses = [loss for of_stage in self._results.values() for loss in of_stage if loss is not None]
             return torch.stack(losses).sum() / self.micro_batches if losses else None
 
     def infer(self, inputs: Any = None) -> list | None:
@@ -199,9 +201,9 @@ class Pipeline(nn.Module):
             )
         with self._one_call(), torch.no_grad():
             self._see_wrappers()
-            self._take(inputs, None)
-            self._run()
-            ends = list(self._results.values())
+            with self._taken(inputs, None):
+                self._run()
+                ends = list(self._results.values())
         return (
             ends[0]
             if len(ends) == 1
@@ -373,18 +375,29 @@ class Pipeline(nn.Module):
 
     # ---- called by the executor
 
-    def _take(self, inputs: Any, targets: Any, apart: Callable[[Any], Any] = lambda value: value) -> None:
+    @contextmanager
+    def _taken(
+        self, inputs: Any, targets: Any, apart: Callable[[Any], Any] = lambda value: value
+    ) -> Iterator[None]:
+        """Around a run: what it reads and makes does not stay in memory until the next one."""
+
         def cut(value: Any, what: str) -> list:
             return list(map(apart, micro_batches(value, self.micro_batches, what)))
 
-        self._inputs = {name: cut(value, "inputs") for name, value in by_stage(inputs, self._takers).items()}
-        self._targets = cut(targets, "targets")
-        self._autocast = Autocast(self._device)
-        self._results = {
-            s.index: [None] * self.micro_batches
-            for s in self._own
-            if not self.program.stages[s.index].outputs
-        }
+        try:
+            self._inputs = {
+                name: cut(value, "inputs") for name, value in by_stage(inputs, self._takers).items()
+            }
+            self._targets = cut(targets, "targets")
+            self._autocast = Autocast(self._device)
+            self._results = {
+                s.index: [None] * self.micro_batches
+                for s in self._own
+                if not self.program.stages[s.index].outputs
+            }
+            yield
+        finally:
+            self._inputs, self._targets, self._results = {}, [], {}
 
     def _forward_of(self, index: int) -> Callable:
         module, stage = self.stages[str(index)], self.program.stages[index]

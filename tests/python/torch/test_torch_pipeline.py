@@ -3,7 +3,9 @@
 
 import copy
 import functools
+import gc
 import pickle
+import weakref
 from typing import NamedTuple
 
 import pytest
@@ -268,6 +270,20 @@ def test_a_module_that_replaces_one_of_a_pipeline_runs(tmp_path):
         pipe.serve([given], served.__setitem__)
         for answer in (served[0], pipe.infer([given] * MICRO_BATCHES)[0]):
             assert torch.equal(answer, given * 2 * factor)
+
+
+def test_a_batch_is_not_kept_until_the_next_one(tmp_path):
+    """Nor what infer() has returned."""
+    layout, rows = Layout("one", (4,), (0, 0)), range(MICRO_BATCHES)
+    forwards = plan_of(tmp_path / "f", layout, text=placement_text(layout, LAYERS, trains=False))
+    pipe = Pipeline(plan_of(tmp_path, layout), lambda stage: torch.nn.Linear(2, 2), torch.nn.MSELoss())
+    infers = Pipeline(forwards, lambda stage: pipe.stages[str(stage.index)])
+    given, targets = [torch.ones(1, 2) for _ in rows], [torch.ones(1, 2) for _ in rows]
+    pipe.step(given, targets)
+    kept = [weakref.ref(tensor) for tensor in [*given, *targets, *infers.infer(given)]]
+    del given, targets
+    gc.collect()
+    assert [ref() for ref in kept] == [None] * 3 * MICRO_BATCHES
 
 
 class Halves(torch.nn.Module):
