@@ -27,7 +27,14 @@ bool runs_once_and_whole(const Node& node) {
   return name == "CheckpointFunctionBackward" || name == "CompiledFunctionBackward";
 }
 
-/// Takes the gradient of an edge, which nobody wants.
+/// torch's own derivatives compute the gradients that are asked for, and nothing else: they may run in both
+/// halves. Anything else, such as an autograd.Function, computes all of them each time, and may change what
+/// it saved, or a weight's main_grad, as it does so.
+bool runs_once(const Node& node) {
+  return dynamic_cast<const torch::autograd::TraceableFunction*>(&node) == nullptr;
+}
+
+/// Takes the gradient of an edge.
 struct Sink : Node {
   explicit Sink(const Edge& of) { input_metadata_.push_back(of.function->input_metadata(of.input_nr)); }
   variable_list apply(variable_list&&) override { return {}; }
@@ -123,7 +130,11 @@ void BackwardHalves::explore() {
 
 void BackwardHalves::find_weight_roots() {
   for (Node* node : order_) {
-    if (on_input_path_.at(node) && leads(*node, on_input_path_, false)) add_inputs(starts_, *node);
+    if (!on_input_path_.at(node) || !leads(*node, on_input_path_, false)) continue;
+    if (runs_once(*node))
+      run_once_.push_back(node);
+    else
+      add_inputs(starts_, *node);
   }
 }
 
@@ -133,9 +144,26 @@ bool BackwardHalves::has_input_half() const {
 }
 
 bool BackwardHalves::has_weight_half() const {
-  return !starts_.empty() || std::any_of(roots_.begin(), roots_.end(), [&](const Edge& root) {
-    return !on_input_path_.at(root.function.get());
-  });
+  return !starts_.empty() || !run_once_.empty() ||
+         std::any_of(roots_.begin(), roots_.end(),
+                     [&](const Edge& root) { return !on_input_path_.at(root.function.get()); });
+}
+
+/// Their gradients for weights end in sinks: at the edges themselves, those of weight roots would be counted,
+/// which the second half computes.
+edge_list BackwardHalves::divert_once() {
+  edge_list diverted;
+  for (Node* node : run_once_) {
+    for (Edge& next : node->next_edges()) {
+      if (!next.is_valid() || on_input_path_.at(next.function.get())) continue;
+      const Edge aside(sink<decltype(Edge::function)>(next), 0);
+      on_input_path_[aside.function.get()] = true;  // for cut()
+      starts_.push_back(std::exchange(next, aside));
+      diverted.push_back(aside);
+    }
+  }
+  run_once_.clear();
+  return diverted;
 }
 
 variable_list BackwardHalves::run_inputs(const variable_list& gradients) {
@@ -147,6 +175,8 @@ variable_list BackwardHalves::run_inputs(const variable_list& gradients) {
     (on_path ? given : given_later).push_back(gradients[r]);
   }
   wanted.insert(wanted.end(), starts_.begin(), starts_.end());
+  const edge_list diverted = divert_once();
+  wanted.insert(wanted.end(), diverted.begin(), diverted.end());
   variable_list results(wanted.size());
   if (!now.empty()) {
     results = Engine::get_default_engine().execute(now, given, /*keep_graph=*/true, /*create_graph=*/false,

@@ -8,6 +8,7 @@
 #include <ATen/SequenceNumber.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/variable.h>
 
 namespace ostinato {
@@ -82,6 +83,47 @@ TEST(BackwardHalves, AGroupNormInChannelsLastIsSplit) {
   halves.run_weights();
   EXPECT_TRUE(at::equal(weight.grad(), whole[1]));
   EXPECT_TRUE(at::equal(bias.grad(), whole[2]));
+}
+
+/// a * b, which scales what it saved in place and counts how often.
+struct Spent : torch::autograd::Function<Spent> {
+  static inline int backwards = 0;
+
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& a,
+                            const at::Tensor& b) {
+    context->save_for_backward({a.clone(), b.clone()});
+    return a * b;
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& given) {
+    ++backwards;
+    const auto saved = context->get_saved_variables();
+    return {saved[1].mul_(given[0]), saved[0].mul_(given[0])};
+  }
+};
+
+/// The weight is behind a computation of its own, and also that of an operator of torch's.
+TEST(BackwardHalves, AFunctionOnBothWaysRunsOnceInTheFirstHalf) {
+  const at::Tensor x = leaf(2), w = leaf(3);
+  Spent::backwards = 0;
+  BackwardHalves halves(edges_of({Spent::apply(x * 2, w * w) * w}), edges_of({x}));
+  EXPECT_TRUE(halves.has_weight_half());
+  EXPECT_TRUE(equals(halves.run_inputs({at::full({2}, 5.0)})[0], 270));  // 5 * w * w^2 * 2
+  halves.cut();
+  EXPECT_FALSE(w.grad().defined());
+  halves.run_weights();
+  EXPECT_TRUE(equals(w.grad(), 540));  // 5 * 2x * 3w^2
+  EXPECT_EQ(Spent::backwards, 1);
+}
+
+TEST(BackwardHalves, AFunctionOnBothWaysLetsGoOfWhatItSaved) {
+  const at::Tensor x = leaf(2), w = leaf(3);
+  BackwardHalves halves(edges_of({Spent::apply(x, w)}), edges_of({x}));
+  EXPECT_TRUE(equals(halves.run_inputs({at::full({2}, 5.0)})[0], 15));
+  halves.cut();
+  halves.run_weights();
+  EXPECT_TRUE(equals(w.grad(), 10));
 }
 
 TEST(BackwardHalves, WithoutInputsAllBehindTheFirstOperatorIsInTheFirstHalf) {

@@ -29,20 +29,21 @@ def vocabulary_cross_entropy(
     """As torch.nn.functional.cross_entropy: `part` is (rows, this rank's classes), `target` the class of each
     row.
 
-    The result is that of the whole, in `part`'s dtype; sums are in at least float32. Every rank must call it
-    with the same targets.
+    The result is that of the whole, in the dtype that torch gives it: `part`'s, but float32 for half precision
+    under torch.autocast(). Sums are in at least float32. Every rank must call it with the same targets.
     """
     kept = target != ignore_index
     rows = target.masked_fill(~kept, 0)
     torch._assert_async(((rows >= 0) & (rows < classes)).all(), "a target beyond the classes")
     losses = _CrossEntropy.apply(part, rows, shard, classes, label_smoothing).masked_fill(~kept, 0)
+    dtype = losses.dtype if torch.is_autocast_enabled(part.device.type) else part.dtype
     if reduction == "none":
-        return losses.to(part.dtype)
+        return losses.to(dtype)
     if reduction == "sum":
-        return losses.sum().to(part.dtype)
+        return losses.sum().to(dtype)
     if reduction != "mean":
         raise ValueError(f'reduction is {reduction!r}; it must be "mean", "sum" or "none"')
-    return (losses.sum() / kept.sum()).to(part.dtype)
+    return (losses.sum() / kept.sum()).to(dtype)
 
 
 class _CrossEntropy(torch.autograd.Function):

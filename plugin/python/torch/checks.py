@@ -6,18 +6,22 @@ rank, ranks = place_in(None, program)    # this process among the plan's devices
 check_copies(program)                    # PipelineError says what does not fit, and what would
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from ostinato.errors import Error, counted
 from ostinato.groups import backends_of
+from ostinato.nn import ShardedLogits
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from ostinato import _plugin
 
+from .graph import behind, leaves, nodes
 from .ties import Tie
 from .wrappers import one_in_flight
 
@@ -79,9 +83,10 @@ def check_ties(ties: list[Tie]) -> None:
             )
 
 
-def check_wrapped(stage: str, module: nn.Module) -> None:
-    """Raises PipelineError for wrappers that expect each forward's backward before the next forward."""
-    if kind := one_in_flight(module):
+def check_wrapped(stage: str, kinds: Iterable[type]) -> None:
+    """Raises PipelineError for wrappers that expect each forward's backward before the next forward. `kinds`: of
+    the modules in the stage."""
+    if kind := one_in_flight(kinds):
         raise PipelineError(
             f'stage "{stage}" holds a {kind}, which allows one micro-batch in flight: build the stage without it, and average the gradients '
             "over the ranks that hold this stage after step(), or use torch.distributed.fsdp.fully_shard()"
@@ -100,3 +105,20 @@ def changes_named(stage: str) -> Iterator[None]:
             f'stage "{stage}" changes its input in place, where the graph of the stages begins: let its first layers work out of place '
             f"(inplace=False), or clone the input first; torch says: {error}"
         ) from error
+
+
+def check_loss(loss: torch.Tensor, outputs: Any, known: Iterable[nn.Parameter], rank: int) -> None:
+    """Raises PipelineError where loss_fn made `loss` of the last stage's `outputs` with a weight that is not
+    `known`, as one that it closes over."""
+    made = [held.part if isinstance(held, ShardedLogits) else held for held in tree_leaves(outputs)]
+    # A stage may have others: fully_shard() makes whole weights of parts.
+    own = behind(nodes([loss]), but=behind(nodes(made)))
+    ids = {id(parameter) for parameter in known}
+    for weight in leaves(own):
+        # Not a tensor that loss_fn makes itself and lets require a gradient.
+        if isinstance(weight, nn.Parameter) and id(weight) not in ids:
+            raise PipelineError(
+                f"loss_fn computes with a weight of shape {tuple(weight.shape)} that is no parameter of the pipeline on rank {rank}, so its "
+                "gradients would be lost, and copies of it on other ranks would not follow: make loss_fn a torch.nn.Module that has this "
+                "weight, or compute with it in a layer of the last stage; if it is not to be trained, call requires_grad_(False) on it"
+            )

@@ -29,6 +29,7 @@ from .checks import (
     changes_named,
     check_copies,
     check_device,
+    check_loss,
     check_ties,
     check_wrapped,
     lowered,
@@ -40,7 +41,7 @@ from .precision import Autocast
 from .serving import SLOTS, Answer, Serving
 from .stages import LOSS, Build, ChainOfLayers, Stage, computes_loss, module_of, own_stages
 from .ties import Tie, Ties, ties_of
-from .wrappers import must_run_whole
+from .wrappers import kinds_of, must_run_whole
 
 
 class Pipeline(nn.Module):
@@ -121,7 +122,7 @@ class Pipeline(nn.Module):
             {str(stage.index): module_of(build, stage).to(self._device) for stage in self._own}
         )
         for stage in self._own:
-            check_wrapped(stage.name, self.stages[str(stage.index)])
+            self._held(stage)
         scores = any(computes_loss(self.program.stages[stage.index]) for stage in self._own)
         # Where it is used: a checkpoint could have its parameters from a rank on which nothing trains them.
         self.loss_fn = loss_fn if scores else None
@@ -153,6 +154,7 @@ class Pipeline(nn.Module):
         with self._one_call():
             self._executor = self._running = self._make_executor(self.program, self._forward_of)
             self._runs = {stage.index: self._held(stage) for stage in self._own}
+            self._seen_losses: set[str] = set()  # stages whose loss was looked at
             self._serving: tuple[Serving, Any] | None = None  # with its executor
 
     def step(self, inputs: Any = None, targets: Any = None) -> torch.Tensor | None:
@@ -175,13 +177,15 @@ class Pipeline(nn.Module):
         with self._one_call():
             self._see_wrappers()
             outside = Outside()
-            self._take(inputs, targets, outside.apart)
-            with self._autocast.switched(on=False):
-                self._run(self._ties.summed())
+            with self._taken(inputs, targets, outside.apart):
+                with self._autocast.switched(on=False):
+                    self._run(self._ties.summed())
+                losses = [
+                    loss for of_stage in self._results.values() for loss in of_stage if loss is not None
+                ]
             if self._draws is not None:
                 self._check_draws(self._draws)
             outside.backward()
-            losses = [loss for of_stage in self._results.values() for loss in of_stage if loss is not None]
             return torch.stack(losses).sum() / self.micro_batches if losses else None
 
     def infer(self, inputs: Any = None) -> list | None:
@@ -197,9 +201,9 @@ class Pipeline(nn.Module):
             )
         with self._one_call(), torch.no_grad():
             self._see_wrappers()
-            self._take(inputs, None)
-            self._run()
-            ends = list(self._results.values())
+            with self._taken(inputs, None):
+                self._run()
+                ends = list(self._results.values())
         return (
             ends[0]
             if len(ends) == 1
@@ -278,15 +282,17 @@ class Pipeline(nn.Module):
         )
 
     def _held(self, stage: Stage) -> tuple[nn.Module, bool]:
-        """The module of a stage, and whether it runs backwards whole."""
+        """The module of a stage, and whether it runs backwards whole. Raises PipelineError where a wrapper in it does
+        not run here."""
         module = self.stages[str(stage.index)]
-        return module, stage.recompute or must_run_whole(module)
+        kinds = kinds_of(module)
+        check_wrapped(stage.name, kinds)
+        return module, stage.recompute or must_run_whole(kinds)
 
     def _see_wrappers(self) -> None:
         """A script may wrap or replace the modules in `stages` once the pipeline is made."""
         for stage in self._own:
             held = self._held(stage)
-            check_wrapped(stage.name, held[0])
             if held != self._runs.get(stage.index):
                 self._set_stage(self._executor, stage, self._forward_of)
                 self._runs[stage.index] = held
@@ -329,7 +335,7 @@ class Pipeline(nn.Module):
             with around or nullcontext():
                 self._running.run()
             self._broken = False
-        except Exception as error:
+        except BaseException as error:  # KeyboardInterrupt, too: the other ranks would wait for this one
             if self._watch is None:
                 pass
             elif isinstance(error, _plugin.ExecutionError):  # a peer is late or gone
@@ -369,18 +375,29 @@ class Pipeline(nn.Module):
 
     # ---- called by the executor
 
-    def _take(self, inputs: Any, targets: Any, apart: Callable[[Any], Any] = lambda value: value) -> None:
+    @contextmanager
+    def _taken(
+        self, inputs: Any, targets: Any, apart: Callable[[Any], Any] = lambda value: value
+    ) -> Iterator[None]:
+        """Around a run: what it reads and makes does not stay in memory until the next one."""
+
         def cut(value: Any, what: str) -> list:
             return list(map(apart, micro_batches(value, self.micro_batches, what)))
 
-        self._inputs = {name: cut(value, "inputs") for name, value in by_stage(inputs, self._takers).items()}
-        self._targets = cut(targets, "targets")
-        self._autocast = Autocast(self._device)
-        self._results = {
-            s.index: [None] * self.micro_batches
-            for s in self._own
-            if not self.program.stages[s.index].outputs
-        }
+        try:
+            self._inputs = {
+                name: cut(value, "inputs") for name, value in by_stage(inputs, self._takers).items()
+            }
+            self._targets = cut(targets, "targets")
+            self._autocast = Autocast(self._device)
+            self._results = {
+                s.index: [None] * self.micro_batches
+                for s in self._own
+                if not self.program.stages[s.index].outputs
+            }
+            yield
+        finally:
+            self._inputs, self._targets, self._results = {}, [], {}
 
     def _forward_of(self, index: int) -> Callable:
         module, stage = self.stages[str(index)], self.program.stages[index]
@@ -452,6 +469,11 @@ class Pipeline(nn.Module):
             raise PipelineError(
                 f"{maker} returns a loss that has no gradient: it depends on no trainable parameter"
             )
+        if stage not in self._seen_losses:
+            self._seen_losses.add(stage)
+            # The weights of one that fully_shard() has changed are not those that it computes with.
+            if not (isinstance(self.loss_fn, nn.Module) and must_run_whole(kinds_of(self.loss_fn))):
+                check_loss(loss, outputs, self.parameters(), self.rank)
         return loss
 
     def _exchanged(self, what: str, mine: str) -> list[str]:

@@ -153,9 +153,8 @@ def packed(entry: Any) -> bytes:
     """Packs tensors, numbers, texts, and tuples, lists and dicts of them. Raises TypeError for anything else:
     reading an entry from another rank must not run arbitrary code.
     """
-    _check(entry)
     into = io.BytesIO()
-    torch.save(entry, into)
+    torch.save(_checked(entry), into)
     return into.getvalue()
 
 
@@ -169,19 +168,28 @@ def unpacked(entry: bytes, device: torch.device) -> Any:
     return torch.load(io.BytesIO(entry), map_location=here, weights_only=True)
 
 
-def _check(value: Any) -> None:
+def _checked(value: Any) -> Any:
+    """Without what its tensors are parts of: torch would save a whole batch for one row."""
     if type(value) in (tuple, list):
-        for part in value:
-            _check(part)
-    elif type(value) is dict:
-        for key, part in value.items():
-            _check(key)
-            _check(part)
-    elif type(value) not in (*PLAIN, torch.Tensor, torch.nn.Parameter):
+        return type(value)(map(_checked, value))
+    if type(value) is dict:
+        return {_checked(key): _checked(part) for key, part in value.items()}
+    if type(value) in (torch.Tensor, torch.nn.Parameter):
+        return value.detach().clone() if _is_part(value) else value
+    if type(value) not in PLAIN:
         raise TypeError(
             f"a request holds a {type(value).__name__}, which cannot be sent to the other ranks that take inputs: use tensors, numbers, "
             "strings, or tuples, lists and dicts of them"
         )
+    return value
+
+
+def _is_part(tensor: torch.Tensor) -> bool:
+    return (
+        tensor.layout == torch.strided
+        and not tensor.is_nested
+        and tensor.untyped_storage().nbytes() > tensor.nbytes
+    )
 
 
 def lead_of(program, receives_wait: bool) -> int:

@@ -19,9 +19,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from ostinato.buffers import Buffers
-from torch.autograd.graph import get_gradient_edge
 
 from .checks import PipelineError, check_device, lowered, place_in
+from .graph import nodes, reaches
 from .stages import Build, ChainOfLayers, module_of, own_stages
 from .ties import ties_of
 from .wrappers import keep_unsharded
@@ -106,25 +106,6 @@ def all_reach(outputs: Sequence, inputs: Sequence) -> bool:
     """Whether each output that needs a gradient was made of an input that needs one."""
     ends = set(nodes(inputs))
     return all(reaches(start, ends) for start in nodes(outputs))
-
-
-def nodes(values: Sequence) -> list:
-    """Of autograd's graph."""
-    return [
-        get_gradient_edge(value).node for value in values if torch.is_tensor(value) and value.requires_grad
-    ]
-
-
-def reaches(start: Any, ends: set) -> bool:
-    left, seen = [start], set()
-    while left:
-        node = left.pop()
-        if node in ends:
-            return True
-        if node is not None and node not in seen:
-            seen.add(node)
-            left += [behind for behind, _ in node.next_functions]
-    return False
 
 
 def loss_of(loss_fn: Callable, micro_batches: int) -> Callable:

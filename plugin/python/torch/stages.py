@@ -19,6 +19,8 @@ from ostinato.groups import make_group
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from .wrappers import innermost
+
 
 @dataclass(frozen=True)
 class Stage:
@@ -133,7 +135,7 @@ def _takes(layer: nn.Module, arguments: tuple) -> bool:
     if len(arguments) == 1:
         return True
     try:
-        inspect.signature(layer.forward).bind(*arguments)
+        inspect.signature(innermost(layer).forward).bind(*arguments)
     except (TypeError, ValueError):
         return False
     return True

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What torch's wrappers of modules do not allow in a pipeline.
 
-one_in_flight(module)       # "DistributedDataParallel"; "": any number of micro-batches
-must_run_whole(module)      # whether its backward cannot be split
+kinds = kinds_of(module)
+one_in_flight(kinds)        # "DistributedDataParallel"; "": any number of micro-batches
+must_run_whole(kinds)       # whether its backward cannot be split
+innermost(torch.compile(m)) # m
 keep_unsharded([module])    # for torch's own runtime, which splits it all the same
 """
 
@@ -14,21 +16,44 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 FSDP = "torch.distributed.fsdp"
+COMPILED = "torch._dynamo.eval_frame"
 WRAPPER = "torch.distributed.algorithms._checkpoint.checkpoint_wrapper"
 
 
-def one_in_flight(module: nn.Module) -> str:
+def kinds_of(module: nn.Module) -> set[type]:
+    """Of all modules in it. A step looks at thousands of modules, for which modules() takes milliseconds."""
+    seen, left = {module}, [module]
+    while left:
+        for child in left.pop()._modules.values():
+            if child is not None and child not in seen:
+                seen.add(child)
+                left.append(child)
+    return set(map(type, seen))
+
+
+def one_in_flight(kinds: Iterable[type]) -> str:
     """The class of a wrapper that expects each forward's backward before the next forward: with more micro-batches in
     flight, DistributedDataParallel leaves gradients out without a word."""
-    kinds = DistributedDataParallel, imported(FSDP, "FullyShardedDataParallel")
-    return next((type(part).__name__ for part in module.modules() if isinstance(part, kinds)), "")
+    found = DistributedDataParallel, imported(FSDP, "FullyShardedDataParallel")
+    return next((kind.__name__ for kind in kinds if issubclass(kind, found)), "")
 
 
-def must_run_whole(module: nn.Module) -> bool:
-    """Of its backward: fully_shard() reduces the weights' gradients as soon as those of the inputs are there, and
+def must_run_whole(kinds: Iterable[type]) -> bool:
+    """Of a backward: fully_shard() reduces the weights' gradients as soon as those of the inputs are there, and
     checkpoint_wrapper() would run the forward again in both halves."""
-    kinds = imported(FSDP, "FSDPModule"), imported(WRAPPER, "CheckpointWrapper")
-    return any(isinstance(part, kinds) for part in module.modules())
+    found = imported(FSDP, "FSDPModule"), imported(WRAPPER, "CheckpointWrapper")
+    return any(issubclass(kind, found) for kind in kinds)
+
+
+def innermost(module: nn.Module) -> nn.Module:
+    """Under torch.compile() and checkpoint_wrapper(), whose own forward takes any arguments."""
+    while True:
+        if isinstance(module, imported(COMPILED, "OptimizedModule")):
+            module = module._orig_mod
+        elif isinstance(module, imported(WRAPPER, "ActivationWrapper")):
+            module = module._checkpoint_wrapped_module
+        else:
+            return module
 
 
 def keep_unsharded(modules: Iterable[nn.Module]) -> None:

@@ -105,6 +105,21 @@ def test_half_precision_keeps_its_type_and_sums_in_float():
     assert torch.allclose(loss.float(), functional.cross_entropy(part.float(), targets), rtol=1e-2)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_a_loss_under_autocast_has_the_type_that_torch_gives_it(dtype, reduction):
+    torch.manual_seed(0)
+    part, targets = (
+        torch.randn(20000, 11).to(dtype),
+        torch.randint(11, (20000,)),
+    )  # float16 cannot hold the sum
+    with torch.autocast("cpu", torch.bfloat16):
+        one = functional.cross_entropy(part, targets, reduction=reduction)
+        loss = functional.cross_entropy(parts.ShardedLogits(part, ALONE, 11), targets, reduction=reduction)
+    assert loss.dtype == one.dtype
+    assert torch.allclose(loss, one)
+
+
 def test_masked_classes_take_no_part():
     part = torch.tensor([[1.0, float("-inf"), 2.0], [float("-inf"), 3.0, 3.0]], requires_grad=True)
     same, targets = part.detach().clone().requires_grad_(), torch.tensor([2, 1])

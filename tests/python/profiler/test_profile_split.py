@@ -68,6 +68,8 @@ class Shared(nn.Module):
 class Scale(torch.autograd.Function):
     """Gives the gradients of its input and its weight in one."""
 
+    backwards = 0
+
     @staticmethod
     def forward(ctx, x, scale):
         ctx.save_for_backward(x, scale)
@@ -76,17 +78,20 @@ class Scale(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, gradient):
+        Scale.backwards += 1
         x, scale = ctx.saved_tensors
         return gradient * scale, (gradient * x).sum()
 
 
 class Scaled(nn.Module):
+    """The Function's weight is also that of an operator of torch's."""
+
     def __init__(self):
         super().__init__()
         self.scale = nn.Parameter(torch.tensor(3.0))
 
     def forward(self, x):
-        return Scale.apply(torch.tanh(x), self.scale) + x
+        return Scale.apply(torch.tanh(x), self.scale) + x * self.scale
 
 
 @pytest.mark.parametrize("kind", [Residual, Aside, Attention, TwoOutputs, Shared, Scaled])
@@ -111,6 +116,16 @@ def test_split_equals_whole(kind):
     assert len(whole) == len(split)
     for one, other in zip(whole, split, strict=True):
         assert (one is None and other is None) or torch.equal(one, other)
+
+
+def test_a_function_runs_once_in_both_halves_together():
+    module, x = Scaled(), torch.randn(2, 4, 8, requires_grad=True)
+    halves = _profiler.BackwardHalves([module(x)], [x])
+    before = Scale.backwards
+    halves.run_inputs([torch.ones(2, 4, 8)])
+    halves.cut()
+    halves.run_weights()
+    assert Scale.backwards == before + 1
 
 
 def halves_of(layer, **options):

@@ -104,6 +104,31 @@ class Scored(nn.Module):
         return F.cross_entropy((outputs * self.scale) @ self.weight.T, targets)
 
 
+class Fused(torch.autograd.Function):
+    """Computes gradients in its forward, and scales them in place in its backward, as fused losses do that save
+    memory."""
+
+    backwards = 0
+
+    @staticmethod
+    def forward(ctx, x, weight, targets):
+        with torch.enable_grad():
+            given = [tensor.detach().requires_grad_() for tensor in (x, weight)]
+            loss = F.cross_entropy(given[0] @ given[1].T, targets)
+            ctx.save_for_backward(*torch.autograd.grad(loss, given))
+        return loss.detach()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        Fused.backwards += 1
+        return *(made.data.mul_(gradient) for made in ctx.saved_tensors), None
+
+
+class FusedScored(Scored):
+    def forward(self, outputs, targets):
+        return Fused.apply(outputs * self.scale, self.weight, targets)
+
+
 def linears() -> list[nn.Module]:
     return [nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)]
 
@@ -272,21 +297,47 @@ def accumulate_on_torch(plan: str, kind: str) -> float:
     )
 
 
-def train_a_loss(plan: str) -> tuple[float, list[str]]:
-    """The largest difference of a gradient from those of one process, and the loss's parameters on this rank."""
+def train_a_loss(plan: str, kind: type[Scored] = Scored) -> tuple[float, list[str], int]:
+    """The largest difference of a gradient from those of one process, the loss's parameters on this rank, and how
+    often a fused loss ran backwards."""
     from ostinato.torch import Pipeline, layers
 
     torch.set_num_threads(1)
     mine, theirs = made("tied")[:-1], made("tied")[:-1]
     mine, theirs = [*mine, nn.Tanh()], [*theirs, nn.Tanh()]
-    losses = Scored(mine[0]), Scored(theirs[0])
+    losses = kind(mine[0]), kind(theirs[0])
     pipe = Pipeline(plan, layers(mine), loss_fn=losses[0], timeout_s=60)
     x, y = batch("tied", 0)
+    Fused.backwards = 0
     pipe.step(x, y)
+    backwards = Fused.backwards
     losses[1](plain(theirs, x), y).backward()
     scored = [name for name, _ in pipe.named_parameters() if name.startswith("loss_fn")]
     pairs = held(pipe, mine, theirs, losses if scored else ())
-    return max((a.grad - b.grad).abs().max().item() for a, b in pairs), scored
+    return max((a.grad - b.grad).abs().max().item() for a, b in pairs), scored, backwards
+
+
+def difference_with_a_closure(plan: str) -> float:
+    """The largest difference of a gradient from those of one process, on the only rank, where loss_fn closes over a
+    weight of a stage, a frozen one and a tensor of its own."""
+    from ostinato.torch import Pipeline, layers
+
+    torch.set_num_threads(1)
+    mine, theirs = ([*made("tied")[:-1], nn.Tanh()] for _ in range(2))
+    aside = nn.Parameter(torch.ones(WIDTH), requires_grad=False)
+
+    def loss_of(chain: list[nn.Module]):
+        def loss(outputs, targets):
+            total = torch.zeros((), requires_grad=True)
+            return total + F.cross_entropy((outputs * aside) @ chain[0].weight.T, targets)
+
+        return loss
+
+    x, y = batch("tied", 0)
+    Pipeline(plan, layers(mine), loss_fn=loss_of(mine)).step(x, y)
+    loss_of(theirs)(plain(theirs, x), y).backward()
+    pairs = zip(nn.ModuleList(mine).parameters(), nn.ModuleList(theirs).parameters(), strict=True)
+    return max((a.grad - b.grad).abs().max().item() for a, b in pairs)
 
 
 def train_tied_shards(plan: str, stages: str) -> float | str:
@@ -403,6 +454,9 @@ def refusals(plan: str, kind: str, how: str = "") -> str:
     chain, loss_fn, (x, y) = made(kind), F.mse_loss, batch(kind, 0)
     if how == "seen by one" and dist.get_rank() == 1:
         chain[0] = nn.Embedding(SIZE, WIDTH)
+    if how == "closure":
+        loss_fn = lambda outputs, targets: F.cross_entropy(outputs @ chain[0].weight.T, targets)  # noqa: E731
+        chain[-1] = nn.Tanh()
     if how == "two losses":
         loss_fn = lambda outputs, targets: (F.mse_loss(outputs, targets), 1)  # noqa: E731
     try:

@@ -422,7 +422,9 @@ def stuck(case: Case) -> tuple[str, list[str]]:
     return raised, said
 
 
-def beside_a_failure(case: Case, shared_memory: bool) -> tuple[str, float]:
+def beside_a_failure(
+    case: Case, shared_memory: bool, kind: type[BaseException] = ValueError
+) -> tuple[str, float]:
     """Rank 0's stage fails, which it catches; rank 1 waits for it. What each is told, and after how many
     seconds; where the pipeline then refuses to go on."""
     from ostinato.torch import Pipeline, PipelineError, pipeline
@@ -436,11 +438,11 @@ def beside_a_failure(case: Case, shared_memory: bool) -> tuple[str, float]:
     pipe.step(tokens, targets)
     dist.barrier()
     if pipe.rank == 0:
-        pipe.stages["0"].register_forward_pre_hook(fail)
+        pipe.stages["0"].register_forward_pre_hook(functools.partial(fail, kind))
     begin = time.monotonic()
     try:
         pipe.step(tokens, targets)
-    except Exception as error:
+    except BaseException as error:
         waited = time.monotonic() - begin
         try:
             pipe.reset_shapes()
@@ -449,8 +451,8 @@ def beside_a_failure(case: Case, shared_memory: bool) -> tuple[str, float]:
     return "", time.monotonic() - begin
 
 
-def fail(*_) -> None:
-    raise ValueError("no such token")
+def fail(kind: type[BaseException], *_) -> None:
+    raise kind("no such token")
 
 
 def wait_until(condition) -> None:

@@ -54,9 +54,22 @@ def test_weights_that_no_input_leads_to_train_on_torchs_runtime(world2, tmp_path
 
 def test_a_loss_that_trains_is_where_it_is_computed(world2, tmp_path):
     """With a weight that it shares with a layer of another rank."""
-    (first, nowhere), (last, there) = world2.run(one_process.train_a_loss, plan_of(tmp_path, "split"))
+    (first, nowhere, _), (last, there, _) = world2.run(one_process.train_a_loss, plan_of(tmp_path, "split"))
     assert max(first, last) < 1e-6
     assert (nowhere, there) == ([], ["loss_fn.weight", "loss_fn.scale"])
+
+
+def test_a_function_that_changes_what_it_saved_runs_once_in_a_split_backward(world2, tmp_path):
+    """It leads to inputs and to weights, so both halves need it."""
+    plan = plan_of(tmp_path, "split")
+    (first, _, _), (last, _, ran) = world2.run(one_process.train_a_loss, plan, one_process.FusedScored)
+    assert max(first, last) < 1e-6
+    assert ran == MICRO_BATCHES
+
+
+def test_a_loss_that_closes_over_a_weight_of_its_rank(tmp_path):
+    plan = plan_of(tmp_path, Layout("one", (4,), (0, 0), split=True))
+    assert one_process.difference_with_a_closure(plan) < 1e-6
 
 
 def test_a_plan_of_forwards_takes_a_loss_that_trains(world2, tmp_path):
@@ -104,6 +117,11 @@ def test_layers_that_hand_on_tuples(world2, tmp_path, layout):
 REFUSED = {  # by how it is used: the chain, whether each rank says it, words
     "no_grad": ("linears", True, ["PipelineError: step() computes gradients", "torch.no_grad()"]),
     "no targets": ("linears", False, ["PipelineError: loss_fn(outputs, None) raises", "got no targets"]),
+    "closure": (
+        "tied",
+        False,
+        ["PipelineError: loss_fn computes with a weight of shape (12, 8)", "on rank 1", "torch.nn.Module"],
+    ),
     "two losses": ("linears", False, ["PipelineError: loss_fn returns a tuple", "the mean loss"]),
     "in place": (
         "in_place",

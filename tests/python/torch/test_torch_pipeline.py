@@ -16,8 +16,10 @@ from support.plans import Layout, make_plan, placement_text
 from support.tiers import everyday
 from support.torch_jobs import MICRO_BATCHES, Case, check_gradients
 from support.worlds import World
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
 from ostinato.torch import Pipeline, PipelineError
+from ostinato.torch.stages import InARow
 
 LAYERS = 8
 ALL = (0, 1)
@@ -321,6 +323,37 @@ def test_outputs_that_are_no_plain_tensors_are_refused(tmp_path, kind, words):
     assert len(last.infer(torch.ones(MICRO_BATCHES, 2))) == MICRO_BATCHES
 
 
+def test_a_batch_is_not_kept_until_the_next_one(tmp_path):
+    """Nor what infer() has returned."""
+    layout, rows = Layout("one", (4,), (0, 0)), range(MICRO_BATCHES)
+    forwards = plan_of(tmp_path / "f", layout, text=placement_text(layout, LAYERS, trains=False))
+    pipe = Pipeline(plan_of(tmp_path, layout), lambda stage: torch.nn.Linear(2, 2), torch.nn.MSELoss())
+    infers = Pipeline(forwards, lambda stage: pipe.stages[str(stage.index)])
+    given, targets = [torch.ones(1, 2) for _ in rows], [torch.ones(1, 2) for _ in rows]
+    pipe.step(given, targets)
+    kept = [weakref.ref(tensor) for tensor in [*given, *targets, *infers.infer(given)]]
+    del given, targets
+    gc.collect()
+    assert [ref() for ref in kept] == [None] * 3 * MICRO_BATCHES
+
+
+class Halves(torch.nn.Module):
+    def forward(self, x):
+        return x.chunk(2)
+
+
+class Product(torch.nn.Module):
+    def forward(self, pair):
+        return pair[0] * pair[1]
+
+
+def test_a_wrapped_layer_takes_a_tuple_as_the_layer_does():
+    """torch's wrappers have a forward that takes any arguments."""
+    compiled = torch.compile(Product(), backend="eager")
+    for layer in compiled, checkpoint_wrapper(Product()), checkpoint_wrapper(compiled):
+        assert torch.equal(InARow(Halves(), layer)(torch.ones(4) * 3), torch.full((2,), 9.0))
+
+
 def test_wrong_size_of_the_group(world2, tmp_path):
     looped = Layout("four", (2, 4, 6), (0, 1, 2, 3))
     refused(world2, ["4 devices", "2 ranks"], Case(plan_of(tmp_path, looped)), "step")
@@ -404,16 +437,18 @@ def test_a_rank_that_gives_up_makes_all_say_where_they_are(world2, tmp_path):
     assert len(said) == 1 and said[0].startswith("rank 1 gave up; rank 0 is in step 1 at instruction 0"), said
 
 
-@pytest.mark.parametrize("shared_memory", [True, False], ids=["memory", "gloo"])
-def test_who_waits_for_a_rank_that_has_failed_is_told_why(world2, tmp_path, shared_memory):
+@pytest.mark.parametrize(
+    "shared_memory, kind", [(True, ValueError), (False, ValueError), (True, KeyboardInterrupt)]
+)
+def test_who_waits_for_a_rank_that_has_failed_is_told_why(world2, tmp_path, shared_memory, kind):
     """And does not wait for the whole of its time-out, 200 s here."""
     (failed, _), (told, waited) = world2.run(
-        torch_jobs.beside_a_failure, Case(plan_of(tmp_path)), shared_memory
+        torch_jobs.beside_a_failure, Case(plan_of(tmp_path)), shared_memory, kind
     )
-    assert failed == "ValueError: no such token"
+    assert failed == f"{kind.__name__}: no such token"
     assert (
         told.startswith("ExecutionError: rank 1: 1RECV_F0 ")
-        and "rank 0 fails with ValueError: no such token" in told
+        and f"rank 0 fails with {kind.__name__}: no such token" in told
     ), told
     assert waited < 150
 

@@ -71,6 +71,15 @@ def test_a_request_comes_out_as_it_went_in():
     assert inputs["tokens"][1] == [1.5, "text", None, True] and isinstance(inputs["tokens"], tuple)
 
 
+def test_a_request_travels_without_the_batch_that_it_is_a_row_of():
+    batch = torch.arange(250_000.0).reshape(500, 500)
+    sent = requests.packed((3, {"row": (batch[7], batch[:, 7]), "mask": torch.ones(1, 1).expand(500, 500)}))
+    assert len(sent) < 20_000
+    _, inputs = requests.unpacked(sent, HOST)
+    assert torch.equal(inputs["row"][0], batch[7]) and torch.equal(inputs["row"][1], batch[:, 7])
+    assert torch.equal(inputs["mask"], torch.ones(500, 500))
+
+
 def test_a_request_from_an_accelerator_comes_to_that_of_the_rank():
     """To none here: torch would look for the first rank's GPU."""
     with mock.patch("torch.serialization.location_tag", return_value="cuda:0"):
