@@ -14,6 +14,8 @@ import torch
 from torch import nn
 from ostinato.profile import ProfileError, command, profile_layers
 from ostinato.profile.command import main
+from ostinato.profile.measure.check import check_profile
+from ostinato.profile.measure.rank_memory import record_memory
 from ostinato.profile.script.first_step import capture
 
 
@@ -189,6 +191,46 @@ loss(engine(torch.ones(3, 8), scale=torch.full((8,), 2.0)), None).backward()
     job.repeats = job.warm_up = 1
     [row] = profile_layers(job).layers
     assert row.name == "0:mul" and row.input_bytes == (3 * 8 + 8) * 4
+
+
+AUTOCAST = {"torch_autocast": {"enabled": True, "dtype": "bfloat16"}}
+
+
+def test_layers_run_under_the_engines_autocast_but_not_the_loss(tmp_path):
+    job = captured(tmp_path, SHORT + """
+class Seen(nn.Linear):
+    seen = set()
+    def forward(self, x):
+        self.seen.add(torch.is_autocast_enabled("cpu"))
+        return super().forward(x)
+def loss(output, labels):
+    loss.seen = torch.is_autocast_enabled("cpu")
+    return (output.float() - labels).square().mean()
+layers = [LayerSpec(Seen, 8, 8) for _ in range(3)]
+model = PipelineModule(layers, num_stages=1, loss_fn=loss, activation_checkpoint_interval=1)
+engine, *_ = deepspeed.initialize(model=model, config=CONFIG)
+engine.train_batch(iter([(torch.ones(3, 8), torch.ones(3, 8))] * 2))
+""".replace("CONFIG", repr(profile_scripts.CONFIG | AUTOCAST)))  # fmt: skip
+    job.repeats = job.warm_up = 1
+    profile = profile_layers(job)
+    assert [row.output_bytes for row in profile.layers[:2]] == [3 * 8 * 2] * 2  # bfloat16
+    assert job.layers[0].typename.seen == {True} and not job.loss_fn.seen
+    job.layers[0].typename.seen.clear()
+    check_profile(job, profile, 2), record_memory(job, profile, 2)
+    assert job.layers[0].typename.seen == {True} and not job.loss_fn.seen
+
+
+def test_a_module_runs_under_the_engines_autocast(tmp_path):
+    job = captured(tmp_path, SHORT + """
+engine, *_ = deepspeed.initialize(model=nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)), config=CONFIG)
+engine(torch.ones(3, 8))
+""".replace("CONFIG", repr(profile_scripts.CONFIG | AUTOCAST)))  # fmt: skip
+    job.repeats = job.warm_up = 1
+    profile = profile_layers(job)
+    rows = profile.layers
+    assert [row.name for row in rows] == ["0:0 linear", "1:1 linear"]
+    assert [row.output_bytes for row in rows] == [3 * 8 * 2] * 2  # bfloat16
+    assert all(record_memory(job, profile, 1))
 
 
 def test_a_module_whose_parameters_zero_3_takes_away(tmp_path):

@@ -29,6 +29,7 @@ from torch import nn
 from ostinato.errors import Status, put
 from ostinato.profile.errors import ProfileError
 from ostinato.profile.model.job import Job
+from ostinato.profile.model.layer import autocast_of
 from ostinato.profile.script.changed_layers import Types, in_training, layers_as_changed, states_of, twin
 from ostinato.profile.script.world import World
 from ostinato.restrictions import of_classes
@@ -279,6 +280,7 @@ class Takeover:
             stages=[end - begin for begin, end in itertools.pairwise(model.partitions())],
             micro_batches=engine.micro_batches,
             slices=max(1, model.topology().get_dim("model")),
+            autocast=autocast_of(engine),
         )
         model.to("cpu")  # each layer goes back to the device when it is measured
         release(engine)
@@ -300,6 +302,7 @@ class Takeover:
             inputs=named or inputs,
             config=engine._config._param_dict,
             optimizer=own_optimizer(engine),
+            autocast=autocast_of(engine),
         )
         release(engine)
         return job
