@@ -108,6 +108,32 @@ deepspeed.init_distributed()
 """
 
 
+COMPILED = (
+    SHORT
+    + """
+class Compiled(nn.Module):
+    def __init__(self, layer_idx):
+        super().__init__()
+        self.layer_idx, self.inner = layer_idx, nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8))
+        self.inner[2].compile(backend="aot_eager")
+        self.inner = torch.compile(self.inner, backend="aot_eager")
+    def forward(self, x):
+        return self.inner(x)
+class Plain(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(8, 8)
+    def forward(self, x):
+        return self.inner(x)
+layers = [LayerSpec(Compiled, 0), LayerSpec(Plain), torch.tanh, LayerSpec(Compiled, 1)]
+model = PipelineModule(layers, num_stages=1, loss_fn=loss)
+engine, *_ = deepspeed.initialize(model=model, config=CONFIG)
+HOW
+engine.train_batch(iter([(torch.ones(3, 8), torch.ones(3, 8))] * 2))
+""".replace("CONFIG", repr(profile_scripts.CONFIG))
+)
+
+
 def test_other_ranks_layers_are_not_built(tmp_path):
     job = captured(tmp_path, SHORT + """
 class Huge(nn.Module):
@@ -231,6 +257,38 @@ engine(torch.ones(3, 8))
     assert [row.name for row in rows] == ["0:0 linear", "1:1 linear"]
     assert [row.output_bytes for row in rows] == [3 * 8 * 2] * 2  # bfloat16
     assert all(record_memory(job, profile, 1))
+
+
+@pytest.mark.parametrize(
+    ("how", "which"),
+    [
+        ("engine.compile(backend='eager')", "4 layers .0 to 3."),
+        ("engine.module.forward_funcs[1].compile(backend='eager')", "1 layer .1."),
+        ("engine.module.forward_funcs[1].inner.compile(backend='eager')", "1 layer .1."),
+    ],
+)
+def test_layers_that_the_script_compiles_are_refused(tmp_path, how, which):
+    """Copies are measured, and copies are not compiled."""
+    with pytest.raises(ProfileError, match=f'compile.. was called on {which},.*"auto"'):
+        captured(tmp_path, COMPILED.replace("HOW", how))
+
+
+def test_layers_that_compile_themselves_are_measured_compiled(tmp_path):
+    job = captured(tmp_path, COMPILED.replace("HOW", ""))
+    job.repeats = job.warm_up = 1
+    rows = profile_layers(job).layers
+    assert [row.backward_weight.repeats for row in rows[::3]] == [0, 0]  # one operator is not split
+    assert rows[1].backward_weight.repeats == 1
+    assert [row.same_as for row in rows] == [-1] * 4
+
+
+def test_a_module_that_the_script_compiles_is_refused(tmp_path):
+    with pytest.raises(ProfileError, match="compile.. was called on the model"):
+        captured(tmp_path, SHORT + """
+engine, *_ = deepspeed.initialize(model=nn.Linear(8, 8), config={"train_micro_batch_size_per_gpu": 3})
+engine.compile(backend="eager")
+engine(torch.ones(3, 8))
+""")  # fmt: skip
 
 
 def test_a_module_whose_parameters_zero_3_takes_away(tmp_path):
