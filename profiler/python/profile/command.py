@@ -39,7 +39,7 @@ from ostinato.profile.machine.launched import (
     run_in_engine,
     world,
 )
-from ostinato.profile.machine.transfers import given_transfers, measure_transfers
+from ostinato.profile.machine.transfers import given_transfers, measure_transfers, too_few_gpus
 from ostinato.profile.measure.check import StageCheck, check_profile
 from ostinato.profile.measure.neighbours import most_beside
 from ostinato.profile.measure.rank_memory import Recording, record_memory
@@ -361,6 +361,8 @@ class Work:
             profile.transfers = (
                 profile.transfers or self.part.transfers() or measure_transfers(self.args.ranks, job.device)
             )
+            if not profile.transfers:
+                sys.stderr.write(f"ostinato profile: {too_few_gpus(self.args.ranks, job.device)}\n")
             if job.config:  # an archive is not trained here
                 count_blocks(profile.rank, profile.layers, job.device)
         except ProfileError as error:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from itertools import combinations
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import pytest
@@ -130,3 +131,14 @@ def test_a_profile_outlives_transfers_that_cannot_be_measured(tmp_path, monkeypa
     assert "--no-transfers skips this" in said and f"{output} was written without transfers" in said
     written = json.loads(output.read_text())
     assert len(written["layers"]) == 1 and written["transfers"] == []
+
+
+def test_one_gpu_shows_no_transfers(monkeypatch):
+    """Two processes on it would use gloo, and the training NCCL."""
+    gpu = SimpleNamespace(place=torch.device("cuda", 0))
+    monkeypatch.setattr(dist, "is_nccl_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert transfers.measure_transfers(2, gpu) == []
+    assert "this machine shows 1 GPU for 2 ranks; start under torchrun" in transfers.too_few_gpus(2, gpu)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert not transfers.too_few_gpus(2, gpu) and not transfers.too_few_gpus(2, Cpu())
