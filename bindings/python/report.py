@@ -372,6 +372,16 @@ def _speeds_of_adapted(args: argparse.Namespace) -> list[float]:
     return speeds_in(speeds.read_text()) if speeds.is_file() else []
 
 
+def _read(folder: Path) -> list[RankTrace]:
+    """The traces of ranks of which one computes at least: else there are no blocks to compare."""
+    ranks = read_traces(folder)
+    if not any(i.is_compute for trace in ranks for i in trace.instructions):
+        raise TraceError(
+            f"{trace_files(folder)[0]}: no instruction computes: gather the files of all ranks in one folder"
+        )
+    return ranks
+
+
 def main(argv: list[str]) -> int:
     args = parser().parse_args(argv)
     outputs = {"--perfetto": args.perfetto}
@@ -396,14 +406,14 @@ def main(argv: list[str]) -> int:
     try:
         if wrong := why_not_all(outputs):
             raise TraceError(wrong)
-        ranks = read_traces(args.trace)
+        ranks = _read(args.trace)
         if args.perfetto:
             write_text(args.perfetto, json.dumps(perfetto(ranks)))
         told = summary(ranks)
         if args.measured:
             _write_measured(ranks, args)
         if args.against:
-            told["against"] = beside(told, summary(read_traces(args.against)))
+            told["against"] = beside(told, summary(_read(args.against)))
     except (Error, OSError) as error:
         return fail("report", argv, Status.BAD_INPUT, str(error))
     if args.json:

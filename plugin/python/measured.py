@@ -49,7 +49,8 @@ class MeasuredBlock(NamedTuple):
 @dataclass(frozen=True)
 class Measured:
     """`planned` and `measured`: nanoseconds. `overall`: how many times as long as planned the median device's
-    blocks took (of two, the faster one's). `devices`: how many times as long as the median's; 1.0 within SAME."""
+    blocks took (of two, the faster one's); 0: not known, as no block took any time. `devices`: how many times as
+    long as the median's; 1.0 within SAME, or not known."""
 
     planned: dict[MeasuredBlock, float]
     measured: dict[MeasuredBlock, float]
@@ -68,8 +69,9 @@ class Measured:
             planned[block], took[block] = expected, max(measured, took.get(block, 0.0))
         by_device = groupby(sorted(planned), key=lambda block: block.device)
         ratios = {device: _ratio(list(blocks), planned, took) for device, blocks in by_device}
-        overall = statistics.median_low(ratios.values())
-        beside = {device: ratio / overall for device, ratio in ratios.items()}
+        known = [ratio for ratio in ratios.values() if ratio]
+        overall = statistics.median_low(known) if known else 0.0
+        beside = {device: ratio / overall if ratio else 1.0 for device, ratio in ratios.items()}
         return cls(
             planned,
             took,
@@ -81,6 +83,8 @@ class Measured:
         """What the run shows about the plan, one line each. Nanoseconds of the pipeline's part of a step:
         predicted, and measured."""
         two = len(self.devices) == 2
+        if not self.overall:
+            return
         if abs(self.overall - 1) > CHANGED:
             of = "on the faster of the two devices" if two else "on the median device"
             yield (

@@ -134,6 +134,18 @@ class RankTrace(BaseModel):
         steady = max((block.end for block in self.blocks), default=0)
         return steady or max(i.end for i in self.instructions)
 
+    def why_no_run(self) -> str:
+        """Why nothing can be compared with the plan, in words; empty: it can."""
+        if self.step_plans:  # whose times are compared, not the blocks'
+            return ""
+        if not (self.predicted or self.makespan):
+            return "'makespan' is 0, but a step takes time: the plan has no times of layers, or the file is damaged"
+        steady = {(block.stage, block.action): block.median for block in self.blocks}
+        took = [steady.get((i.stage, i.action), i.measured) for i in self.instructions if i.is_compute]
+        if took and not any(took):
+            return "all blocks took 0 ns, which no run does: the file is damaged"
+        return ""
+
     @model_validator(mode="after")
     def _has_every_step(self):
         if len(self.step_seconds) != self.step:
@@ -159,6 +171,9 @@ def read_traces(folder: Path) -> list[RankTrace]:
             f'{folder}: no rank-*.json here; a run writes them to the folder "trace" of its ostinato section'
         )
     ranks = [_read(path) for path in files]
+    for path, trace in zip(files, ranks, strict=True):
+        if wrong := trace.why_no_run():
+            raise TraceError(f"{path}: {wrong}")
     ranks.sort(key=lambda trace: trace.rank)
     for before, after in pairwise(ranks):
         if before.rank == after.rank:

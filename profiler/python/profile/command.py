@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import atexit
 import contextlib
+import gc
 import json
 import multiprocessing
 import os
@@ -38,7 +39,7 @@ from ostinato.profile.machine.launched import (
     run_in_engine,
     world,
 )
-from ostinato.profile.machine.transfers import given_transfers, measure_transfers
+from ostinato.profile.machine.transfers import given_transfers, measure_transfers, too_few_gpus
 from ostinato.profile.measure.check import StageCheck, check_profile
 from ostinato.profile.measure.neighbours import most_beside
 from ostinato.profile.measure.rank_memory import Recording, record_memory
@@ -223,6 +224,7 @@ class Work:
         self.environment = dict(os.environ)
         self.output = Output()
         self.leave = os._exit
+        self.written = ""  # in words, once the profile is, but for transfers
 
     def take(self, job: Job) -> NoReturn:
         leave(self.status_of(lambda: self.profile(job)))
@@ -243,7 +245,8 @@ class Work:
             return fail("profile", self.argv, getattr(error, "status", Status.BAD_INPUT), str(error))
         except KeyboardInterrupt:
             self.output.back()
-            return fail("profile", self.argv, Status.INTERRUPTED, "interrupted, nothing was written")
+            written = f"{self.written} transfers" if self.written else "nothing was written"
+            return fail("profile", self.argv, Status.INTERRUPTED, f"interrupted, {written}")
         except Exception as error:  # the script must not catch it
             self.output.back()
             traceback.print_exception(error)
@@ -275,9 +278,10 @@ class Work:
                 record_memory(job, profile, args.check or 1, progress) if args.html or args.perfetto else []
             )
         profile.transfers = self.given()
+        result = Result(profile, checks, drawn)
         if not args.no_transfers:
-            self.measure_transfers(job, profile)
-        return self.end_with(Result(profile, checks, drawn))
+            self.add_transfers(job, result)
+        return self.end_with(result)
 
     def profile_together(self, job: Job) -> int:
         """The same with layers that are sliced over ranks: on all ranks of the launch, in DeepSpeed's engine."""
@@ -334,12 +338,31 @@ class Work:
             return self.args.beside or 0
         return most_beside(int(self.environment.get("LOCAL_WORLD_SIZE", job.ranks)))
 
+    def add_transfers(self, job: Job, result: Result) -> None:
+        """Writes the files before that, and again if only a part fails: layers may have taken an hour. Raises
+        ProfileError."""
+        write(result, self.args, self.folder)
+        self.written = f"{self.args.output} was written without"
+        gc.collect()  # the processes that measure may share this one's GPU
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        try:
+            self.measure_transfers(job, result.profile)
+        except ProfileError as error:
+            lacks = "transfers"
+            if result.profile.transfers:
+                write(result, self.args, self.folder)
+                lacks = "what blocks cost"
+            raise ProfileError(f"{error}\n{self.written} {lacks}", Status.MISSING) from error
+
     def measure_transfers(self, job: Job, profile: Any) -> None:
         """Also measures what blocks cost. Raises ProfileError."""
         try:
             profile.transfers = (
                 profile.transfers or self.part.transfers() or measure_transfers(self.args.ranks, job.device)
             )
+            if not profile.transfers:
+                sys.stderr.write(f"ostinato profile: {too_few_gpus(self.args.ranks, job.device)}\n")
             if job.config:  # an archive is not trained here
                 count_blocks(profile.rank, profile.layers, job.device)
         except ProfileError as error:

@@ -9,7 +9,7 @@ import ostinato
 import pytest
 from ostinato import report
 from ostinato.deepspeed.tell.trace import means_of
-from ostinato.measured import Measured, replanned, speeds_in
+from ostinato.measured import Measured, MeasuredBlock, replanned, speeds_in
 from ostinato.trace import read_traces
 from support.profiles import write_profile
 
@@ -134,6 +134,16 @@ def test_a_block_takes_again_what_it_took(ran):
 
 def test_the_last_step_alone_does_not_decide(ran):
     assert Measured.of(read_traces(ran(slower=(1.5, 1, 1, 1), steady=False))).devices[0] == pytest.approx(1.5)
+
+
+def test_blocks_that_took_no_time_are_not_known():
+    """During training, where "adapt" and the watch over slow devices compare."""
+    rows = [(MeasuredBlock(device, device, "F"), 10.0, took) for device, took in enumerate((0.0, 20.0, 20.0))]
+    found = Measured.of_rows(rows)
+    assert found.overall == 2.0 and set(found.devices.values()) == {1.0}
+    nothing = Measured.of_rows([(block, planned, 0.0) for block, planned, _ in rows])
+    assert nothing.overall == 0.0 and set(nothing.devices.values()) == {1.0}
+    assert list(nothing.conclusions(10, 10)) == []
 
 
 def test_refusals(ran, capsys):

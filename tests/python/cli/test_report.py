@@ -82,6 +82,20 @@ def test_says_that_the_memory_of_the_process_is_not_what_a_plan_counts(
     assert json.loads(capsys.readouterr().out)["ranks"][0]["peak_memory_of"] == held_by
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"makespan": 0}, "'makespan' is 0"),
+        ({"instructions": [instruction("0F0", "F", (0, 100), (5, 5))]}, "all blocks took 0 ns"),
+        ({"instructions": [instruction("0SEND_F0", "SEND_F", (0, 1), (0, 1))]}, "no instruction computes"),
+    ],
+)
+def test_a_trace_without_times_is_refused(tmp_path, capsys, changes, words):
+    folder = write(tmp_path, trace(0, **changes))
+    assert report.main([str(folder)]) == 3
+    assert f"{folder}/rank-0.json: {words}" in capsys.readouterr().err
+
+
 def planned(sha, makespan, **changes):
     made = {
         "plan_sha256": sha,

@@ -135,4 +135,4 @@ def test_transfers_use_the_backend_of_training():
     for cost in costs[:1]:
         say(f"transfers over {cost.backend}: {cost.latency} ns + bytes / {cost.bytes_per_second / 1e9:.2f} GB/s, off by at most "
             f"{100 * cost.residual:.0f} %")  # fmt: skip
-    assert {cost.backend for cost in costs} == {"nccl" if torch.cuda.device_count() > 1 else "gloo"}
+    assert {cost.backend for cost in costs} == ({"nccl"} if torch.cuda.device_count() > 1 else set())

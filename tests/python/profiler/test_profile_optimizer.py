@@ -139,6 +139,26 @@ def test_one_step_of_all_its_parameters_is_timed(monkeypatch, config, parameters
     )
 
 
+def test_a_step_that_does_not_fit_is_measured_on_a_part(monkeypatch, capfd):
+    parameters = [nn.Parameter(torch.zeros(64, 8)), nn.Parameter(torch.zeros(64))]
+    known, seen = clock({"optimizer": ADAM}), []
+
+    def time(self, some, warm_up, repeats):
+        seen.append([tuple(one.shape) for one in some])
+        if sum(one.numel() for one in some) > room:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return 5 * sum(one.numel() for one in some)
+
+    monkeypatch.setattr(StepClock, "_time", time)
+    room = 40
+    assert known.time(parameters, 1, 1) == 5 * 64 * 9
+    assert seen == [[(64, 8), (64,)], [(16, 8), (16,)], [(4, 8), (4,)]]
+    room = 0  # not even a part: as layers before
+    assert known.time(parameters, 1, 1) == 5 * 64 * 9
+    assert capfd.readouterr().err.count("does not fit into memory") == 1
+    assert clock({"optimizer": ADAM}).time(parameters, 1, 1) == 0
+
+
 def test_a_profile_has_it_by_layer():
     frozen = nn.Linear(8, 8).requires_grad_(False)
     layers = [nn.Linear(8, 8), nn.ReLU(), frozen, nn.Linear(8, 8)]

@@ -14,6 +14,8 @@ import torch
 from torch import nn
 from ostinato.profile import ProfileError, command, profile_layers
 from ostinato.profile.command import main
+from ostinato.profile.measure.check import check_profile
+from ostinato.profile.measure.rank_memory import record_memory
 from ostinato.profile.script.first_step import capture
 
 
@@ -106,6 +108,32 @@ deepspeed.init_distributed()
 """
 
 
+COMPILED = (
+    SHORT
+    + """
+class Compiled(nn.Module):
+    def __init__(self, layer_idx):
+        super().__init__()
+        self.layer_idx, self.inner = layer_idx, nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8))
+        self.inner[2].compile(backend="aot_eager")
+        self.inner = torch.compile(self.inner, backend="aot_eager")
+    def forward(self, x):
+        return self.inner(x)
+class Plain(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(8, 8)
+    def forward(self, x):
+        return self.inner(x)
+layers = [LayerSpec(Compiled, 0), LayerSpec(Plain), torch.tanh, LayerSpec(Compiled, 1)]
+model = PipelineModule(layers, num_stages=1, loss_fn=loss)
+engine, *_ = deepspeed.initialize(model=model, config=CONFIG)
+HOW
+engine.train_batch(iter([(torch.ones(3, 8), torch.ones(3, 8))] * 2))
+""".replace("CONFIG", repr(profile_scripts.CONFIG))
+)
+
+
 def test_other_ranks_layers_are_not_built(tmp_path):
     job = captured(tmp_path, SHORT + """
 class Huge(nn.Module):
@@ -189,6 +217,78 @@ loss(engine(torch.ones(3, 8), scale=torch.full((8,), 2.0)), None).backward()
     job.repeats = job.warm_up = 1
     [row] = profile_layers(job).layers
     assert row.name == "0:mul" and row.input_bytes == (3 * 8 + 8) * 4
+
+
+AUTOCAST = {"torch_autocast": {"enabled": True, "dtype": "bfloat16"}}
+
+
+def test_layers_run_under_the_engines_autocast_but_not_the_loss(tmp_path):
+    job = captured(tmp_path, SHORT + """
+class Seen(nn.Linear):
+    seen = set()
+    def forward(self, x):
+        self.seen.add(torch.is_autocast_enabled("cpu"))
+        return super().forward(x)
+def loss(output, labels):
+    loss.seen = torch.is_autocast_enabled("cpu")
+    return (output.float() - labels).square().mean()
+layers = [LayerSpec(Seen, 8, 8) for _ in range(3)]
+model = PipelineModule(layers, num_stages=1, loss_fn=loss, activation_checkpoint_interval=1)
+engine, *_ = deepspeed.initialize(model=model, config=CONFIG)
+engine.train_batch(iter([(torch.ones(3, 8), torch.ones(3, 8))] * 2))
+""".replace("CONFIG", repr(profile_scripts.CONFIG | AUTOCAST)))  # fmt: skip
+    job.repeats = job.warm_up = 1
+    profile = profile_layers(job)
+    assert [row.output_bytes for row in profile.layers[:2]] == [3 * 8 * 2] * 2  # bfloat16
+    assert job.layers[0].typename.seen == {True} and not job.loss_fn.seen
+    job.layers[0].typename.seen.clear()
+    check_profile(job, profile, 2), record_memory(job, profile, 2)
+    assert job.layers[0].typename.seen == {True} and not job.loss_fn.seen
+
+
+def test_a_module_runs_under_the_engines_autocast(tmp_path):
+    job = captured(tmp_path, SHORT + """
+engine, *_ = deepspeed.initialize(model=nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)), config=CONFIG)
+engine(torch.ones(3, 8))
+""".replace("CONFIG", repr(profile_scripts.CONFIG | AUTOCAST)))  # fmt: skip
+    job.repeats = job.warm_up = 1
+    profile = profile_layers(job)
+    rows = profile.layers
+    assert [row.name for row in rows] == ["0:0 linear", "1:1 linear"]
+    assert [row.output_bytes for row in rows] == [3 * 8 * 2] * 2  # bfloat16
+    assert all(record_memory(job, profile, 1))
+
+
+@pytest.mark.parametrize(
+    ("how", "which"),
+    [
+        ("engine.compile(backend='eager')", "4 layers .0 to 3."),
+        ("engine.module.forward_funcs[1].compile(backend='eager')", "1 layer .1."),
+        ("engine.module.forward_funcs[1].inner.compile(backend='eager')", "1 layer .1."),
+    ],
+)
+def test_layers_that_the_script_compiles_are_refused(tmp_path, how, which):
+    """Copies are measured, and copies are not compiled."""
+    with pytest.raises(ProfileError, match=f'compile.. was called on {which},.*"auto"'):
+        captured(tmp_path, COMPILED.replace("HOW", how))
+
+
+def test_layers_that_compile_themselves_are_measured_compiled(tmp_path):
+    job = captured(tmp_path, COMPILED.replace("HOW", ""))
+    job.repeats = job.warm_up = 1
+    rows = profile_layers(job).layers
+    assert [row.backward_weight.repeats for row in rows[::3]] == [0, 0]  # one operator is not split
+    assert rows[1].backward_weight.repeats == 1
+    assert [row.same_as for row in rows] == [-1] * 4
+
+
+def test_a_module_that_the_script_compiles_is_refused(tmp_path):
+    with pytest.raises(ProfileError, match="compile.. was called on the model"):
+        captured(tmp_path, SHORT + """
+engine, *_ = deepspeed.initialize(model=nn.Linear(8, 8), config={"train_micro_batch_size_per_gpu": 3})
+engine.compile(backend="eager")
+engine(torch.ones(3, 8))
+""")  # fmt: skip
 
 
 def test_a_module_whose_parameters_zero_3_takes_away(tmp_path):

@@ -7,13 +7,16 @@ import subprocess
 import sys
 from itertools import combinations
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import pytest
+import torch
 import torch.distributed as dist
+from torch import nn
 
 from ostinato.groups import TRANSFER_CTAS
-from ostinato.profile import ProfileError
+from ostinato.profile import ProfileError, main
 from ostinato.profile.machine import transfers
 from ostinato.profile.machine.device import Cpu
 from ostinato.profile.machine.wire import Seat, backend_of
@@ -116,3 +119,26 @@ def test_ranks_that_share_a_gpu_are_measured_over_gloo(tmp_path):
     ranks = on_made_up_gpus(tmp_path, 2, "the same")
     assert [row[3] for row in ranks[0]["rows"]] == ["gloo"]
     assert all(rank["seen"]["groups"] == [] for rank in ranks)
+
+
+def test_a_profile_outlives_transfers_that_cannot_be_measured(tmp_path, monkeypatch, capfd):
+    torch.jit.script(nn.Sequential(nn.Linear(8, 8))).save(tmp_path / "net.pt")
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "nope0")
+    output = tmp_path / "profile.json"
+    options = ["--input", "4x8", "--repeats", "1", "--warm-up", "0", "-o", str(output)]
+    assert main([str(tmp_path / "net.pt"), *options]) == 7
+    said = capfd.readouterr().err
+    assert "--no-transfers skips this" in said and f"{output} was written without transfers" in said
+    written = json.loads(output.read_text())
+    assert len(written["layers"]) == 1 and written["transfers"] == []
+
+
+def test_one_gpu_shows_no_transfers(monkeypatch):
+    """Two processes on it would use gloo, and the training NCCL."""
+    gpu = SimpleNamespace(place=torch.device("cuda", 0))
+    monkeypatch.setattr(dist, "is_nccl_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert transfers.measure_transfers(2, gpu) == []
+    assert "this machine shows 1 GPU for 2 ranks; start under torchrun" in transfers.too_few_gpus(2, gpu)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert not transfers.too_few_gpus(2, gpu) and not transfers.too_few_gpus(2, Cpu())

@@ -148,7 +148,7 @@ class Adapt:
     def _look(self, found: Measured, step: int) -> None:
         """Acts on what two comparisons in a row agree on, which is not noise."""
         seen = self._comparisons
-        if not seen.settled(found):
+        if not found.overall or not seen.settled(found):
             return
         told = slow_devices(found)
         if abs(found.overall - 1) > CHANGED:

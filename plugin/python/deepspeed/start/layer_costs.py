@@ -26,7 +26,7 @@ from ostinato.profile.measure.passes import in_turns
 from ostinato.profile.measure.rows import layer_cost
 from ostinato.profile.measure.samples import Samples, counted_memory
 from ostinato.profile.model.job import Job
-from ostinato.profile.model.layer import Layer
+from ostinato.profile.model.layer import Layer, autocast_of, under_autocast
 from ostinato.profile.model.model_digest import layer_name
 from ostinato.profile.model.tensors import bytes_of, map_tensors, tensors
 from ostinato.profile.settings import Settings, StateBytes
@@ -196,16 +196,7 @@ def _layer(engine: Engine, place: int, device: Any) -> _Local:
     )
     trained = [t for t in held if isinstance(t, nn.Parameter) and t.requires_grad]
     checkpointed = model.activation_checkpoint_interval > 0 and bool(trained)
-    around = (
-        partial(torch.autocast, engine.device.type, engine.torch_autocast_dtype())
-        if engine.torch_autocast_enabled()
-        else nullcontext
-    )
-
-    def run(inputs: Any) -> Any:
-        with around():
-            return function(inputs)
-
+    run = under_autocast(function, engine.device, autocast_of(engine))
     name = layer_name(index, model._layer_specs[index])
     return _Local(
         index, name, run, None, None, trained, bytes_of(held), [], checkpointed, device, function=function

@@ -106,7 +106,7 @@ class Drift:
             (MeasuredBlock(*block), planned, took) for of_rank in left for block, planned, took in of_rank
         ]
         found = Measured.of_rows(rows)
-        if not self._comparisons.settled(found):
+        if not found.overall or not self._comparisons.settled(found):
             return
         self._at_first = self._at_first or found.overall
         told = ", ".join([*slow_devices(found, CHANGED), *self._all_slower(found)])

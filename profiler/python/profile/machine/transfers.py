@@ -27,7 +27,7 @@ import torch
 import torch.distributed as dist
 
 from ostinato import _profiler
-from ostinato.errors import Status
+from ostinato.errors import Status, counted
 from ostinato.groups import everyones
 from ostinato.profile.errors import ProfileError
 from ostinato.profile.machine.device import Cpu, device_of_this_process
@@ -132,11 +132,25 @@ def wait_for(started: list[subprocess.Popen], folder: Path, what: str = "the tra
             raise ProfileError(f"rank {rank} of {what} failed: {lines[-1]}", Status.MISSING)
 
 
+def too_few_gpus(ranks: int, device: Any) -> str:
+    """Why processes on this machine cannot show what transfers will cost, in words; empty: they can. On one GPU
+    they would use gloo, and the training, with a GPU for each rank, NCCL."""
+    gpus = torch.cuda.device_count() if device is not None and device.place.type == "cuda" else ranks
+    if gpus >= ranks or not dist.is_nccl_available():
+        return ""
+    return (
+        f"transfers not measured: this machine shows {counted(gpus, 'GPU')} for {ranks} ranks; start under torchrun with "
+        "a GPU for each of two ranks, or give --bandwidth and --latency"
+    )
+
+
 def measure_transfers(ranks: int = 2, device: Any = None) -> list[Any]:
     """TransferCosts of every directed pair of `ranks` processes on this machine, or a ProfileError. `device`:
-    that they will train on, the CPU by default."""
+    that they will train on, the CPU by default. [] where there are too few GPUs: too_few_gpus() says so."""
     if ranks < 2:
         raise ProfileError(f"a transfer needs at least 2 ranks, got {ranks}")
+    if too_few_gpus(ranks, device):
+        return []
     with tempfile.TemporaryDirectory(prefix="ostinato-transfers-") as name:
         folder = Path(name)
         with processes(ranks, folder, device or Cpu()) as started:

@@ -8,22 +8,29 @@ Optimizers of DeepSpeed's own are not measured: they are compiled when they are 
 where the configuration asks for it. Reductions over replicas do not: links say what they take. A step that
 fails on the copies (of LBFGS, which wants a closure; of Muon, on a bias) is not measured either: whether the
 training can run is DeepSpeed's to say.
+
+The copies and their state may not fit beside the layers, where the training's, cast and divided by ZeRO, do. A
+step is linear in elements, so it is then measured on a part of each parameter.
 """
 
 from __future__ import annotations
 
+import gc
 import inspect
+import math
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
 
+from ostinato.errors import put
 from ostinato.profile.measure.samples import measure, quiet_collector, rounds
 from ostinato.profile.settings import Settings, configured_optimizer
 
+PARTS = (1, 4, 16, 64)  # of each parameter, one of so many is measured
 SMALL = 1e-3  # a gradient that changes a parameter, and is no denormal number in any type
 
 
@@ -59,6 +66,16 @@ def _class_of(name: str, options: dict) -> Any:
     return torch.optim.Adagrad if name.lower() == "adagrad" else getattr(torch.optim, name, None)
 
 
+def part_of(parameter: torch.Tensor, parts: int) -> torch.Tensor:
+    """Its first rows, one of `parts`; at least one, of as many dimensions."""
+    whole = parameter.detach()
+    return whole[: math.ceil(len(whole) / parts)] if parts > 1 and whole.dim() else whole
+
+
+def lacks_memory(error: Exception) -> bool:
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
+
+
 @dataclass
 class StepClock:
     kind: type | None
@@ -66,6 +83,8 @@ class StepClock:
     flat: bool  # DeepSpeed keeps one fp32 parameter for all
     clip: float  # norm that gradients are clipped to; 0: they are not
     device: Any  # machine/device.py
+    rates: list[float] = field(default_factory=list)  # ns for an element of the layers measured so far
+    told: bool = False  # that some did not fit
 
     @classmethod
     def of(cls, config: dict, optimizer: Any, settings: Settings, device: Any) -> StepClock:
@@ -78,12 +97,34 @@ class StepClock:
     def time(self, parameters: Sequence[nn.Parameter], warm_up: int, repeats: int) -> int:
         if self.kind is None or not parameters or any(parameter.is_meta for parameter in parameters):
             return 0
-        try:
-            return self._time(parameters, warm_up, repeats)
-        except Exception:  # of an optimizer on parameters that are not the training's: other ranks wait for what this one has measured
-            return 0
+        elements = sum(parameter.numel() for parameter in parameters)
+        for parts in PARTS:
+            try:
+                some = [part_of(parameter, parts) for parameter in parameters]
+                rate = self._time(some, warm_up, repeats) / max(1, sum(part.numel() for part in some))
+            except Exception as error:  # of an optimizer on parameters that are not the training's: other ranks wait for what this one has measured
+                if not lacks_memory(error):
+                    return 0
+            else:
+                self.rates.append(rate)
+                return round(rate * elements)
+            self._make_room()
+        return round(statistics.median(self.rates) * elements) if self.rates else 0
 
-    def _time(self, parameters: Sequence[nn.Parameter], warm_up: int, repeats: int) -> int:
+    def _make_room(self) -> None:
+        """After an error has been let go, which held what did fit."""
+        if not self.told:
+            self.told = True
+            put(
+                "ostinato: the optimizer's step on copies of a layer's parameters does not fit into memory: measuring it on "
+                "a part of them, and scaling it",
+                error=True,
+            )
+        gc.collect()
+        if self.device.place.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def _time(self, parameters: Sequence[torch.Tensor], warm_up: int, repeats: int) -> int:
         step, times = self._step(parameters), []
         with quiet_collector():
             for repeat in rounds(max(1, warm_up), repeats):  # the first step makes the state
@@ -92,7 +133,7 @@ class StepClock:
                     times.append(sample.time)
         return round(statistics.median(times))
 
-    def _step(self, parameters: Sequence[nn.Parameter]) -> Callable[[], None]:
+    def _step(self, parameters: Sequence[torch.Tensor]) -> Callable[[], None]:
         copies = [nn.Parameter(p.detach().clone()) for p in parameters]
         gradients = [torch.full_like(p, SMALL) for p in copies]
         held = (

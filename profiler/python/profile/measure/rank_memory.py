@@ -23,7 +23,7 @@ from ostinato.profile.model.build import Builder, build_chain, has_branches, wit
 from ostinato.profile.model.chain import Chain
 from ostinato.profile.model.graph import arguments
 from ostinato.profile.model.job import Job
-from ostinato.profile.model.layer import Layer, prepare, roots_of
+from ostinato.profile.model.layer import Layer, prepare, roots_of, under_autocast
 from ostinato.profile.model.stage import BuiltStage, StageLayer, build_stage, cuts_of, whole_of
 from ostinato.profile.model.tensors import bytes_of, moved, tensors
 from ostinato.profile.settings import Settings, read_settings
@@ -91,7 +91,7 @@ def module_stage(job: Job, settings: Settings, layers: int) -> tuple[BuiltStage,
 
     def run(values: Any) -> Any:
         positional, named = arguments(values)
-        return module(*positional, **named)
+        return under_autocast(module, job.device.place, job.autocast)(*positional, **named)
 
     if job.loss_fn is not None:
         run = with_loss(run, job)

@@ -40,6 +40,11 @@ class Calls(TorchDispatchMode):
         super().__init__()
         self.made: list[Any] = []
 
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Else torch never again compiles what it first meets under a mode."""
+        return True
+
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         named = tuple(
             (name, described(value))

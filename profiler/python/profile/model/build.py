@@ -22,7 +22,7 @@ from ostinato.profile.model.alike import Alike
 from ostinato.profile.model.chain import Chain, Source
 from ostinato.profile.model.identity import class_key, layer_key, shape_key
 from ostinato.profile.model.job import Job
-from ostinato.profile.model.layer import Layer, run_once
+from ostinato.profile.model.layer import Layer, run_once, under_autocast
 from ostinato.profile.model.model_digest import (
     Parameter,
     layer_digest,
@@ -169,6 +169,7 @@ def build_layer(
     held = bytes_of([*module.parameters(), *module.buffers()]) if is_module else 0
     checkpointed = job.checkpoint_interval > 0 and bool(parameters)
     experts = is_module and bool(experts_in(module))
+    run = under_autocast(run, job.device.place, job.autocast)
     return Layer(index, name, run, value, None, parameters, held, reached, checkpointed, job.device, experts)
 
 

@@ -47,6 +47,18 @@ class WithLoss(nn.Module):
         return self.loss_fn(self.module(*inputs, **named), labels)
 
 
+class UnderAutocast(nn.Module):
+    """The module to export if DeepSpeed's engine calls it under autocast."""
+
+    def __init__(self, module: nn.Module, device: str, dtype: torch.dtype):
+        super().__init__()
+        self.module, self.device, self.dtype = module, device, dtype
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        with torch.autocast(self.device, self.dtype):
+            return self.module(*inputs, **named)
+
+
 @dataclass
 class Group:
     """One operator and the views of its results."""
@@ -201,8 +213,10 @@ def build_graph(job: Job, settings: Settings) -> Chain:
     assert module is not None
     module.to(device=job.device.place, dtype=settings.dtype)
     whole: nn.Module = module
+    if job.autocast is not None:
+        whole = UnderAutocast(module, job.device.place.type, job.autocast)
     if job.loss_fn is not None:
-        whole, inputs = WithLoss(module, job.loss_fn), (moved(job.labels, job.device), *inputs)
+        whole, inputs = WithLoss(whole, job.loss_fn), (moved(job.labels, job.device), *inputs)
     exported = export(whole, inputs, named, job.name)
     check_faithful(whole, inputs, named, job.name)
     if not exported.groups:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import nn
 
 from ostinato.profile.machine.device import Cpu
@@ -33,6 +34,7 @@ class Job:
         None  # fp32 numbers that the optimizer keeps for each parameter; None: as config says, else Adam's
     )
     checkpoint_interval: int = 0  # PipelineModule's activation_checkpoint_interval
+    autocast: torch.dtype | None = None  # that the engine runs layers under, but not the loss; None: without
     restrictions: Sequence[Restriction] = ()  # of the script's classes
     lengths: Sequence[int] = ()  # of other sequences that layers are measured with, too
     # Layers of each stage of DeepSpeed's own partition; empty: the script makes no pipeline.

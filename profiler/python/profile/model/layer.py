@@ -4,6 +4,7 @@ has them."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -60,6 +61,23 @@ def prepare(layer: Layer) -> tuple[list[torch.Tensor], Any]:
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
     return leaves, map_tensors(copy, layer.inputs)
+
+
+def autocast_of(engine: Any) -> torch.dtype | None:
+    """The type of `torch_autocast` in the configuration of DeepSpeed's engine; None: it is off."""
+    if not engine.torch_autocast_enabled():
+        return None
+    return engine.torch_autocast_dtype() or torch.get_autocast_dtype(engine.device.type)
+
+
+def under_autocast(run: Callable, device: torch.device, dtype: torch.dtype | None) -> Callable:
+    """`run` as DeepSpeed's engine calls a layer with `torch_autocast`; None: as it is."""
+    return run if dtype is None else functools.partial(_under_autocast, run, device.type, dtype)
+
+
+def _under_autocast(run: Callable, device: str, dtype: torch.dtype, *inputs: Any, **named: Any) -> Any:
+    with torch.autocast(device, dtype):
+        return run(*inputs, **named)
 
 
 def call(layer: Layer, inputs: Any) -> Any:

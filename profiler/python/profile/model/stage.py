@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from ostinato.profile.model.build import Builder, with_loss
 from ostinato.profile.model.chain import Chain
 from ostinato.profile.model.job import Job
-from ostinato.profile.model.layer import Layer
+from ostinato.profile.model.layer import Layer, under_autocast
 from ostinato.profile.model.tensors import bytes_of
 
 
@@ -70,6 +70,7 @@ def build_stage(job: Job, chain: Chain, builder: Builder, first: int, last: int)
     for index in range(first, last):
         name, known = chain.rows[index]
         run, module = builder.build(name, job.layers[index])
+        run = under_autocast(run, job.device.place, job.autocast)
         if index == len(job.layers) - 1 and job.loss_fn is not None:
             run = with_loss(run, job)
         stage.steps.append(StageLayer(name, run, known.checkpointed))

@@ -46,6 +46,27 @@ def states_of(model: Any) -> dict[int, Any]:
     return {index: Keys(types=False).module(module) for index, module in made.items() if module is not None}
 
 
+def is_compiled(module: nn.Module) -> bool:
+    """Whether compile() was called on it or a part of it. A copy of such a part is not compiled."""
+    return any(part._compiled_call_impl is not None for part in module.modules())
+
+
+def compiled_layers(model: Any, states: dict[int, Any]) -> list[int]:
+    """Those of rank 0's layers that the script has compiled, by itself or with `engine.compile()`. What a
+    LayerSpec compiles when it is built is compiled there again."""
+    now, found = states_of(model), []
+    for index in local(model):
+        spec, called = model._layer_specs[index], model.forward_funcs[index - model._local_start]
+        if isinstance(called, nn.Module):
+            as_built = hasattr(spec, "typename") and now[index] == states.get(index)
+            compiled = not as_built and is_compiled(called)
+        else:
+            made_in = getattr(getattr(called, "__code__", None), "co_filename", "")  # torch wraps it
+            compiled = called is not spec and "/torch/_dynamo/" in made_in
+        found += [index] * compiled
+    return found
+
+
 @contextmanager
 def in_training(model: Any) -> Iterator[None]:
     """Within, rank 0's layers are in the mode in which a step would put them. Some train() leave parts of a layer in

@@ -26,10 +26,20 @@ from typing import Any, NoReturn, Protocol
 import torch
 from torch import nn
 
-from ostinato.errors import Status, put
+from ostinato.errors import Status, counted, put
 from ostinato.profile.errors import ProfileError
 from ostinato.profile.model.job import Job
-from ostinato.profile.script.changed_layers import Types, in_training, layers_as_changed, states_of, twin
+from ostinato.profile.model.layer import autocast_of
+from ostinato.profile.script.changed_layers import (
+    Types,
+    compiled_layers,
+    in_training,
+    is_compiled,
+    layers_as_changed,
+    spelled,
+    states_of,
+    twin,
+)
 from ostinato.profile.script.world import World
 from ostinato.restrictions import of_classes
 
@@ -268,6 +278,14 @@ class Takeover:
                     "the data iterator must yield (inputs, labels), as DeepSpeed's pipeline engine requires"
                 )
             )
+        if compiled := compiled_layers(model, self.states.get(id(model), {})):
+            self.host.fail(
+                ProfileError(
+                    f"compile() was called on {counted(len(compiled), 'layer')} ({spelled(compiled)}), of which ostinato profile "
+                    'measures copies, which are not compiled: use "auto", which measures layers in DeepSpeed\'s engine, or '
+                    "leave compile() out"
+                )
+            )
         job = Job(
             inputs=batch[0],
             labels=batch[1],
@@ -279,6 +297,7 @@ class Takeover:
             stages=[end - begin for begin, end in itertools.pairwise(model.partitions())],
             micro_batches=engine.micro_batches,
             slices=max(1, model.topology().get_dim("model")),
+            autocast=autocast_of(engine),
         )
         model.to("cpu")  # each layer goes back to the device when it is measured
         release(engine)
@@ -293,6 +312,12 @@ class Takeover:
         """The first forward of a module that is no PipelineModule. Its loss, if it has none inside, is not
         known."""
         module, nn.functional.linear = self.modules.get(id(engine), engine.module), self.linear
+        if is_compiled(engine.module):
+            self.host.fail(
+                ProfileError(
+                    "compile() was called on the model or a part of it, which hides operators from its graph: leave it out"
+                )
+            )
         if inputs and named:
             inputs, named = (), dict(inspect.signature(module.forward).bind(*inputs, **named).arguments)
         job = Job(
@@ -300,6 +325,7 @@ class Takeover:
             inputs=named or inputs,
             config=engine._config._param_dict,
             optimizer=own_optimizer(engine),
+            autocast=autocast_of(engine),
         )
         release(engine)
         return job
