@@ -134,3 +134,54 @@ def test_weights_load_where_the_files_of_the_optimizer_were_removed(world2, plan
         for error, loaded in world2.run(only_weights, reader, str(folder)):
             assert loaded
             assert "_optim_states.pt is missing, and 1 more. To load only the weights: load" in error
+
+
+def save_again(options: Options, folder: str, original: bool) -> None:
+    """Under the tag "two", after three steps. `original`: by DeepSpeed's own code, as where ostinato is not installed."""
+    engine = make_engine(options)
+    data = data_of(engine)
+    for _ in range(3):
+        engine.train_batch(data)
+    save_checkpoint = type(engine).save_checkpoint
+    (save_checkpoint.__wrapped__ if original else save_checkpoint)(engine, folder, "two")
+
+
+def steps_loaded(options: Options, folder: str) -> list[int]:
+    """Steps that "two" has counted, loaded with optimizer state, without, and as weights alone."""
+    counted = []
+    for how in ({}, {"load_optimizer_states": False}, {"load_module_only": True}):
+        engine = make_engine(options)
+        assert engine.load_checkpoint(folder, "two", **how)[0] is not None
+        counted.append(engine.global_steps)
+    return counted
+
+
+@pytest.mark.parametrize("config", [{}, ZERO_1], ids=["zero0", "zero1"])
+def test_deepspeed_alone_saves_a_tag_of_a_plan_again(world2, plans, saved, tmp_path, config):
+    """As after the section was removed, and in a first start: the whole checkpoint is its own then."""
+    alone = Options(config=config)
+    same, other = (replace(alone, section=plan) for plan in plans)
+    whole, _ = saved(world2, same, save)
+    for number, writer in enumerate((alone, replace(same, section=plans[0] | {"check": 4}))):
+        folder = shutil.copytree(whole, tmp_path / str(number))
+        for rank in (2, 3):
+            (folder / "two" / f"mp_rank_0{rank}_model_states.pt").touch()  # of a plan on four ranks
+        world2.run(save_again, writer, str(folder), False)
+        assert not (folder / "two" / "ostinato.json").exists() and (folder / "one" / "ostinato.json").exists()
+        assert not [*(folder / "two").glob("mp_rank_0[23]*")]
+        for reader in (alone, other):
+            assert world2.run(steps_loaded, reader, str(folder)) == [[3, 3, 0]] * 2
+        assert checkpoint.main(["show", str(folder), "--tag", "two"]) == 0
+
+
+def test_deepspeed_without_ostinato_saves_a_tag_of_a_plan_again(world2, plans, saved, tmp_path):
+    """Then ostinato.json stays beside files that it does not describe."""
+    alone = Options(config=ZERO_1)
+    same, other = (replace(alone, section=plan) for plan in plans)
+    folder = shutil.copytree(saved(world2, same, save)[0], tmp_path / "copy")
+    world2.run(save_again, alone, str(folder), True)
+    for reader in (alone, other):
+        for (error,) in world2.run(attempts, reader, [str(folder)], True):
+            assert "DeepSpeed without ostinato has saved it again: delete ostinato.json in it" in error, error
+    (folder / "two" / "ostinato.json").unlink()
+    assert world2.run(steps_loaded, other, str(folder)) == [[3, 3, 0]] * 2

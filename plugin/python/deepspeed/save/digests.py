@@ -22,7 +22,7 @@ from ostinato.groups import everyones
 
 from ..errors import OstinatoError
 from . import checkpoint
-from .seal import replaced
+from .seal import holds_sealed, replaced
 
 
 def digest(path: Path) -> str:
@@ -59,7 +59,7 @@ def wrong(folder: Path, files: Mapping[str, str]) -> Iterator[str]:
     for name, known in files.items():
         try:
             if digest(folder / name) != known:
-                yield f"{name} is of another save than {checkpoint.NAME}"
+                yield f"{name} {OTHER}"
         except FileNotFoundError:
             yield f"{name} is missing"
         except (OSError, zipfile.BadZipFile) as error:
@@ -79,10 +79,23 @@ def refuse_torn(folder: Path | None, optimizer: bool) -> None:
     files = sorted(of for of in record["files"].items() if optimizer or not of[0].endswith(ZERO))
     share = files[dist.get_rank() :: dist.get_world_size()]
     if said := [one for of_rank in everyones([*wrong(folder, dict(share))]) for one in of_rank]:
+        if _overwritten(folder, record["files"], said, len(files)):
+            raise OstinatoError(f"{folder}{OVERWRITTEN}")
         more = f", and {len(said) - 1} more" if len(said) > 1 else ""
         instead = checkpoint.WEIGHTS if all(one.split()[0].endswith(ZERO) for one in said) else INSTEAD
         raise OstinatoError(f"{folder}: {said[0]}{more}. {instead}")
 
 
+def _overwritten(folder: Path, files: Mapping[str, str], said: list[str], looked_at: int) -> bool:
+    """Whether no file is of this save any more, and none is from a plan: so another program has saved them all."""
+    gone = len(said) == looked_at and all(one.endswith(OTHER) for one in said)
+    return gone and not any(holds_sealed(folder / name) for name in files)
+
+
 ZERO = "_optim_states.pt"  # ends the names of files in which ZeRO's optimizer state is
+OTHER = f"is of another save than {checkpoint.NAME}"
+OVERWRITTEN = (
+    f" was saved under a plan, and DeepSpeed without ostinato has saved it again: delete {checkpoint.NAME} in it, which is about "
+    "files that are no longer there"
+)
 INSTEAD = "Load an earlier checkpoint: the weights in this one may be of several saves, too"
