@@ -16,6 +16,11 @@ class Unsupported(OstinatoError):
     """
 
 
+class NoPlan(OstinatoError):
+    """The layers could not be measured, or no plan fits the ranks. With `"auto": true` and `"fallback"` the run then
+    goes on under DeepSpeed's own 1F1B, and says so."""
+
+
 # For a PipelineModule that already has, or had, an engine.
 NEW_MODULE = (
     "give each engine a new PipelineModule, and carry weights over with save_checkpoint() and "

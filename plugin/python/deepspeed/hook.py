@@ -183,6 +183,7 @@ def wrap(module) -> None:
     pipeline.__init__ = _pipeline_init(pipeline.__init__)
     module.PipelineModule.__init__ = _module_init(module.PipelineModule.__init__)
     plain.__init__ = _plain_init(plain.__init__, pipeline, module.PipelineModule)
+    pipeline.save_checkpoint = _cleared_save(pipeline.save_checkpoint)
     pipeline.load_checkpoint = _checked_load(pipeline.load_checkpoint)
     _remember_files()
 
@@ -269,6 +270,21 @@ def _refuse_placed(model) -> None:
     if not getattr(model, "placed_in_order", True):
         _speak_last()
         raise OstinatoError(PLACED)
+
+
+def _cleared_save(original):
+    """DeepSpeed alone overwrites the files of an earlier save under the same tag, but would leave what a plan has
+    written beside them. Its other ranks write nothing before they have met rank 0."""
+
+    @functools.wraps(original)
+    def save(engine, save_dir, tag=None, *args, **kwargs):
+        if save_dir and engine.global_rank == 0 and "_ostinato" not in vars(engine):
+            from .save import checkpoint
+
+            checkpoint.clear(save_dir, f"global_step{engine.global_steps}" if tag is None else str(tag))
+        return original(engine, save_dir, tag, *args, **kwargs)
+
+    return save
 
 
 def _checked_load(original):

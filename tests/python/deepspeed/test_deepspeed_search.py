@@ -9,10 +9,12 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+import torch.distributed as dist
 from ostinato.deepspeed.section import kept, search
 from ostinato.deepspeed.section.config import Paths, Search, Section
 from ostinato.deepspeed.errors import OstinatoError
-from ostinato.deepspeed.start import second_start
+from ostinato.deepspeed.start import first_pass, second_start
+from ostinato.profile.errors import ProfileError
 from ostinato.restrictions import Restriction
 from support.models import LAYERS
 from support.plans import Layout, make_plan
@@ -377,6 +379,54 @@ def test_what_the_search_refuses(world2, profile):
             refusal, replace(BASE, section={"profile": str(profile), "search": wanted})
         ):
             assert "found no plan" in message and word in message, message
+
+
+def without_times(options: Options) -> tuple[str, list[float], dict]:
+    """said_and_trained() where rank 1 cannot measure its layers."""
+    measure = first_pass.measure
+
+    def measured(*given):
+        found = measure(*given)
+        if dist.get_rank() == 1:
+            raise ProfileError("layer 5 fails alone")
+        return found
+
+    with mock.patch.object(first_pass, "measure", measured):
+        return said_and_trained(options, True)
+
+
+@pytest.mark.parametrize("why", ["memory", "measuring"])
+def test_auto_goes_on_under_deepspeeds_own_schedule_without_a_plan(world2, stock, why):
+    """No plan fits the memory, or a layer cannot be measured: it would have trained without ostinato."""
+    job, search, words = {
+        "memory": (said_and_trained, {"device_memory": "1KiB"}, "found no plan: infeasible: "),
+        "measuring": (without_times, {}, '"auto" cannot measure the model: layer 5 fails alone'),
+    }[why]
+    options = replace(BASE, steps=2)
+    auto = {"auto": True, "fallback": True, "search": {**QUICK, **search}}
+    given = [replace(options, section=auto)] + ([True] if job is said_and_trained else [])
+    got = world2.run(job, *given)
+    assert words in got[0][0] and got[0][0].count("; the run goes on under DeepSpeed's own schedule") == 1
+    assert '("fallback": false stops the run); the run goes on under' in got[0][0]
+    assert [rank[1:] for rank in got] == stock(world2, options, _fed_alone)
+    for change in ({"fallback": False}, {"auto": "measure", "output": "nowhere"}):
+        if why == "memory":
+            for error in world2.run(refused_step, replace(options, section=auto | change)):
+                assert words in error and "goes on" not in error
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_auto_goes_on_where_no_other_plan_is_found(world2, profile, stock, tmp_path, known):
+    """For another number of micro-batches than the plan in "output": nothing is measured, so only a rank whose layers
+    that plan has moved starts again."""
+    make_plan(tmp_path, Layout("kept", (3,), (0, 1)), LAYERS, MICRO_BATCHES)
+    (tmp_path / "profile.json").write_bytes(profile.read_bytes())
+    options = replace(BASE, steps=2, config={"gradient_accumulation_steps": 2 * MICRO_BATCHES})
+    search = {**QUICK, "device_memory": "1KiB"}
+    auto = {"auto": True, "fallback": True, "output": str(tmp_path), "search": search}
+    got = world2.run(said_and_trained, replace(options, section=auto), known)
+    assert "found no plan: infeasible: " in got[0][0] and "running the first" not in got[0][0]
+    assert [rank[1:] for rank in got] == stock(world2, options, _fed_alone)
 
 
 def test_ranks_that_ask_for_different_searches(world2, profile):

@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of several saves in one checkpoint are never loaded, whatever the placement, with or without optimizer
-state: they fit each other in everything but what is in them."""
+"""Files of several saves in one checkpoint are never loaded with optimizer state, whatever the placement: they fit
+each other in everything but what is in them. Where weights alone are read they are named, as someone may have
+changed them."""
 
+import io
 import json
 import shutil
+from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from support.models import LAYERS
 from support.plans import Layout, make_plan
 from support.training import MICRO_BATCHES, Options, data_of, make_engine, weights
@@ -40,21 +44,30 @@ def save(options: Options, folder: str) -> None:
 
 
 def attempts(options: Options, folders: list[str], optimizer: bool) -> list[str]:
-    """What load_checkpoint() said of each, before it changed a weight."""
-    engine, errors = make_engine(options), []
+    """What load_checkpoint() said of each: the error, before it changed a weight, or else the last line it printed."""
+    engine, said = make_engine(options), []
     for folder in folders:
         before = weights(engine)
-        try:
-            engine.load_checkpoint(folder, "two", load_optimizer_states=optimizer)
-            errors.append("")
-        except Exception as error:
-            errors.append(f"{type(error).__name__}: {error}")
+        with redirect_stdout(io.StringIO()) as printed:
+            try:
+                engine.load_checkpoint(folder, "two", load_optimizer_states=optimizer)
+                error = ""
+            except Exception as raised:
+                error = f"{type(raised).__name__}: {raised}"
+        if error:
             assert weights(engine) == before
-    return errors
+        lines = [line for line in printed.getvalue().splitlines() if line.startswith("ostinato: ")]
+        said.append(error or "".join(lines[-1:]))
+    return said
 
 
 def of_the_first(name: str):
     return lambda files: shutil.copy(files.parent / "one" / name, files / name)
+
+
+def cut_off(files: Path) -> None:
+    file = files / "layer_02-model_states.pt"
+    file.write_bytes(file.read_bytes()[:500])
 
 
 def not_finished(files: Path) -> None:
@@ -68,9 +81,11 @@ TORN = {
     ),
     f"{RANK_FILE} is of another save than ostinato.json": of_the_first(RANK_FILE),
     "layer_05-model_states.pt is missing": lambda files: (files / "layer_05-model_states.pt").unlink(),
+    "layer_02-model_states.pt is no archive of torch.save(), or not all of one": cut_off,
     "two is not complete: the run ended while it was saved": not_finished,
     "layer_00-model_states.pt is of another save than ostinato.json, and ": of_the_first("ostinato.json"),
 }
+GONE = [spoil for words, spoil in TORN.items() if " is of another save than " not in words]
 
 
 @pytest.mark.parametrize("config", [{}, ZERO_1], ids=["zero0", "zero1"])
@@ -88,11 +103,16 @@ def test_files_of_several_saves_are_refused(world2, plans, saved, tmp_path, caps
         spoil(torn[-1] / "two")
     first = replace(same, section=plans[0] | {"check": 4})
     for reader, optimizer in ((same, True), (same, False), (other, True), (first, True), (options, False)):
-        for errors in world2.run(attempts, reader, [*map(str, torn), whole], optimizer):
-            assert errors.pop() == ""
-            for words, error in zip(TORN, errors, strict=True):
-                assert error.startswith("OstinatoError: ") and words in error, error
-                assert "the weights in this one may be of several saves" in error
+        for rank, said in enumerate(world2.run(attempts, reader, [*map(str, torn), whole], optimizer)):
+            assert said.pop() == ""
+            for (words, spoil), what in zip(TORN.items(), said, strict=True):
+                if optimizer or spoil in GONE:
+                    assert what.startswith("OstinatoError: ") and words in what, what
+                    assert "the weights in this one may be of several saves" in what
+                    assert ("If you have changed it yourself, load only" in what) == (spoil not in GONE)
+                else:
+                    assert ("if you have not changed it yourself" in what) == (rank == 0), what
+                    assert rank or words.split(".pt")[0] in what
     for folder in torn:
         assert checkpoint.main(["show", str(folder), "--tag", "two"]) == 6
     assert checkpoint.main(["show", whole, "--tag", "two"]) == 0
@@ -134,3 +154,77 @@ def test_weights_load_where_the_files_of_the_optimizer_were_removed(world2, plan
         for error, loaded in world2.run(only_weights, reader, str(folder)):
             assert loaded
             assert "_optim_states.pt is missing, and 1 more. To load only the weights: load" in error
+
+
+def save_again(options: Options, folder: str, original: bool) -> None:
+    """Under the tag "two", after three steps. `original`: by DeepSpeed's own code, as where ostinato is not installed."""
+    engine = make_engine(options)
+    data = data_of(engine)
+    for _ in range(3):
+        engine.train_batch(data)
+    save_checkpoint = type(engine).save_checkpoint
+    (save_checkpoint.__wrapped__ if original else save_checkpoint)(engine, folder, "two")
+
+
+def steps_loaded(options: Options, folder: str) -> list[int]:
+    """Steps that "two" has counted, loaded with optimizer state, without, and as weights alone."""
+    counted = []
+    for how in ({}, {"load_optimizer_states": False}, {"load_module_only": True}):
+        engine = make_engine(options)
+        assert engine.load_checkpoint(folder, "two", **how)[0] is not None
+        counted.append(engine.global_steps)
+    return counted
+
+
+@pytest.mark.parametrize("config", [{}, ZERO_1], ids=["zero0", "zero1"])
+def test_deepspeed_alone_saves_a_tag_of_a_plan_again(world2, plans, saved, tmp_path, config):
+    """As after the section was removed, and in a first start: the whole checkpoint is its own then."""
+    alone = Options(config=config)
+    same, other = (replace(alone, section=plan) for plan in plans)
+    whole, _ = saved(world2, same, save)
+    for number, writer in enumerate((alone, replace(same, section=plans[0] | {"check": 4}))):
+        folder = shutil.copytree(whole, tmp_path / str(number))
+        for rank in (2, 3):
+            (folder / "two" / f"mp_rank_0{rank}_model_states.pt").touch()  # of a plan on four ranks
+        world2.run(save_again, writer, str(folder), False)
+        assert not (folder / "two" / "ostinato.json").exists() and (folder / "one" / "ostinato.json").exists()
+        assert not [*(folder / "two").glob("mp_rank_0[23]*")]
+        for reader in (alone, other):
+            assert world2.run(steps_loaded, reader, str(folder)) == [[3, 3, 0]] * 2
+        assert checkpoint.main(["show", str(folder), "--tag", "two"]) == 0
+
+
+def test_deepspeed_without_ostinato_saves_a_tag_of_a_plan_again(world2, plans, saved, tmp_path):
+    """Then ostinato.json stays beside files that it does not describe."""
+    alone = Options(config=ZERO_1)
+    same, other = (replace(alone, section=plan) for plan in plans)
+    folder = shutil.copytree(saved(world2, same, save)[0], tmp_path / "copy")
+    world2.run(save_again, alone, str(folder), True)
+    for reader in (alone, other):
+        for (error,) in world2.run(attempts, reader, [str(folder)], True):
+            assert "DeepSpeed without ostinato has saved it again: delete ostinato.json in it" in error, error
+    (folder / "two" / "ostinato.json").unlink()
+    assert world2.run(steps_loaded, other, str(folder)) == [[3, 3, 0]] * 2
+
+
+def halved(options: Options, folder: str, how: dict) -> bool:
+    """Whether a layer's weights load as they were changed in its file."""
+    engine = make_engine(options)
+    file = Path(folder) / "two" / "layer_03-model_states.pt"
+    engine.load_checkpoint(folder, "two", **how)
+    held = {name: parameter for name, parameter in engine.module.named_parameters() if name.startswith("3.")}
+    return all(
+        torch.equal(held[f"3.{name}"], of_file)
+        for name, of_file in torch.load(file).items()
+        if f"3.{name}" in held
+    )
+
+
+def test_weights_changed_in_their_file_load_alone(world2, plans, saved, tmp_path):
+    same, other = (replace(Options(config=ZERO_1), section=plan) for plan in plans)
+    folder = shutil.copytree(saved(world2, same, save)[0], tmp_path / "copy")
+    file = folder / "two" / "layer_03-model_states.pt"
+    torch.save({name: tensor * 0.5 for name, tensor in torch.load(file).items()}, file)
+    for reader in (same, other, Options(config=ZERO_1)):
+        for how in ({"load_optimizer_states": False}, {"load_module_only": True}):
+            assert world2.run(halved, reader, str(folder), how) == [True, True]

@@ -28,6 +28,7 @@ from .parts import Part, Parts
 FORMAT = "ostinato-checkpoint/1"
 NAME = "ostinato.json"
 HELD = ("format", "layers", "copies", "sharded", "directions")  # of it, what held_by() returns
+OF_RANKS = "*mp_rank_*_states.pt"  # names of files of ranks
 LATEST = "latest"  # DeepSpeed's
 IDLE = "ostinato_idle"  # the parameter of a rank with nothing to train (stages.idle)
 ALONE = "_ostinato_alone"  # in an engine that runs DeepSpeed's own schedule in place of a plan
@@ -127,8 +128,18 @@ def finish(folder: Path, files: dict[str, str]) -> None:
     save under this tag had, and this one has not."""
     record = json.loads((folder / NAME).read_text())
     write_text(folder / NAME, json.dumps(record | {"files": files}) + "\n")
-    for path in folder.glob("*mp_rank_*_states.pt"):
+    for path in folder.glob(OF_RANKS):
         if path.name not in files:
+            path.unlink()
+
+
+def clear(save_dir: str, tag: str) -> None:
+    """Before DeepSpeed alone saves under a tag that a plan has saved before, on rank 0: removes ostinato.json, which
+    would not describe the new files, and those of ranks, as DeepSpeed alone may have fewer."""
+    folder = Path(save_dir) / tag
+    if (folder / NAME).is_file():
+        (folder / NAME).unlink()
+        for path in folder.glob(OF_RANKS):
             path.unlink()
 
 

@@ -18,17 +18,18 @@ from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
+from ostinato.errors import printable, put
 from ostinato.groups import everyones
 
 from ..errors import OstinatoError
 from . import checkpoint
-from .seal import replaced
+from .seal import holds_sealed, replaced
 
 
 def digest(path: Path) -> str:
     """Of the archive's directory; of another kind of file, of its size. Raises OSError."""
     if not zipfile.is_zipfile(path):
-        return f"{path.stat().st_size} B"
+        return f"{path.stat().st_size}{SIZE}"
     with zipfile.ZipFile(path) as archive:
         held = sorted((entry.filename, entry.file_size, entry.CRC) for entry in archive.infolist())
     return hashlib.sha256(repr(held).encode()).hexdigest()[:16]
@@ -58,8 +59,10 @@ def wrong(folder: Path, files: Mapping[str, str]) -> Iterator[str]:
     """What is wrong with each of these files, by digest."""
     for name, known in files.items():
         try:
-            if digest(folder / name) != known:
-                yield f"{name} is of another save than {checkpoint.NAME}"
+            if (found := digest(folder / name)) == known:
+                continue
+            cut = found.endswith(SIZE) and not known.endswith(SIZE)
+            yield f"{name} {CUT if cut else OTHER}"
         except FileNotFoundError:
             yield f"{name} is missing"
         except (OSError, zipfile.BadZipFile) as error:
@@ -68,7 +71,8 @@ def wrong(folder: Path, files: Mapping[str, str]) -> Iterator[str]:
 
 def refuse_torn(folder: Path | None, optimizer: bool) -> None:
     """All ranks must call it; each looks at a share of the files. Raises OstinatoError on every rank where one
-    is missing, or of another save. `optimizer`: optimizer state is read; else ZeRO's files of it may be missing.
+    is missing, or of another save. `optimizer`: optimizer state is read; else ZeRO's files of it may be missing,
+    and files may have changed, as those have whose weights somebody has merged or cast: rank 0 names them.
     """
     record = checkpoint.recorded(folder) if folder is not None and folder.is_dir() else None
     if record is None or "files" not in record:  # DeepSpeed alone, or its engine writes in the background
@@ -78,11 +82,34 @@ def refuse_torn(folder: Path | None, optimizer: bool) -> None:
         raise OstinatoError(f"{folder} is not complete: the run ended while it was saved. {INSTEAD}")
     files = sorted(of for of in record["files"].items() if optimizer or not of[0].endswith(ZERO))
     share = files[dist.get_rank() :: dist.get_world_size()]
-    if said := [one for of_rank in everyones([*wrong(folder, dict(share))]) for one in of_rank]:
-        more = f", and {len(said) - 1} more" if len(said) > 1 else ""
-        instead = checkpoint.WEIGHTS if all(one.split()[0].endswith(ZERO) for one in said) else INSTEAD
-        raise OstinatoError(f"{folder}: {said[0]}{more}. {instead}")
+    said = [one for of_rank in everyones([*wrong(folder, dict(share))]) for one in of_rank]
+    if not said:
+        return
+    more = f", and {len(said) - 1} more" if len(said) > 1 else ""
+    if all(one.endswith(OTHER) for one in said):
+        if not optimizer:
+            if dist.get_rank() == 0:
+                put(f"ostinato: {printable(f'{folder}: {said[0]}{more}: {CHANGED}')}")
+            return
+        if len(said) == len(files) and not any(holds_sealed(folder / name) for name in record["files"]):
+            raise OstinatoError(f"{folder}{OVERWRITTEN}")
+    if all(one.split()[0].endswith(ZERO) for one in said):
+        raise OstinatoError(f"{folder}: {said[0]}{more}. {checkpoint.WEIGHTS}")
+    changed = optimizer and all(one.endswith(OTHER) for one in said)
+    raise OstinatoError(f"{folder}: {said[0]}{more}. {INSTEAD}{f'. {YOURSELF}' if changed else ''}")
 
 
 ZERO = "_optim_states.pt"  # ends the names of files in which ZeRO's optimizer state is
+SIZE = " B"  # ends the digest of a file that is no archive
+CUT = "is no archive of torch.save(), or not all of one"
+OTHER = f"is of another save than {checkpoint.NAME}"
+OVERWRITTEN = (
+    f" was saved under a plan, and DeepSpeed without ostinato has saved it again: delete {checkpoint.NAME} in it, which is about "
+    "files that are no longer there"
+)
+CHANGED = "loaded as it is; if you have not changed it yourself, these weights are of several saves"
 INSTEAD = "Load an earlier checkpoint: the weights in this one may be of several saves, too"
+YOURSELF = (
+    "If you have changed it yourself, load only the weights, as the optimizer's state belongs to those before: "
+    "load_checkpoint(..., load_optimizer_states=False)"
+)

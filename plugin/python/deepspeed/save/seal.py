@@ -14,10 +14,12 @@ only built-in types: weights load, and ds_to_universal, which does not ask for "
 "elastic_checkpoint" have no groups: there SEALED takes the place of the version under which ZeRO saved it.
 """
 
+import zipfile
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from deepspeed.checkpoint import constants
@@ -82,6 +84,16 @@ def unsealed(state: Any) -> Any:
 
 def is_sealed(state: Any) -> bool:
     return unsealed(state) is not state
+
+
+def holds_sealed(path: Path) -> bool:
+    """Whether a file of torch.save() has sealed state; reads no tensor."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            pickles = [name for name in archive.namelist() if name.endswith("/data.pkl")]
+            return any(SEALED.encode() in archive.read(name) for name in pickles)
+    except (OSError, zipfile.BadZipFile):
+        return False
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 from ostinato.core import Devices, Placement, Plan, Profile, plan, search
-from ostinato.errors import Error, InfeasibleError, printable, put
+from ostinato.errors import Error, InfeasibleError, UndecidedError, printable, put
 from ostinato.files import ADAPTED, BASE, BASE_DEVICES, Diagnostic, no_file
 from ostinato.profile.machine.device import usable
 from torch.distributed.distributed_c10d import _get_default_store
@@ -27,7 +27,7 @@ from torch.distributed.distributed_c10d import _get_default_store
 from . import verdict
 from .config import Paths, Search, Section
 from .kept import PLACEMENT, PLAN, SIZES, Size, keeps_for, put_aside, texts_of_kept, verdict_of
-from ..errors import OstinatoError
+from ..errors import NoPlan, OstinatoError
 
 NO_LIMIT = timedelta(days=7)
 USUAL_LIMIT = 10  # seconds of a search, by default
@@ -38,7 +38,7 @@ _rounds = count()  # every rank makes its engines in the same order
 def shared_plan(section: Section, paths: Paths, size: Size) -> Iterator[Paths]:
     """`paths` with a plan and its placement, in files that exist inside the with block.
 
-    Raises the same OstinatoError on every rank where the search finds no plan.
+    Raises the same OstinatoError on every rank where the search finds no plan: NoPlan where none fits.
     """
     with _shared(lambda: _found(section, paths, size), section, paths) as found:
         assert found is not None
@@ -65,7 +65,7 @@ def _shared(answer: Callable[[], dict[str, str]], section: Section, paths: Paths
         _wait(store, key, section)
     said = json.loads(zlib.decompress(store.get(key)))
     if "error" in said:
-        raise OstinatoError(said["error"])
+        raise (NoPlan if said["kind"] == NoPlan.__name__ else OstinatoError)(said["error"])
     if not said:
         yield None
         return
@@ -105,7 +105,7 @@ def _or_error(answer: Callable[[], dict[str, str]]) -> dict[str, str]:
     try:
         return answer()
     except (OSError, OstinatoError) as error:
-        return {"error": str(error)}
+        return {"error": str(error), "kind": type(error).__name__}
 
 
 def _kept(section: Section, paths: Paths, size: Size) -> dict[str, str]:
@@ -172,7 +172,8 @@ def _search(search: Search, profile: Path, size: Size) -> Plan:
         found = plan(times, devices=on, micro_batches=size.micro_batches, all_devices=True, **options)
     except Error as error:
         why = f"infeasible: {error}" if isinstance(error, InfeasibleError) else str(error)
-        raise OstinatoError(f'the search that the "ostinato" section asks for found no plan: {why}') from None
+        kind = NoPlan if isinstance(error, InfeasibleError | UndecidedError) else OstinatoError
+        raise kind(f'the search that the "ostinato" section asks for found no plan: {why}') from None
     put(f"ostinato: searched for {found.report['seconds']:.1f} s: {found.report['chosen']}")
     if times.noise:
         put(f"ostinato: {printable(times.noise)}")

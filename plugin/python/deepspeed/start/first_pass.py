@@ -51,7 +51,7 @@ from ..section.refusals import evaluates, own_pass
 from ..section import plans
 from ..section.kept import PROFILE
 from ..equal.recorder import Recorder
-from ..errors import OstinatoError, Unsupported
+from ..errors import NoPlan, OstinatoError, Unsupported
 from ..graph_model import is_graph, layers_read
 from ..data.items import again, making_once, own
 from .loss_reads import LossReads, refuse_apart
@@ -217,7 +217,7 @@ class FirstPass:
                 if self._asked.auto == "profile":
                     self._end_with(profile)
                 self._refuse_loaded()
-        except Unsupported as error:
+        except (Unsupported, NoPlan) as error:
             second_start.begin_without(self._prepared, error)
         second_start.begin(self._prepared, records, seconds)
 
@@ -354,7 +354,7 @@ def _profile(
         error = str(said)
     everyone = everyones((measured, error))
     if errors := [said for _, said in everyone if said]:
-        raise OstinatoError(f'"auto" cannot measure the model: {errors[0]}')
+        raise NoPlan(f'"auto" cannot measure the model: {errors[0]}')
     transfers = _transfers(engine, device)
     if dist.get_rank() != 0:
         return ""

@@ -30,7 +30,7 @@ from ostinato.groups import everyones
 
 from ..tell.announce import gain_of, say
 from ..engine.adapt import Moved
-from ..errors import OstinatoError, Unsupported
+from ..errors import NoPlan, OstinatoError
 from ..place import first_weights
 from ..place.placing import Prepared
 from ..section import SECTION_FILE, UNPLANNED, VARIABLE, unplanned, verdict
@@ -130,16 +130,27 @@ def _stay(prepared: Prepared, why: str) -> NoReturn:
     again.begin_again({WITHOUT: f'{why} ("fallback": false runs the plan)'}, prepared.checked()[0].timeout_s)
 
 
-def begin_without(prepared: Prepared, error: Unsupported) -> NoReturn:
-    """No plan can run: where the section allows it, all ranks start again under DeepSpeed's own schedule."""
-    if prepared.section is None or prepared.section.require:
+def why_without(prepared: Prepared, error: OstinatoError) -> str:
+    """Why no plan can run, in words. Raises `error` (Unsupported, NoPlan) where the section does not allow the run to go
+    on under DeepSpeed's own schedule."""
+    asked = prepared.section
+    if isinstance(error, NoPlan):
+        if asked is None or asked.auto is not True or not asked.falls_back:
+            raise error
+        return f'{error} ("fallback": false stops the run)'
+    if asked is None or asked.require:
         raise error
+    return str(error)
+
+
+def begin_without(prepared: Prepared, error: OstinatoError) -> NoReturn:
+    """No plan can run: where the section allows it, all ranks start again under DeepSpeed's own schedule."""
+    reason, asked = why_without(prepared, error), prepared.checked()[0]
     if why := again.why_not_again():
         raise NeedsNewStart(
-            f"{error}; and this process cannot start again without a plan, because {why}",
-            {WITHOUT: str(error)},
+            f"{error}; and this process cannot start again without a plan, because {why}", {WITHOUT: reason}
         )
-    again.begin_again({WITHOUT: str(error)}, prepared.section.timeout_s)
+    again.begin_again({WITHOUT: reason}, asked.timeout_s)
 
 
 def fall_back(prepared: Prepared, why: str, seconds: Sequence[float]) -> str:

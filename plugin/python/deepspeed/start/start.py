@@ -36,7 +36,7 @@ from ..engine.adapt import Adapt
 from ..engine.clipping import even_groups
 from ..engine.engine import PlanEngine, become
 from ..engine.learning_rates import dropped_groups
-from ..errors import OstinatoError, Unsupported
+from ..errors import NoPlan, OstinatoError, Unsupported
 from ..stages.copies import place_of_gradients
 from ..stages.idle import NAME, give_idle, given_groups, names_where_idle
 from ..stages.tied_sums import TiedSums
@@ -109,7 +109,7 @@ def start(
         agreed(prepared, model, "\n".join(_collective(config)))
         with starting("making its engine", range(dist.get_world_size()), prepared.checked()[0].timeout_s):
             _make(engine, original_init, prepared, args, kwargs)
-    except Unsupported as error:
+    except (Unsupported, NoPlan) as error:
         _without_plan(error, engine, original_init, prepared, args, kwargs)
     except OstinatoError as error:
         if not prepared.kept or prepared.paths is None or type(error) is not OstinatoError:
@@ -207,15 +207,19 @@ def _alone(engine: Engine, original_init, args: tuple, kwargs: dict) -> None:
 
 
 def _without_plan(
-    error: Unsupported, engine: Engine, original_init: Drawing, prepared: Prepared, args: tuple, kwargs: dict
+    error: OstinatoError,
+    engine: Engine,
+    original_init: Drawing,
+    prepared: Prepared,
+    args: tuple,
+    kwargs: dict,
 ) -> None:
     """Where the section allows it, makes DeepSpeed's own engine; if layers have already moved, after a second
     start."""
-    if prepared.section is None or prepared.section.require:
-        raise error
+    why = second_start.why_without(prepared, error)
     if placed_of(kwargs["model"]) is not None:
         second_start.begin_without(prepared, error)
-    say(f"{error}; {ALONE}", newlines=True)
+    say(f"{why}; {ALONE}", newlines=True)
     _alone(engine, original_init, args, kwargs)
 
 
