@@ -28,6 +28,7 @@ from ostinato.errors import Status, counted, fail, interrupted_by_sigterm
 from ostinato.files import why_not_all, why_not_apart, write_text
 from ostinato.profile.errors import ProfileError
 from ostinato.profile.machine.block_time import count_blocks
+from ostinato.profile.machine.counted import check_counted
 from ostinato.profile.machine.device import Cpu, device_of_this_process
 from ostinato.profile.machine.launched import (
     ALONE,
@@ -418,7 +419,9 @@ def resumed() -> tuple[Attempt, Role] | None:
 
 
 def run(args: argparse.Namespace, argv: list[str], script_arguments: list[str]) -> int:
-    args.kind = args.kind or device_of_this_process().kind
+    device = device_of_this_process()
+    check_counted(device)
+    args.kind = args.kind or device.kind
     saved = is_program(args) or not args.module and args.script.suffix == EXPORTED
     if not saved:
         check_script(args.script, args.module)

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 from ostinato import _plugin, _search, report
+from ostinato.deepspeed.tell import trace as trace_file
 from ostinato.deepspeed.tell.trace import Trace
 from ostinato.trace import TraceError, perfetto, read_traces
 from plan_files import write_chain
@@ -273,6 +274,16 @@ def test_a_run_names_the_peers_of_its_transfers(tmp_path):
     assert read_traces(tmp_path)[0].whole_step == 3
     assert (computed.lane, sent.lane) == ("network", "")
     assert (sent.peer, sent.peer_stage) == (1, 1) and (computed.peer, computed.peer_stage) == (None, None)
+
+
+def test_the_peak_so_far_outlasts_a_reset(monkeypatch):
+    """Which recording a step's memory makes."""
+    peaks = iter([900, 500, 950])
+    gpu = SimpleNamespace(device_name=lambda: "cuda", max_memory_allocated=lambda: next(peaks))
+    monkeypatch.setattr(trace_file, "get_accelerator", lambda: gpu)
+    monkeypatch.setattr(trace_file, "_before_reset", 0)
+    trace_file.keep_peak()
+    assert [trace_file._peak_memory()["peak_memory"] for _ in range(2)] == [900, 950]
 
 
 def test_command_prints_json_alone_and_writes_perfetto(tmp_path, capsys):

@@ -2,13 +2,15 @@
 """Memory by owner, recorded from the allocator while a micro-batch runs."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
 from ostinato import _profiler
-from ostinato.profile import Job, profile_layers
+from ostinato.profile import Job, ProfileError, profile_layers
+from ostinato.profile.machine.counted import check_counted
 from ostinato.profile.machine.device import Cpu
 from ostinato.profile.measure.owners import Span, attribute
 from ostinato.profile.measure.rank_memory import record_memory
@@ -144,3 +146,12 @@ def test_page_and_trace_show_the_recording():
         highest = max(sum(event["args"].values()) for event in counters)
         assert highest == recording.counted_peak + adam[number]
         assert [event["ts"] for event in counters] == sorted(event["ts"] for event in counters)
+
+
+def test_memory_that_torch_does_not_count_is_refused(monkeypatch):
+    gpu = SimpleNamespace(place=torch.device("cuda", 0))
+    check_counted(gpu)
+    monkeypatch.setenv("PYTORCH_NO_CUDA_MEMORY_CACHING", "0")  # whatever its value
+    check_counted(Cpu())
+    with pytest.raises(ProfileError, match="PYTORCH_NO_CUDA_MEMORY_CACHING.*cuda:0: unset it"):
+        check_counted(gpu)

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from deepspeed.runtime.pipe import schedule
 from ostinato.profile.machine import freed_memory
+from ostinato.profile.machine.counted import check_counted
 from ostinato.profile.measure.footprint import Footprint, footprint
 from ostinato.profile.measure.optimizer import StepClock
 from ostinato.profile.measure.passes import in_turns
@@ -113,6 +114,7 @@ def measure(
     `steps` the optimizer's time. All ranks must call it, because layers may run collectives. Raises ProfileError
     with the layer's name.
     """
+    check_counted(device)
     model, job = engine.module, Job(warm_up=WARM_UP, repeats=REPEATS)
     _let_go_of_hooks(model)
     layers = _layers_of(engine, items, count, device)

@@ -31,6 +31,7 @@ from ostinato.trace_events import TraceEvents
 from ostinato import _profiler
 
 from ..upstream import Engine
+from .trace import keep_peak
 
 RECORDED = 3  # step
 
@@ -63,6 +64,7 @@ class StepMemory:
             return
         device = device_at(torch.device(self._engine.device))
         log = Log(device, self._owned())
+        keep_peak()
         with device.counted_memory():
             start, self._recorded = device.now(), True
             with log:

@@ -164,11 +164,24 @@ def _spread(times: Sequence[int]) -> dict[str, int]:
     return {"median": found.median, "low": found.low, "high": found.high, "steps": len(times)}
 
 
+_before_reset = 0  # bytes: the largest peak of the accelerator's allocator before something reset it
+
+
+def keep_peak() -> None:
+    """Before this process resets the peak of the accelerator's allocator: the trace tells the largest so far."""
+    global _before_reset
+    if get_accelerator().device_name() != "cpu":
+        _before_reset = max(_before_reset, get_accelerator().max_memory_allocated())
+
+
 def _peak_memory() -> dict[str, Any]:
     """Bytes, and of what: of the allocator of the accelerator that trains, else of the process."""
     accelerator = get_accelerator()
     if accelerator.device_name() != "cpu":
-        return {"peak_memory": accelerator.max_memory_allocated(), "peak_memory_of": "accelerator"}
+        return {
+            "peak_memory": max(_before_reset, accelerator.max_memory_allocated()),
+            "peak_memory_of": "accelerator",
+        }
     return {
         "peak_memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "peak_memory_of": "process",
