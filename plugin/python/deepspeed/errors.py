@@ -16,6 +16,14 @@ class Unsupported(OstinatoError):
     """
 
 
+class OtherModel(OstinatoError):
+    """The plan was made for another model. `how`: what differs, in a few words."""
+
+    def __init__(self, message: str, how: str):
+        super().__init__(message)
+        self.how = how
+
+
 class NoPlan(OstinatoError):
     """The layers could not be measured, or no plan fits the ranks. With `"auto": true` and `"fallback"` the run then
     goes on under DeepSpeed's own 1F1B, and says so."""

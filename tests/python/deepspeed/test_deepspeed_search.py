@@ -9,6 +9,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+import torch
 import torch.distributed as dist
 from ostinato.deepspeed.section import kept, search
 from ostinato.deepspeed.section.config import Paths, Search, Section
@@ -16,10 +17,11 @@ from ostinato.deepspeed.errors import OstinatoError
 from ostinato.deepspeed.start import first_pass, second_start
 from ostinato.profile.errors import ProfileError
 from ostinato.restrictions import Restriction
-from support.models import LAYERS
+from support.models import LAYERS, WIDTH, Block
 from support.plans import Layout, make_plan
 from support.profiles import write_profile
 from support.tiers import everyday
+from torch import nn
 from support.training import (
     MICRO_BATCHES,
     Options,
@@ -175,7 +177,7 @@ def test_auto_where_the_disk_is_full(world2, alone, tmp_path):
 
 
 def test_where_the_disk_is_full_an_older_plan_is_not_taken_for_the_new_one(tmp_path, monkeypatch):
-    monkeypatch.setattr(second_start.again, "why_not_again", lambda: "it is a notebook")
+    monkeypatch.setattr(second_start.again, "why_not_again", lambda further: "it is a notebook")
     monkeypatch.setattr(second_start.tempfile, "tempdir", str(tmp_path))
     files = {second_start.PLAN: "new", "placement.toml": "new"}
     for there, expected in {"old": False, "new": True}.items():
@@ -320,6 +322,9 @@ def test_a_new_search_removes_what_an_earlier_adapt_has_left(tmp_path, adapts):
     assert not adapts or base.read_bytes() == made.read_bytes()
 
 
+FILES = "plan.json", "placement.toml", "profile.json"
+
+
 def said_and_trained(options: Options, known: bool) -> tuple[str, list[float], dict]:
     """`known`: the section is known when the model is made. What rank 0 said in both starts, losses and weights."""
     printed = io.StringIO()
@@ -358,17 +363,98 @@ def test_auto_with_another_number_of_micro_batches(world2, profile, stock, tmp_p
     assert "memory = 1073741824" in (tmp_path / "placement.toml").read_text()
 
 
-@pytest.mark.parametrize(
-    ("micro_batches", "layers", "words"),
-    [(MICRO_BATCHES + 1, LAYERS, "micro-batches"), (MICRO_BATCHES, LAYERS - 1, "layers")],
-)
-def test_a_plan_that_another_run_has_left(world2, tmp_path, micro_batches, layers, words):
-    """Of another size: the folder is named."""
-    make_plan(tmp_path, Layout("stale", (2, 4), (0, 1, 0)), layers, micro_batches)
+def test_a_plan_that_another_run_has_left(world2, tmp_path):
+    """For another number of micro-batches, without a profile: the folder is named."""
+    make_plan(tmp_path, Layout("stale", (2, 4), (0, 1, 0)), LAYERS, MICRO_BATCHES + 1)
     for message in world2.run(refusal, replace(BASE, section={"auto": True, "output": str(tmp_path)})):
-        assert words in message and message.endswith(
+        assert "micro-batches" in message and message.endswith(
             f'"output": delete {tmp_path}, or choose another folder'
         ), message
+
+
+class Wider(Block):
+    """A layer of the same name, with more parameters."""
+
+    def __init__(self):
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(WIDTH))
+
+    def forward(self, hidden):
+        return super().forward(hidden) + self.bias
+
+
+Wider.__name__ = "Block"
+
+
+def wider():
+    from deepspeed.pipe import LayerSpec
+
+    return LayerSpec(Wider)
+
+
+SMALL = replace(BASE, steps=2, model="vocabulary")
+OTHERS = {  # than SMALL; whether its layers have the same names
+    "layers": (replace(BASE, steps=2), False),
+    "parameters": (replace(SMALL, changed=((4, wider),)), True),
+}
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("other", OTHERS)
+def test_auto_with_another_model(world2, stock, tmp_path, other, known):
+    """A folder serves every model: each has its own plan there. Layers that were placed by their names, when
+    PipelineModule() knows no more of them, take one more start."""
+    auto = {"auto": True, "search": QUICK, "output": str(tmp_path)}
+    changed, named_alike = OTHERS[other]
+    for options in (SMALL, changed, SMALL):
+        left = [(tmp_path / name).read_bytes() for name in FILES] if options is changed else []
+        got = world2.run(said_and_trained, replace(options, section=auto), known)
+        assert [rank[1:] for rank in got] == stock(world2, options, _fed_alone)
+        said = got[0][0]
+        if options is changed:
+            (aside,) = tmp_path.glob("model-*")
+            assert [(aside / name).read_bytes() for name in FILES] == left
+            assert f'the plan in "output" ({tmp_path}) is for another model (layer ' in said
+            assert f"it waits in {aside.name} there for that model\n" in said
+            assert said.count("Using topology") == 2 + (named_alike and known)  # starts
+            assert "ostinato: running the first" in said
+    back = (f"the plan for this model is in {tmp_path} again", "ostinato: running the first")
+    assert [words in said for words in back] == [True, False] and not aside.exists()
+    assert len([*tmp_path.glob("model-*")]) == 1
+
+
+def test_auto_with_a_plan_for_another_number_of_layers(world2, stock, tmp_path):
+    """One that was written by hand, which has no digest of a model."""
+    make_plan(tmp_path, Layout("stale", (2, 4), (0, 1, 0)), LAYERS - 1, MICRO_BATCHES)
+    options = replace(BASE, steps=2, section={"auto": True, "search": QUICK, "output": str(tmp_path)})
+    got = world2.run(said_and_trained, options, True)
+    assert f"is for another model (it has {LAYERS - 1} layers, and this one {LAYERS})" in got[0][0]
+    assert [rank[1:] for rank in got] == stock(world2, replace(options, section=None), _fed_alone)
+    assert len([*tmp_path.glob("model-*/plan.json")]) == 1
+
+
+def of_two_models(options: Options, other: Options) -> tuple[str, list[float]]:
+    """What rank 0 said, and losses of two engines that train in turn."""
+    printed = io.StringIO()
+    with redirect_stdout(printed):
+        return in_both_starts(_of_two_models, options, other), printed.getvalue()
+
+
+def _of_two_models(options: Options, other: Options) -> list[float]:
+    engines = [make_engine(options), make_engine(other)]
+    data = [data_of(engine) for engine in engines]
+    return [engine.train_batch(of).item() for _ in range(2) for engine, of in zip(engines, data, strict=True)]
+
+
+def test_a_second_model_leaves_the_plan_that_the_first_one_runs(world2, tmp_path):
+    auto = {"auto": True, "search": QUICK, "output": str(tmp_path)}
+    one, other = replace(BASE, steps=2), SMALL
+    alone = world2.run(of_two_models, one, other)
+    world2.run(train, replace(one, section=auto))
+    got = world2.run(of_two_models, replace(one, section=auto), replace(other, section=auto))
+    assert [losses for losses, _ in got] == [losses for losses, _ in alone]
+    assert "the plan is not for this model, which runs under DeepSpeed's own schedule" in got[0][1]
+    assert "start again" not in got[0][1] and not [*tmp_path.glob("model-*")]
 
 
 def test_what_the_search_refuses(world2, profile):

@@ -142,6 +142,7 @@ def _as_in_a_new_process() -> None:
 
     second_start._first = {}
     start._engines.clear()
+    start._with_kept.clear()
     hook.models.clear()
     section.unplanned.clear()
 
@@ -149,16 +150,20 @@ def _as_in_a_new_process() -> None:
 def in_both_starts(job, *args):
     """job(*args), and once more with what it leaves where ranks are to start again: processes of a World
     cannot replace themselves."""
-    from ostinato.deepspeed.start.second_start import NeedsNewStart
+    from ostinato.deepspeed.start.second_start import ANEW, NeedsNewStart
 
     _as_in_a_new_process()
     files: dict = {}
-    for in_start in (nullcontext, second_start):  # one line calls the job, as one command starts both
+    for in_start in (
+        nullcontext,
+        second_start,
+        second_start,
+    ):  # one line calls the job, as one command starts all
         with in_start(files):
             try:
                 return job(*args)
             except NeedsNewStart as error:
-                if in_start is second_start:
+                if in_start is second_start and ANEW not in files:
                     raise
                 files = error.files
     raise AssertionError

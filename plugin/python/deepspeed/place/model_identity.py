@@ -9,7 +9,7 @@ when the PipelineModule is made, the script has not added its adapters yet, so o
 import torch
 from ostinato.profile.model.model_digest import digest_of_layers, layer_digest, layer_name, layer_parameters
 
-from ..errors import OstinatoError
+from ..errors import OstinatoError, OtherModel
 from ..randomness.random_state import random_state_kept
 from ..save.layer_files import layers_here
 from ..upstream import Model, Topology
@@ -52,7 +52,7 @@ def together(of_ranks: list[dict[int, str]], topology: Topology) -> dict[int, st
 
 
 def check(program, digests: dict[int, str], specs: list, made: bool) -> str:
-    """What rank 0 is to say, or "". Raises the same OstinatoError on every rank where the plan was made for a
+    """What rank 0 is to say, or "". Raises the same OtherModel on every rank where the plan was made for a
     different model.
 
     `digests`: of this model's layers, except those of which ranks hold parts; `made`: the script has finished
@@ -78,7 +78,7 @@ def check(program, digests: dict[int, str], specs: list, made: bool) -> str:
         if here[i] == expected[i][0] and _as_specified(here[i], specs[i]) == expected[i][1]
     ]
     if wrong := [i for i in differing if i not in changed]:
-        raise OstinatoError(_difference(placement, wrong, here, [name for name, _ in expected]))
+        raise _difference(placement, wrong, here, [name for name, _ in expected])
     return (
         changed
         and (
@@ -99,7 +99,7 @@ def size_note(program, samples: int) -> str:
     )
 
 
-def _difference(placement: str, wrong: list[int], here: list[str], expected: list[str]) -> str:
+def _difference(placement: str, wrong: list[int], here: list[str], expected: list[str]) -> OtherModel:
     first = wrong[0]
     what = f'layer {first} is "{here[first]}", but was "{expected[first]}"'
     if here[first] == expected[first]:
@@ -109,9 +109,10 @@ def _difference(placement: str, wrong: list[int], here: list[str], expected: lis
         if wrong[1:]
         else ""
     )
-    return (
-        f'placement "{placement}" was made for a different model: {what} when the model was profiled{more}; profile this model '
-        '("ostinato profile") and plan again'
+    how = f"{what} when the model was profiled{more}"
+    return OtherModel(
+        f'placement "{placement}" was made for a different model: {how}; profile this model ("ostinato profile") and plan again',
+        how,
     )
 
 

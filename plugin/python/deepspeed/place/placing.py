@@ -13,16 +13,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from deepspeed.accelerator import get_accelerator
+from ostinato.groups import everyones
+from ostinato.profile.model.model_digest import digest_of_layers
 from ostinato.ranks import again, cores
 from ostinato.restrictions import Restriction
 
 from . import loss_state, model_identity
 from ..data import step_plans
-from ..section import plans
-from ..section.agreement import Statement, agree, versions
+from ..section import kept, plans
+from ..section.agreement import Statement, agree, of_rank_0, versions
 from ..tell.announce import say
 from ..section.config import Paths, Section, parse_section, resolve
-from ..errors import OstinatoError, Unsupported
+from ..errors import OstinatoError, OtherModel, Unsupported
 from .experts import refuse_experts_apart
 from ..stages.idle import give_idle
 from .rebuild import Rebuilt, rebuild
@@ -134,6 +136,44 @@ def take_kept(prepared: Prepared, model: Model, made: bool = True) -> bool:
         prepared.files, prepared.kept = texts_of(found), prepared.checked()[0].placement is None
     agreed(prepared, model, made=made)
     return True
+
+
+def make_room(prepared: Prepared, model: Model, in_use: bool) -> bool:
+    """Where the plan in "output" is for another model, it is put aside, unless it is `in_use`; one for this model comes back.
+    Returns whether there is none for another model. All ranks must call it, before any layer moves."""
+    digests = model_identity.together(everyones(model_identity.local_digests(model)), model.topology())
+    paths, specs = prepared.checked()[1], model._layer_specs
+    other, said = of_rank_0(lambda: _make_room(paths, digests, specs, in_use))
+    if said:
+        say(said)
+    return not other
+
+
+def _make_room(paths: Paths, digests: dict[int, str], specs: list, in_use: bool) -> tuple[bool, str]:
+    """Whether the plan of another model is in the way, and what rank 0 is to say."""
+    assert paths.output is not None
+    said = []
+    if kept.has_kept(paths):
+        program = plans.lower(kept.paths_of_kept(paths))
+        try:
+            plans.check_count(program, plans.stages_of(program), specs)
+            model_identity.check(program, digests, specs, made=True)
+        except OtherModel as error:
+            if in_use:
+                return True, ""
+            said.append(kept_for_another(paths, program, error))
+    if not kept.has_kept(paths) and kept.bring_model_back(
+        paths.output, digest_of_layers(digests[index] for index in sorted(digests))
+    ):
+        said.append(f"the plan for this model is in {paths.output} again")
+    return False, "; ".join(said)
+
+
+def kept_for_another(paths: Paths, program: "Program", error: OtherModel) -> str:
+    """Puts the plan in "output" aside, on rank 0; what that was, in words."""
+    assert paths.output is not None
+    aside = kept.put_model_aside(paths.output, program.model_sha256)
+    return f'the plan in "output" ({paths.output}) is for another model ({error.how}): it waits in {aside.name} there for that model'
 
 
 def lay_out(prepared: Prepared, model: Model) -> Placed:

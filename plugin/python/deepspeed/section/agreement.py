@@ -9,10 +9,13 @@ collective would mix with DeepSpeed's own.
 
 import importlib.metadata
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
 from itertools import zip_longest
+from typing import Any, TypeVar
 
 import torch.distributed as dist
+from ostinato.groups import everyones
 from ostinato.ranks.presence import ranks_in_words
 from ostinato.ranks.reports import Missing, exchanged
 
@@ -37,6 +40,25 @@ class Statement:
     place: tuple[str, tuple[int, ...], int] = ("", (), 1)
     error: str = ""
     unsupported: str = ""
+
+
+Answer = TypeVar("Answer")
+
+
+def of_rank_0(answer: Callable[[], Answer]) -> Answer:
+    """What `answer` returns on rank 0, on every rank. All must call it. Raises the same OstinatoError on every rank where
+    rank 0 could not answer."""
+    mine: Any = None
+    error = ""
+    if dist.get_rank() == 0:
+        try:
+            mine = answer()
+        except (OSError, OstinatoError) as raised:
+            error = str(raised)
+    mine, error = everyones((mine, error))[0]
+    if error:
+        raise OstinatoError(error)
+    return mine
 
 
 WORDS = {

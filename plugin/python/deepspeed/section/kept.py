@@ -6,11 +6,14 @@
     elif found := profile_for(section, paths, size):
         why, profile = found                                # search again, with an earlier run's measurements
 
-A plan stays as long as ranks, micro-batches and the options of the search do. A plan for another number of ranks
-is put aside, in "4-ranks", and comes back when a run has that number again.
+A plan stays as long as model, ranks, micro-batches and the options of the search do. A plan for another number of
+ranks is put aside, in "4-ranks", and comes back when a run has that number again; so does one for another model, with
+its profile, in "model-3f2a91c0", as folders that lie beside a configuration file serve every model that it trains.
 """
 
+import hashlib
 import json
+import shutil
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -79,6 +82,44 @@ def put_aside(paths: Paths, devices: int) -> bool:
     assert paths.output is not None
     _move(paths.output, _of_ranks(paths.output, others))
     return True
+
+
+def put_model_aside(output: Path, digest: str) -> Path:
+    """The plan in "output" with its profile and those for other numbers of ranks, which a later run of the model that they
+    are for will find; where they are then. `digest`: of that model; "" of a placement that was written by hand."""
+    digest = digest or hashlib.sha256((output / PLACEMENT).read_bytes()).hexdigest()
+    _move_all(output, aside := _of_model(output, digest))
+    return aside
+
+
+def bring_model_back(output: Path, digest: str) -> bool:
+    """Undoes put_model_aside(); whether there was anything."""
+    if not (aside := _of_model(output, digest)).is_dir():
+        return False
+    _move_all(aside, output)
+    with suppress(OSError):  # it holds more than the plan
+        aside.rmdir()
+    return True
+
+
+def _of_model(output: Path, digest: str) -> Path:
+    return output / f"model-{digest[:8]}"
+
+
+def _move_all(source: Path, target: Path) -> None:
+    _move(source, target)
+    with suppress(FileNotFoundError):
+        (source / PROFILE).replace(target / PROFILE)
+    for folder in (source / ADAPTED, *source.glob("*-ranks")):
+        if folder.is_dir():
+            shutil.rmtree(target / folder.name, ignore_errors=True)
+            folder.rename(target / folder.name)
+
+
+def paths_of_kept(paths: Paths) -> Paths:
+    assert paths.output is not None
+    plan, placement = (paths.output / name for name in FILES)
+    return paths.model_copy(update={"plan": plan, "placement": placement})
 
 
 def _of_ranks(output: Path, ranks: int) -> Path:

@@ -10,7 +10,7 @@ from deepspeed.runtime.pipe import schedule
 from ostinato.errors import counted
 
 from .config import Paths
-from ..errors import OstinatoError, Unsupported
+from ..errors import OstinatoError, OtherModel, Unsupported
 
 
 @dataclass(frozen=True)
@@ -207,12 +207,7 @@ def _check_layers(program, stages: list[Stage], specs: list) -> None:
             f'placement "{name}" does not say which layers stage "{unsaid[0]}" holds: write [[stages]], or let ostinato '
             f"placement --layers {len(specs)} share them equally, or ostinato plan or ostinato partition by their times"
         )
-    count = 1 + max(stage.layers[-1] for stage in stages)
-    if count != len(specs):
-        raise OstinatoError(
-            f'placement "{name}" is for a model of {counted(count, "layer")}, but this PipelineModule has {len(specs)}: make one '
-            "for this model with ostinato profile and ostinato plan"
-        )
+    check_count(program, stages, specs)
     held = sorted((layer, program.stages[stage.index].name) for stage in stages for layer in stage.layers)
     for expected, (layer, stage) in enumerate(held):
         if layer != expected:
@@ -221,6 +216,17 @@ def _check_layers(program, stages: list[Stage], specs: list) -> None:
             )
     if not _is_chain(stages):
         _check_branches(program, stages, specs)
+
+
+def check_count(program, stages: list[Stage], specs: list) -> None:
+    """Raises OtherModel where these stages are for another number of layers."""
+    count = 1 + max((stage.layers[-1] for stage in stages if stage.layers), default=-1)
+    if count not in (0, len(specs)):
+        raise OtherModel(
+            f'placement "{program.placement_name}" is for a model of {counted(count, "layer")}, but this PipelineModule has {len(specs)}: '
+            "make one for this model with ostinato profile and ostinato plan",
+            f"it has {counted(count, 'layer')}, and this one {len(specs)}",
+        )
 
 
 def _check_branches(program, stages: list[Stage], specs: list) -> None:

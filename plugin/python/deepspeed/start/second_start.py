@@ -2,6 +2,8 @@
 """What the first start leaves for the second, and what happens where a second start is not possible.
 
 keep(prepared, model, states)   # in the first start: what an engine trains from
+begin_anew(prepared)            # in the first start, on all ranks: once more, without the plan for which layers have moved
+is_first()                      # whether this is a first start, or one after begin_anew()
 begin(prepared, records)        # in the first start, on all ranks: every process replaces itself (again)
 trains_as_first(prepared, model, stages, states)    # in the second: gives the model the first one's weights
 records_of_1f1b(prepared)       # in the second: what DeepSpeed's 1F1B computed in this engine's checked steps, or None
@@ -43,6 +45,7 @@ RECORDS = "first.json"  # records of the steps that DeepSpeed's 1F1B ran
 ENGINE = "engine.txt"  # the engine that has the plan
 BEFORE = "before.json"  # seconds of 1F1B's steps
 WITHOUT = "without.txt"
+ANEW = "anew.txt"
 MOVED = "moved.json"
 GIVEN_UP = "given_up.json"  # [engine, file of the plan that has a verdict, seconds of its steps]
 
@@ -87,7 +90,7 @@ def begin(prepared: Prepared, records: str = "", seconds: Sequence[float] = ()) 
         sys.exit(0)
     if no_gain:
         _stay(prepared, no_gain)
-    if why := again.why_not_again():
+    if why := _why_not_again():
         raise NeedsNewStart(
             f"ranks must start again with the plan, but this process cannot replace itself ({why}): start it again with "
             f"{VARIABLE}={where or paths.plan}",
@@ -96,7 +99,35 @@ def begin(prepared: Prepared, records: str = "", seconds: Sequence[float] = ()) 
     kept = f"; the plan is in {where}" if paths.output and where else ""
     lost = '; without "output", the next run measures again' if asked.auto and not paths.output else ""
     say(f"all ranks start again, once, to build their layers where the plan places them{kept}{lost}")
-    again.begin_again(files, asked.timeout_s)
+    _begin_again(files, asked.timeout_s)
+
+
+def begin_anew(prepared: Prepared) -> NoReturn:
+    files = _whose(prepared) | {ANEW: ""}
+    if why := again.why_not_again():
+        raise NeedsNewStart(
+            f"ranks must start again with this model's layers where DeepSpeed places them, but this process cannot replace itself ({why}): start it again",
+            files,
+        )
+    say("all ranks start again, with this model's layers where DeepSpeed places them")
+    again.begin_again(files, prepared.checked()[0].timeout_s)
+
+
+def is_first() -> bool:
+    return again.folder_of_first_start() is None or _is_anew()
+
+
+def _is_anew() -> bool:
+    folder = again.folder_of_first_start()
+    return folder is not None and (folder / ANEW).is_file()
+
+
+def _why_not_again() -> str:
+    return again.why_not_again(further=_is_anew())
+
+
+def _begin_again(files: Mapping[str, again.File], timeout_s: float) -> NoReturn:
+    again.begin_again(files, timeout_s, further=_is_anew())
 
 
 def _whose(prepared: Prepared) -> dict[str, again.File]:
@@ -121,13 +152,13 @@ def _no_gain(prepared: Prepared) -> str:
 
 def _stay(prepared: Prepared, why: str) -> NoReturn:
     """All ranks start again under DeepSpeed's own schedule, as measuring has changed weights and engine."""
-    if cannot := again.why_not_again():
+    if cannot := _why_not_again():
         raise NeedsNewStart(
             f"{why}: DeepSpeed's own schedule stays, but this process has measured and cannot replace itself ({cannot}): start it again without "
             'the "ostinato" section',
             {WITHOUT: why},
         )
-    again.begin_again({WITHOUT: f'{why} ("fallback": false runs the plan)'}, prepared.checked()[0].timeout_s)
+    _begin_again({WITHOUT: f'{why} ("fallback": false runs the plan)'}, prepared.checked()[0].timeout_s)
 
 
 def why_without(prepared: Prepared, error: OstinatoError) -> str:
@@ -146,11 +177,11 @@ def why_without(prepared: Prepared, error: OstinatoError) -> str:
 def begin_without(prepared: Prepared, error: OstinatoError) -> NoReturn:
     """No plan can run: where the section allows it, all ranks start again under DeepSpeed's own schedule."""
     reason, asked = why_without(prepared, error), prepared.checked()[0]
-    if why := again.why_not_again():
+    if why := _why_not_again():
         raise NeedsNewStart(
             f"{error}; and this process cannot start again without a plan, because {why}", {WITHOUT: reason}
         )
-    again.begin_again({WITHOUT: reason}, asked.timeout_s)
+    _begin_again({WITHOUT: reason}, asked.timeout_s)
 
 
 def fall_back(prepared: Prepared, why: str, seconds: Sequence[float]) -> str:
@@ -262,7 +293,7 @@ def _kept(files: Mapping[str, again.File], output: Path | None) -> str:
     start again."""
     if output is not None and (output / PLAN).is_file() and (output / PLAN).read_text() == files[PLAN]:
         return str(output / PLAN)  # where the disk is not full
-    if not again.why_not_again():
+    if not _why_not_again():
         return ""
     folder = Path(tempfile.mkdtemp(prefix="ostinato-plan-"))
     again.write({name: files[name] for name in FILES}, folder)

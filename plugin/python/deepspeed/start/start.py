@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import cache, partial
 from itertools import chain, pairwise
+from typing import NoReturn
 
 import torch.distributed as dist
 from ostinato.ranks import again, cores
@@ -28,6 +29,7 @@ from ..place import model_identity
 from ..save import checkpoint, universal
 from ..save.partition import stock_names
 from ..section import MADE, plans, verdict
+from ..section.agreement import of_rank_0
 from ..tell.drift import EVERY, SAMPLED, BlockTimes, Drift
 from ..tell.announce import ends, expected, gain_of, lines, places, say
 from ..tell.speedup import Expected, GivenUp, Speedup, follow
@@ -36,12 +38,22 @@ from ..engine.adapt import Adapt
 from ..engine.clipping import even_groups
 from ..engine.engine import PlanEngine, become
 from ..engine.learning_rates import dropped_groups
-from ..errors import NoPlan, OstinatoError, Unsupported
+from ..errors import NoPlan, OstinatoError, OtherModel, Unsupported
 from ..stages.copies import place_of_gradients
 from ..stages.idle import NAME, give_idle, given_groups, names_where_idle
 from ..stages.tied_sums import TiedSums
 from ..place.experts import spread_experts
-from ..place.placing import Placed, Prepared, agreed, lay_out, lower, placed_of, take_kept
+from ..place.placing import (
+    Placed,
+    Prepared,
+    agreed,
+    kept_for_another,
+    lay_out,
+    lower,
+    make_room,
+    placed_of,
+    take_kept,
+)
 from ..place.rebuild import moves
 from ..place.tied import fixed_layers
 from ..randomness.random_state import Drawing
@@ -78,6 +90,9 @@ COLLECTIVE = (
 
 ALONE = "the run goes on under DeepSpeed's own schedule"
 
+NOT_FOR_THIS = "the plan is not for this model, which runs under DeepSpeed's own schedule"
+
+_with_kept: list[str] = []  # engines of this process that run the plan in "output"
 _engines: Counter[str] = Counter()  # of this process, by their models (MADE), which may be copied
 
 
@@ -103,7 +118,7 @@ def start(
         and second_start.for_another(prepared)
         and placed_of(model) is None
     ):
-        say("the plan is not for this model, which runs under DeepSpeed's own schedule")
+        say(NOT_FOR_THIS)
         return original_init(engine, *args, **kwargs)
     try:
         agreed(prepared, model, "\n".join(_collective(config)))
@@ -112,19 +127,33 @@ def start(
     except (Unsupported, NoPlan) as error:
         _without_plan(error, engine, original_init, prepared, args, kwargs)
     except OstinatoError as error:
-        if not prepared.kept or prepared.paths is None or type(error) is not OstinatoError:
+        if not prepared.kept or prepared.paths is None or type(error) not in (OstinatoError, OtherModel):
             raise
+        if isinstance(error, OtherModel) and not _with_kept:
+            _measure_anew(prepared, error)
         raise OstinatoError(
             f'{error}; an earlier run left this plan in "output": delete {prepared.paths.output}, or choose another folder'
         ) from None
+
+
+def _measure_anew(prepared: Prepared, error: OtherModel) -> NoReturn:
+    """PipelineModule has placed its layers for the plan in "output", as they have the names of those that it is for. All
+    ranks must call it."""
+    (_, paths), program = prepared.checked(), prepared.program
+    assert program is not None
+    say(of_rank_0(lambda: kept_for_another(paths, program, error)))
+    second_start.begin_anew(prepared)
 
 
 def _make(engine: Engine, original_init: Drawing, prepared: Prepared, args: tuple, kwargs: dict) -> None:
     """Called after all checks that need no search."""
     model, config, asked = kwargs["model"], kwargs["config_class"], prepared.checked()[0]
     refuse_passes(type(engine))
-    first, placed = again.folder_of_first_start() is None, placed_of(model)
+    first, placed = second_start.is_first(), placed_of(model)
     if first and asked.uses_kept and not _is_placed_for(prepared, placed):
+        if placed is None and not make_room(prepared, model, in_use=bool(_with_kept)):
+            say(NOT_FOR_THIS)
+            return original_init(engine, *args, **kwargs)
         if _stays_without(prepared, model):
             return _alone(engine, original_init, args, kwargs)
         if not take_kept(prepared, model):
@@ -243,6 +272,8 @@ def _install(
     ]
     for said in filter(None, notes):
         say(said)
+    if prepared.kept:
+        _with_kept.append(prepared.engine)
     run = _run_of(engine, placed, prepared, kwargs)
     moved = second_start.moved(prepared)
     before = second_start.before(prepared)
