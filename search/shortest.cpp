@@ -31,6 +31,13 @@ void check(const Placement& placement, const SearchOptions& options) {
   check_totals(placement, options.micro_batches, "");
 }
 
+/// Of one micro-batch the latency is the makespan, for which there are more techniques and more bounds.
+SearchOptions as_searched(SearchOptions options) {
+  if (options.objective == Objective::latency && options.micro_batches == 1)
+    options.objective = Objective::makespan;
+  return options;
+}
+
 Plan plan_of(const Portfolio& portfolio, const Instance& in, const Bounds& bounds,
              const SearchOptions& options) {
   const Incumbent& best = portfolio.best();
@@ -66,7 +73,8 @@ Plan shortest_plan(const Placement& placement, const SearchOptions& options) {
   check(placement, options);
   const Instance in(placement);
   const Bounds bounds(in);
-  Portfolio portfolio(in, bounds, options, began);
+  const SearchOptions searched = as_searched(options);
+  Portfolio portfolio(in, bounds, searched, began);
   options.method == "auto" ? portfolio.run() : portfolio.run_named();
   portfolio.certify();
   if (portfolio.best().empty()) {

@@ -25,8 +25,8 @@ std::string help() {
   text +=
       "\nOptions:\n  -h, --help  Print this help; after a command, its options and an example\n  -V, "
       "--version\n              Print the version\n\nExit status: 0 done, 1 internal error, 2 usage, 3 bad "
-      "input, 4 infeasible (proved), 5 a limit\nstopped the search before it had a result (with --strict: "
-      "before it finished), 6 a check failed,\n7 a device or library is missing, 130 interrupted.\n";
+      "input, 4 infeasible (proved), 5 nothing\nwas found, nor a proof that there is nothing (with --strict: "
+      "a limit ended the search), 6 a check\nfailed, 7 a device or library is missing, 130 interrupted.\n";
   return text;
 }
 

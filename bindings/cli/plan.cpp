@@ -54,12 +54,13 @@ std::vector<Profile> read_profiles(const std::vector<std::string>& paths, Io& io
 }
 
 /// What does not fit, and beside it what a device file says in its own units.
-InfeasibleError with_amounts(const InfeasibleError& error, const std::string& devices) {
+template <class Error>
+Error with_amounts(const Error& error, const std::string& devices) {
   std::string text = error.what();
   if (std::error_code none; std::filesystem::is_regular_file(devices, none))
     for (const std::string& line : memory_as_written(read_file(devices, kMaxClusterBytes), devices))
       text += "\n  " + line;
-  return InfeasibleError(text);
+  return Error(text);
 }
 
 }  // namespace
@@ -131,6 +132,8 @@ int plan_command(const std::vector<std::string>& args, Io& io) {
     try {
       return sizes.given() ? plan_sizes(wanted, step, unequal, searcher) : plan_profile(wanted, searcher);
     } catch (const InfeasibleError& error) {
+      throw with_amounts(error, arguments.devices);
+    } catch (const UndecidedError& error) {
       throw with_amounts(error, arguments.devices);
     }
   }();

@@ -157,9 +157,10 @@ Nanoseconds bound_by_windows(const Instance& in, const Instance& mirror, Objecti
 
 Trial try_all(const Instance& in, const Instance& mirror, Objective objective, int n, Nanoseconds below,
               std::int64_t most_work, const std::function<bool()>& stop) {
-  if (objective == Objective::latency || !applicable(in, n) || !Windows::affordable(in, n)) return {};
+  const bool of_several = objective == Objective::latency && n > 1;
+  if (of_several || !applicable(in, n) || !Windows::affordable(in, n)) return {};
   const Matchings held = match_all(in);
-  if (objective == Objective::makespan)
+  if (objective != Objective::span)
     return try_both_ways(in, mirror, Windows(in, mirror, held, n), below, most_work, stop);
   Trial all;
   for (int d = 0; d < in.devices(); ++d) {

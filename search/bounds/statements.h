@@ -29,7 +29,7 @@ struct Trial {
     none,          ///< no schedule is better
     some,          ///< one may be
     unknown,       ///< the work was used up
-    inapplicable,  ///< section E says nothing about such placements or about the latency
+    inapplicable,  ///< section E says nothing about such placements, or the latency of several
   };
   Verdict verdict = inapplicable;
   std::int64_t work = 0;  ///< steps that were tried * blocks: the same on every machine

@@ -166,9 +166,7 @@ void check_capacity_claim(const Plan& plan, Placement placement, std::int64_t mo
   const Bounds bounds(placement);
   const int n = plan.micro_batches;
   const Bound proved =
-      plan.objective == Objective::latency
-          ? bound_of(bounds, plan.objective, n, claim)
-          : prove(bounds, {"capacity.lower_bound", plan.objective, n, claim, known}, most_work, report);
+      prove(bounds, {"capacity.lower_bound", plan.objective, n, claim, known}, most_work, report);
   const std::string what = plan.objective == Objective::makespan
                                ? "ends before"
                                : fmt::format("has a {} below", to_string(plan.objective));

@@ -46,7 +46,8 @@ Exhaustion try_all(const Bounds& bounds, Objective objective, int micro_batches,
       return bounds.exhaust(micro_batches, below, most_work);
     case Objective::span:
       return bounds.exhaust_span(micro_batches, below, most_work);
-    case Objective::latency:
+    case Objective::latency:  // L2
+      if (micro_batches == 1) return bounds.exhaust(1, below, most_work);
       break;
   }
   return {Verdict::inapplicable, 0};

@@ -168,6 +168,10 @@ class DegreeChooser {
       best_ = std::min(best_, degree.step());
     } catch (const InfeasibleError& error) {
       refuse(degree, error);
+    } catch (const UndecidedError& error) {
+      none_fits_ = false;
+      undecided_ = true;
+      refuse(degree, error);
     } catch (const InputError& error) {
       none_fits_ = false;
       refuse(degree, error);
@@ -228,6 +232,7 @@ class DegreeChooser {
       reasons += fmt::format("\n  {} x {} x {}: {}", d.pipeline, d.slices, d.replicas, d.why_not);
     const std::string message = "no division into pipeline x slices x replicas has a plan:" + reasons;
     if (none_fits_) throw InfeasibleError(message);
+    if (undecided_) throw UndecidedError(message);
     throw InputError("", 0, message);
   }
 
@@ -240,7 +245,8 @@ class DegreeChooser {
   const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
   DegreeChoice choice_;
   Nanoseconds best_ = kNone;
-  bool none_fits_ = true;  ///< proved of all that were tried
+  bool none_fits_ = true;   ///< proved of all that were tried
+  bool undecided_ = false;  ///< of one nothing was found or proved
 };
 
 }  // namespace

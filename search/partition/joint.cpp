@@ -2,6 +2,7 @@
 // What choose() does, in this order:
 // 1. All candidates are listed, bounded and placed, the cheapest first; then those on fewer devices; then
 //    each is searched shortly, in the order of the bounds, so that the first plans drop most of the others.
+//    Where nothing fits, stages are packed by their memory (any_fit.h).
 // 2. The bound over all placements. A plan that meets it ends the search.
 // 3. improve() (joint_improve.h): cuts for less memory, full searches, and moves.
 // 4. The winner. If the profile's times do not tell two steps apart, one with losses equal to 1F1B's is
@@ -18,6 +19,7 @@
 #include "search/files/counted.h"
 #include "search/files/error.h"
 #include "search/named/references.h"
+#include "search/partition/any_fit.h"
 #include "search/partition/any_placement.h"
 #include "search/partition/joint_candidates.h"
 #include "search/partition/joint_improve.h"
@@ -82,6 +84,28 @@ class Chooser {
     choice_.all_devices = options_.fewer_devices == FewerDevices::none && choice_.devices > 1;
     if (!choice_.all_devices) add_fewer();
     search_shortly();
+    if (judged_.reached() == kNone && !judged_.stopped()) add_packed();
+  }
+
+  /// Where neither runs of layers in the order of the devices nor stages over the graph fit.
+  void add_packed() {
+    for (const Recompute how : {Recompute::never, Recompute::needed}) {
+      const bool recompute = how != Recompute::never;
+      if (recompute && (!options_.recompute || options_.partition.inference)) return;
+      Candidate candidate;
+      candidate.name = recompute ? "stages by memory, recompute" : "stages by memory";
+      candidate.options = options_.partition;
+      candidate.options.chunks = 1;
+      candidate.options.sharded.clear();
+      candidate.options.recompute = how;
+      candidate.moved = true;  // a device may have any number of stages
+      std::optional<std::vector<Stage>> stages = stages_that_fit(profile_, candidate.options);
+      if (!stages) continue;
+      candidate.cuts = StageCuts{.stages = std::move(*stages)};
+      judged_.add_placed(std::move(candidate));
+      if (list().back().placement) judged_.search(list().back(), judged_.within_a_part(2));
+      if (list().back().plan) return;
+    }
   }
 
   bool was_cut() {
@@ -194,9 +218,10 @@ class Chooser {
       message += fmt::format("\n  {}{}: {}", c.name, same > 1 ? fmt::format(" and {} more", same - 1) : "",
                              c.why_not);
     }
-    if (std::all_of(list().begin(), list().end(), [](const Candidate& c) { return c.infeasible; }))
-      throw InfeasibleError(message);
-    throw InputError("", 0, message);
+    if (!std::ranges::all_of(list(), &Candidate::infeasible)) throw InputError("", 0, message);
+    const std::string proof = why_nothing_fits(profile_, options_);
+    if (!proof.empty()) throw InfeasibleError(fmt::format("{}\nno placement fits: {}", message, proof));
+    throw UndecidedError(message + "\nit is not proved that no other placement fits");
   }
 
   /// First what costs least to try, and then by what is known before a partition: the sooner a good placement

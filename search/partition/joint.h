@@ -124,8 +124,9 @@ struct JointChoice {
 /// Searches one placement; what shortest_plan() is, with whatever the caller shows meanwhile.
 using Searcher = std::function<Plan(const Placement&, const SearchOptions&, const std::string& name)>;
 
-/// Throws InputError where the profile or the options allow no partition at all, or nothing was found; and
-/// InfeasibleError where every candidate was proved impossible.
+/// Throws InputError where the profile or the options allow no partition at all, or nothing was found;
+/// InfeasibleError where no placement fits (any_fit.h); and UndecidedError where every candidate was proved
+/// impossible, but not every placement.
 JointChoice choose_plan(const Profile& profile, const JointOptions& options, const Searcher& searcher = {});
 
 /// The layers of these names or indices ("0:Embedding", "0"), rising, without duplicates; an empty text means

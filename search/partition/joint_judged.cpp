@@ -146,7 +146,7 @@ void Judged::place(std::size_t index, int percent) {
   const bool must = needed(candidate);
   const auto stop = [&] { return stop_asked() || (!must && is_past(end)); };
   try {
-    candidate.cuts = cut(candidate, percent, stop);
+    if (!candidate.cuts) candidate.cuts = cut(candidate, percent, stop);
   } catch (const StoppedError&) {
     candidate.too_late = !stop_asked();
     return refuse(candidate, candidate.too_late ? "not tried: the time limit" : "not tried: interrupted",

@@ -55,8 +55,8 @@ class Judged {
   /// One whose plan is there.
   void add_planned(Candidate candidate);
 
-  /// Partitions within so many percent of the memory, and bounds from both sides, in a small part of the time
-  /// that is left, unless the candidate is needed(). No placement: `why_not` says why.
+  /// Partitions within so many percent of the memory, unless it has cuts, and bounds from both sides, in a
+  /// small part of the time that is left, unless the candidate is needed(). No placement: `why_not` says why.
   void place(std::size_t index, int percent = 100);
   /// To be placed, or searched, whatever the clock says: so that there is a plan, and none that is longer
   /// than what it is shown beside, 1F1B on an even split and on the best stages, if these are known

@@ -150,7 +150,7 @@ class InfeasibleError(Error):
 
 
 class UndecidedError(Error):
-    """Within the time no schedule was found that fits, and no proof that there is none."""
+    """No schedule was found that fits, and no proof that there is none."""
 
 
 class Interrupted(KeyboardInterrupt):

@@ -74,12 +74,15 @@ std::string what_cannot_fit(const Jobs& jobs, const Placement& placement) {
       return fmt::format("device {} ({}): static memory is larger than its memory", d,
                          placement.devices[d].name);
   }
-  for (int s = 0; s < jobs.steps(); ++s) {
-    for (const int d : jobs.devices_of(s)) {
-      if (jobs.time(s) > 0 && std::max<Bytes>(jobs.memory(s), 0) + jobs.workspace(s) > jobs.room(d))
-        return fmt::format("block '{}' of micro-batch {} alone needs more memory than its device has",
-                           placement.blocks[jobs.block(s)].name, jobs.micro_batch(s));
-    }
+  for (int d = 0; d < jobs.devices(); ++d) {
+    const std::vector<int> steps = steps_on(jobs, d);
+    const auto alone = std::ranges::find_if(steps, [&](int s) {
+      return jobs.time(s) > 0 && std::max<Bytes>(jobs.memory(s), 0) + jobs.workspace(s) > jobs.room(d);
+    });
+    // What is given back before anything took it would make room for the step.
+    if (alone != steps.end() && match(jobs, d).all_given_taken)
+      return fmt::format("block '{}' of micro-batch {} alone needs more memory than its device has",
+                         placement.blocks[jobs.block(*alone)].name, jobs.micro_batch(*alone));
   }
   return "";
 }

@@ -8,7 +8,9 @@
 #include "search/placement/shapes.h"
 #include "search/plan/orders.h"
 #include "search/plan/plan_json.h"
+#include "tests/search/all_orders.h"
 #include "tests/search/checked.h"
+#include "tests/search/rounds.h"
 #include "tests/search/small.h"
 
 namespace ostinato {
@@ -162,6 +164,45 @@ TEST(Search, StopLeavesTheBestSoFar) {
   const Plan plan = search(p, {.micro_batches = 16, .time_limit_seconds = 0, .stop = &stop});
   EXPECT_TRUE(plan.search.cut_by_limit);
   test::expect_holds(plan, p);
+}
+
+/// Two models that cross, of which the second's last backward is long: rules alone find 32.
+TEST(Search, OfOneMicroBatchTheLatencyIsTheMakespan) {
+  Placement p = test::on_devices(2);
+  p.link = {.latency = 0, .bytes_per_second = 0};
+  p.links[{1, 0}] = {.latency = 1, .bytes_per_second = 0};
+  p.devices[0].memory = 3;
+  p.devices[1].memory = 12;
+  test::add(p, "F0", {0}, 4, {.memory = 2});
+  test::add(p, "F1", {1}, 3, {.memory = 3, .after = {0}});
+  test::add(p, "B1", {1}, 4, {.memory = -3, .after = {1}});
+  test::add(p, "B0", {0}, 0, {.memory = -2, .after = {2}, .bytes = 12});
+  test::add(p, "G1", {1}, 2, {.memory = 8});
+  test::add(p, "G0", {0}, 2, {.memory = 2, .after = {4}, .bytes = 21});
+  test::add(p, "C0", {0}, 4, {.memory = -2, .after = {5}});
+  test::add(p, "C1", {1}, 14, {.memory = -8, .workspace = 1, .after = {6}});
+  const Plan plan = search(p, {.micro_batches = 1, .objective = Objective::latency});
+  EXPECT_EQ(objective_value(plan.objective, p, plan.schedule), 31);
+  test::expect_holds(plan, p);
+}
+
+TEST(Search, OfOneMicroBatchTheLatencyIsProvedAsTheMakespanIs) {
+  test::Dice random(31);
+  int tried = 0;  // all schedules were
+  for (int i = 0; i < test::rounds(100); ++i) {
+    Placement p = test::any_small(random, 4 + random.below(5));
+    test::add_memory(random, p);
+    try {
+      const Plan makespan = search(p, {.micro_batches = 1});
+      const Plan latency = test::searched(p, 1, Objective::latency);
+      EXPECT_EQ(latency.makespan, makespan.makespan);
+      EXPECT_EQ(latency.optimal.objective, makespan.optimal.makespan);
+      tried += latency.by_exhaustion.makespan;
+    } catch (const InfeasibleError&) {
+    } catch (const UndecidedError&) {
+    }
+  }
+  EXPECT_GT(tried, 0);
 }
 
 }  // namespace

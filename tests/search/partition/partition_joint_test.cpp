@@ -157,7 +157,33 @@ TEST(Joint, SameInputSamePlan) {
   EXPECT_EQ(winner(a).plan->schedule, winner(b).plan->schedule);
 }
 
-TEST(Joint, InfeasibleOnlyWhereEveryCandidateIs) {
+TEST(Joint, PutsAnyLayersOnADeviceWhereNoRunsFit) {
+  for (const std::vector<Bytes>& weights :
+       {std::vector<Bytes>{50, 100, 50}, std::vector<Bytes>{40, 100, 60}}) {
+    Profile profile = profile_of(std::vector<Nanoseconds>(weights.size(), 1));
+    for (LayerCost& cost : profile.layers) cost.parameters = weights[cost.index];
+    JointOptions options = options_for(2, 4);
+    options.partition.device_memory = 100;
+    const JointChoice choice = choose_plan(profile, options);
+    EXPECT_EQ(winner(choice).cuts->stages.size(), 3U);
+    EXPECT_TRUE(check_plan(*winner(choice).plan, *winner(choice).placement).ok());
+  }
+}
+
+TEST(Joint, InfeasibleIsAProofForEveryPlacement) {
+  Profile profile = profile_of({1, 1, 1});
+  JointOptions options = options_for(2, 4);
+  options.partition.device_memory = 100;
+  for (LayerCost& cost : profile.layers) cost.parameters = 60;  // three do not fit in two pairs
+  EXPECT_THROW(choose_plan(profile, options), InfeasibleError);
+  for (LayerCost& cost : profile.layers) {
+    cost.parameters = 10;
+    cost.backward_workspace = 200;  // which no bound of all placements counts
+  }
+  EXPECT_THROW(choose_plan(profile, options), UndecidedError);
+}
+
+TEST(Joint, InfeasibleWhereALayerIsTooLarge) {
   Profile profile = profile_of({1, 1, 1, 1});
   for (LayerCost& cost : profile.layers) cost.parameters = 1000;
   JointOptions options = options_for(2, 2);

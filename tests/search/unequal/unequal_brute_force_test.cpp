@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "search/checker/checker.h"
@@ -48,6 +49,33 @@ TEST(UnequalBruteForce, NoBoundIsFalseAndNearlyEveryPlanIsOptimal) {
   EXPECT_GE(optimal * 1000, solved * 990) << optimal << " of " << solved;
   RecordProperty("optimal", optimal);
   RecordProperty("solved", solved);
+}
+
+/// Bytes that are given back before anything took them may make room for a block that is too large alone.
+TEST(UnequalBruteForce, NothingIsInfeasibleWhereBytesAreGivenFirstAndAnOrderFits) {
+  test::Dice random(20);
+  int too_large = 0;
+  for (int i = 0; i < test::rounds(300); ++i) {
+    SCOPED_TRACE(i);
+    test::UnequalCase one = test::unequal_case(random, 9);
+    for (Device& device : one.placement.devices) device.memory = std::min<Bytes>(device.memory, 3);
+    for (Block& block : one.placement.blocks) block.memory = -block.memory;
+    for (MicroBatch& batch : one.sizes)
+      for (Bytes& memory : batch.memory) memory = -memory;
+    const bool known = least(one).has_value();
+    too_large += known && std::ranges::any_of(one.sizes, [](const MicroBatch& batch) {
+                   return std::ranges::max(batch.memory) > 3;
+                 });
+    try {
+      const Plan plan = search_unequal(one.placement, one.sizes, {.work = 5'000});
+      EXPECT_TRUE(known) << "a plan where no order fits";
+      for (const std::string& failure : check_plan(plan, one.placement).failures) ADD_FAILURE() << failure;
+    } catch (const InfeasibleError& error) {
+      EXPECT_FALSE(known) << error.what();
+    } catch (const UndecidedError&) {
+    }
+  }
+  EXPECT_GT(too_large, 0);
 }
 
 }  // namespace
