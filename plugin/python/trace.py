@@ -140,7 +140,9 @@ class RankTrace(BaseModel):
             return ""
         if not (self.predicted or self.makespan):
             return "'makespan' is 0, but a step takes time: the plan has no times of layers, or the file is damaged"
-        steady: dict[tuple[int, str], float] = {(block.stage, block.action): block.median for block in self.blocks}
+        steady: dict[tuple[int, str], float] = {
+            (block.stage, block.action): block.median for block in self.blocks
+        }
         took = [steady.get((i.stage, i.action), i.measured) for i in self.instructions if i.is_compute]
         if took and not any(took):
             return "all blocks took 0 ns, which no run does: the file is damaged"

@@ -43,6 +43,11 @@ class LaunchCounter(TorchDispatchMode):
         super().__init__()
         self.counts: Counter[str] = Counter()
 
+    @classmethod
+    def ignore_compile_internals(cls):
+        """What a layer compiles itself, it compiles as without this mode: else it would stay in eager mode."""
+        return True
+
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         if function._schema.name not in UNRECORDED:
             self.counts[function._schema.name] += 1
