@@ -6,9 +6,8 @@
 //    completion, then justification; sweeps where these do not meet the bound, and before them where the
 //    repetends are too large for exact search.
 // 3. A quick trial of all schedules, and rounds of growing width: local search, another quick trial, the
-// exact beam, orders, beams; until a round cuts
-//    nothing off. Then patient dispatching, which for the span comes before 2: it may prove it, and else
-//    half of the time goes to the makespan first.
+//    exact beam, orders, beams; until a round cuts nothing off. Then patient dispatching, which for the span
+//    comes before 2: it may prove it, and else half of the time goes to the makespan first.
 // Many micro-batches are searched as few (stretch.h), then repeated, and where that does not meet the bound
 // named, dispatched and justified schedules of all are tried. certify() raises the bound of the final plan by
 // windows and by the trial of all schedules.
