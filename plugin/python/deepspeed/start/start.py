@@ -127,11 +127,13 @@ def start(
     except (Unsupported, NoPlan) as error:
         _without_plan(error, engine, original_init, prepared, args, kwargs)
     except OstinatoError as error:
-        if not prepared.kept or prepared.paths is None or type(error) not in (OstinatoError, OtherModel):
-            raise
-        if isinstance(error, OtherModel) and not _with_kept:
+        left = prepared.kept and prepared.paths is not None
+        if left and isinstance(error, OtherModel) and not _with_kept:
             _measure_anew(prepared, error)
-        raise OstinatoError(f"{error}; {LEFT.format(prepared.paths.output)}") from None
+        if type(error) is not OtherModel and not (left and type(error) is OstinatoError):
+            raise
+        more = f"; {LEFT.format(prepared.checked()[1].output)}" if left else ""
+        raise OstinatoError(f"{error}{more}") from None
 
 
 def _measure_anew(prepared: Prepared, error: OtherModel) -> NoReturn:
