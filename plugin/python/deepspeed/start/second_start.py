@@ -81,7 +81,7 @@ def begin(prepared: Prepared, records: str = "", seconds: Sequence[float] = ()) 
     files |= {BEFORE: json.dumps(list(seconds))} if seconds else {}
     files |= {WEIGHTS.format(engine): first.write for engine, first in _first.items()}
     files[SECTION_FILE] = asked.model_dump_json(exclude_unset=True)
-    where, is_there = of_rank_0(lambda: _kept(files, paths.output)) if asked.searches else ("", False)
+    where, is_there = of_rank_0(lambda: _kept(files, paths.output) if asked.searches else ("", False))
     no_gain = _no_gain(prepared)
     follows = judge(prepared, verdict.OWN, no_gain) if no_gain else ""
     if asked.auto == "measure" and not prepared.kept:
