@@ -511,7 +511,7 @@ def without_times(options: Options) -> tuple[str, list[float], dict]:
 
 
 @pytest.mark.parametrize("why", ["memory", "measuring"])
-def test_auto_goes_on_under_deepspeeds_own_schedule_without_a_plan(world2, stock, why):
+def test_auto_goes_on_under_deepspeeds_own_schedule_without_a_plan(world2, stock, tmp_path, why):
     """No plan fits the memory, or a layer cannot be measured: it would have trained without ostinato."""
     job, search, words = {
         "memory": (said_and_trained, {"device_memory": "1KiB"}, "found no plan: infeasible: "),
@@ -524,7 +524,7 @@ def test_auto_goes_on_under_deepspeeds_own_schedule_without_a_plan(world2, stock
     assert words in got[0][0] and got[0][0].count("; the run goes on under DeepSpeed's own schedule") == 1
     assert '("fallback": false stops the run); the run goes on under' in got[0][0]
     assert [rank[1:] for rank in got] == stock(world2, options, _fed_alone)
-    for change in ({"fallback": False}, {"auto": "measure", "output": "nowhere"}):
+    for change in ({"fallback": False}, {"auto": "measure", "output": str(tmp_path)}):
         if why == "memory":
             for error in world2.run(refused_step, replace(options, section=auto | change)):
                 assert words in error and "goes on" not in error
