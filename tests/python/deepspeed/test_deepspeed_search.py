@@ -182,8 +182,37 @@ def test_where_the_disk_is_full_an_older_plan_is_not_taken_for_the_new_one(tmp_p
     files = {second_start.PLAN: "new", "placement.toml": "new"}
     for there, expected in {"old": False, "new": True}.items():
         (tmp_path / second_start.PLAN).write_text(there)
-        named = Path(second_start._kept(files, tmp_path))
-        assert (named.parent == tmp_path) == expected and named.read_text() == "new"
+        named, is_there = second_start._kept(files, tmp_path)
+        assert (Path(named).parent == tmp_path) == is_there == expected
+        assert Path(named).read_text() == "new"
+
+
+def measured_apart(options: Options, folder: str) -> tuple[object, str]:
+    """The status with which "auto": "measure" ends where ranks have different paths, and what rank 0 said."""
+    output = Path(folder) / str(dist.get_rank())
+    engine = make_engine(replace(options, section=options.section | {"output": str(output)}))
+    with redirect_stdout(io.StringIO()) as printed, pytest.raises(SystemExit) as end:
+        engine.train_batch(data_of(engine))
+    return end.value.code, printed.getvalue()
+
+
+def test_measuring_on_nodes_with_different_paths(world2, tmp_path):
+    """Rank 0 has written the plan; only its path counts."""
+    options = replace(BASE, section={"auto": "measure", "search": QUICK, "fallback": False})
+    got = world2.run(measured_apart, options, str(tmp_path))
+    assert [status for status, _ in got] == [0, 0]
+    assert f"the plan is in {tmp_path / '0' / 'plan.json'}: the next start runs it" in got[0][1]
+
+
+@pytest.mark.parametrize("wrong", ["plan.json", "placement.toml"])
+def test_a_damaged_plan_in_output_stops_all_ranks(world2, tmp_path, wrong):
+    """Rank 0 alone reads it: the others would wait for it."""
+    make_plan(tmp_path, Layout("kept", (3,), (0, 1)), LAYERS, MICRO_BATCHES)
+    (tmp_path / wrong).write_text("{")
+    section = {"auto": True, "fallback": True, "output": str(tmp_path)}
+    for message in world2.run(refusal, replace(BASE, section=section)):
+        assert message.startswith("OstinatoError: ") and f"{tmp_path / wrong}:1" in message, message
+        assert f"delete {tmp_path}, or choose another folder" in message
 
 
 @pytest.mark.slow  # test_auto_measures_and_switches and test_deepspeed_forward_state.py have "auto", test_deepspeed_training.py the options
@@ -482,7 +511,7 @@ def without_times(options: Options) -> tuple[str, list[float], dict]:
 
 
 @pytest.mark.parametrize("why", ["memory", "measuring"])
-def test_auto_goes_on_under_deepspeeds_own_schedule_without_a_plan(world2, stock, why):
+def test_auto_goes_on_under_deepspeeds_own_schedule_without_a_plan(world2, stock, tmp_path, why):
     """No plan fits the memory, or a layer cannot be measured: it would have trained without ostinato."""
     job, search, words = {
         "memory": (said_and_trained, {"device_memory": "1KiB"}, "found no plan: infeasible: "),
@@ -495,7 +524,7 @@ def test_auto_goes_on_under_deepspeeds_own_schedule_without_a_plan(world2, stock
     assert words in got[0][0] and got[0][0].count("; the run goes on under DeepSpeed's own schedule") == 1
     assert '("fallback": false stops the run); the run goes on under' in got[0][0]
     assert [rank[1:] for rank in got] == stock(world2, options, _fed_alone)
-    for change in ({"fallback": False}, {"auto": "measure", "output": "nowhere"}):
+    for change in ({"fallback": False}, {"auto": "measure", "output": str(tmp_path)}):
         if why == "memory":
             for error in world2.run(refused_step, replace(options, section=auto | change)):
                 assert words in error and "goes on" not in error

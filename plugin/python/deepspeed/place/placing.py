@@ -154,7 +154,12 @@ def _make_room(paths: Paths, digests: dict[int, str], specs: list, in_use: bool)
     assert paths.output is not None
     said = []
     if kept.has_kept(paths):
-        program = plans.lower(kept.paths_of_kept(paths))
+        try:
+            program = plans.lower(kept.paths_of_kept(paths))
+        except Unsupported:
+            raise
+        except OstinatoError as error:
+            raise OstinatoError(f"{error}; {kept.LEFT.format(paths.output)}") from None
         try:
             plans.check_count(program, plans.stages_of(program), specs)
             model_identity.check(program, digests, specs, made=True)

@@ -49,15 +49,15 @@ def of_rank_0(answer: Callable[[], Answer]) -> Answer:
     """What `answer` returns on rank 0, on every rank. All must call it. Raises the same OstinatoError on every rank where
     rank 0 could not answer."""
     mine: Any = None
-    error = ""
+    error, kind = "", OstinatoError
     if dist.get_rank() == 0:
         try:
             mine = answer()
         except (OSError, OstinatoError) as raised:
-            error = str(raised)
-    mine, error = everyones((mine, error))[0]
+            error, kind = str(raised), Unsupported if isinstance(raised, Unsupported) else OstinatoError
+    mine, error, kind = everyones((mine, error, kind))[0]
     if error:
-        raise OstinatoError(error)
+        raise kind(error)
     return mine
 
 

@@ -30,6 +30,7 @@ from ..errors import OstinatoError
 
 FILES = PLAN, PLACEMENT = "plan.json", "placement.toml"
 PROFILE = "profile.json"
+LEFT = 'an earlier run left this plan in "output": delete {}, or choose another folder'
 SIZES = "sizes.json"  # the profile for the plans of single steps, and the function that it was measured with
 
 

@@ -36,6 +36,7 @@ from ..errors import NoPlan, OstinatoError
 from ..place import first_weights
 from ..place.placing import Prepared
 from ..section import SECTION_FILE, UNPLANNED, VARIABLE, unplanned, verdict
+from ..section.agreement import of_rank_0
 from ..section.plans import Stage
 from ..section.kept import FILES, PLAN
 from ..upstream import Model
@@ -80,11 +81,11 @@ def begin(prepared: Prepared, records: str = "", seconds: Sequence[float] = ()) 
     files |= {BEFORE: json.dumps(list(seconds))} if seconds else {}
     files |= {WEIGHTS.format(engine): first.write for engine, first in _first.items()}
     files[SECTION_FILE] = asked.model_dump_json(exclude_unset=True)
-    where = everyones(_kept(files, paths.output) if asked.searches and dist.get_rank() == 0 else "")[0]
+    where, is_there = of_rank_0(lambda: _kept(files, paths.output) if asked.searches else ("", False))
     no_gain = _no_gain(prepared)
     follows = judge(prepared, verdict.OWN, no_gain) if no_gain else ""
     if asked.auto == "measure" and not prepared.kept:
-        if paths.output is not None and where != str(paths.output / PLAN):
+        if not is_there:
             raise OstinatoError(f"the plan could not be written to {paths.output}")
         say(f"the plan is in {where}: {f'{no_gain}; {follows}' if follows else 'the next start runs it'}")
         sys.exit(0)
@@ -288,13 +289,13 @@ def goes_without() -> str:
     return (folder / WITHOUT).read_text() if folder is not None and (folder / WITHOUT).is_file() else ""
 
 
-def _kept(files: Mapping[str, again.File], output: Path | None) -> str:
-    """Where the plan is: in "output", where the search wrote it, or in a new folder for a process that cannot
-    start again."""
+def _kept(files: Mapping[str, again.File], output: Path | None) -> tuple[str, bool]:
+    """On rank 0, as paths differ between nodes: where the plan is, and whether that is "output", where the search wrote
+    it; else a new folder for a process that cannot start again."""
     if output is not None and (output / PLAN).is_file() and (output / PLAN).read_text() == files[PLAN]:
-        return str(output / PLAN)  # where the disk is not full
+        return str(output / PLAN), True  # where the disk is not full
     if not _why_not_again():
-        return ""
+        return "", False
     folder = Path(tempfile.mkdtemp(prefix="ostinato-plan-"))
     again.write({name: files[name] for name in FILES}, folder)
-    return str(folder / PLAN)
+    return str(folder / PLAN), False

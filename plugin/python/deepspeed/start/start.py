@@ -69,7 +69,7 @@ from ..section.refusals import (
 )
 from ..section.refused_keys import untried_keys, whole_messages
 from ..engine.run import Run
-from ..section.kept import Size, profile_for, stages_of_run, verdict_on_kept
+from ..section.kept import LEFT, Size, profile_for, stages_of_run, verdict_on_kept
 from ..section.search import shared_plan, texts_of
 from ..data.sizes import size_function
 from ..upstream import Config, Engine, Model, stock_parts
@@ -127,13 +127,13 @@ def start(
     except (Unsupported, NoPlan) as error:
         _without_plan(error, engine, original_init, prepared, args, kwargs)
     except OstinatoError as error:
-        if not prepared.kept or prepared.paths is None or type(error) not in (OstinatoError, OtherModel):
-            raise
-        if isinstance(error, OtherModel) and not _with_kept:
+        left = prepared.kept and prepared.paths is not None
+        if left and isinstance(error, OtherModel) and not _with_kept:
             _measure_anew(prepared, error)
-        raise OstinatoError(
-            f'{error}; an earlier run left this plan in "output": delete {prepared.paths.output}, or choose another folder'
-        ) from None
+        if type(error) is not OtherModel and not (left and type(error) is OstinatoError):
+            raise
+        more = f"; {LEFT.format(prepared.checked()[1].output)}" if left else ""
+        raise OstinatoError(f"{error}{more}") from None
 
 
 def _measure_anew(prepared: Prepared, error: OtherModel) -> NoReturn:
@@ -181,7 +181,7 @@ def _stays_without(prepared: Prepared, model: Model) -> bool:
     """Whether an earlier run has found out that its plan gains nothing. All ranks must call it."""
     asked, paths = prepared.checked()
     size = Size(model.topology().get_dim("pipe"), prepared.micro_batches)
-    told = everyones(verdict_on_kept(asked, paths, size) if dist.get_rank() == 0 else None)[0]
+    told = of_rank_0(lambda: verdict_on_kept(asked, paths, size))
     if told is None:
         return False
     then, why = told
@@ -196,7 +196,7 @@ def _search_again(prepared: Prepared, model: Model, config: Config, engine: type
     or was searched with different options."""
     asked, paths = prepared.checked()
     size = Size(model.topology().get_dim("pipe"), prepared.micro_batches)
-    found = everyones(profile_for(asked, paths, size) if dist.get_rank() == 0 else None)[0]
+    found = of_rank_0(lambda: profile_for(asked, paths, size))
     if found is None:
         return
     why, profile = found
@@ -332,7 +332,7 @@ def _of_another_partition(prepared: Prepared, model: Model) -> str:
     must call it."""
     if not prepared.kept:
         return ""
-    then = everyones(stages_of_run(prepared.checked()[1]) if dist.get_rank() == 0 else [])[0]
+    then = of_rank_0(lambda: stages_of_run(prepared.checked()[1]))
     now = [end - begin for begin, end in pairwise(stock_parts(model))]
     if then in ([], now):
         return ""
