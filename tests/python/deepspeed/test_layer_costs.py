@@ -201,5 +201,5 @@ def test_an_accelerators_work_is_timed_by_events_on_its_stream(monkeypatch):
     monkeypatch.setattr(torch, "get_device_module", lambda on: {place: module}[on])
     result, sample = measure(device_at(place), "work", lambda: done.append("work") or 5)
     recorded = ("recorded on", "stream of xpu:1")
-    assert done == [("waited for", place), ("reset", place), recorded, "work", recorded, "waited"]
+    assert done == [("waited for", place), ("reset", place), recorded, "work", recorded, "waited", "waited"]
     assert (result, sample.time, sample.kept, sample.peak) == (5, 250_000, 40, 75)

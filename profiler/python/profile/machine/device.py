@@ -175,6 +175,7 @@ class Accelerator:
 
     def between(self, start: Any, end: Any) -> int:
         """Waits for both."""
+        start.synchronize()
         end.synchronize()
         return round(1e6 * start.elapsed_time(end))
 
