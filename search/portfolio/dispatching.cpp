@@ -12,19 +12,19 @@ namespace {
 
 /// Steps that dispatching may run in all.
 constexpr std::int64_t kDispatchedSteps = 1'000'000;
-/// The same whatever the clock says, where nothing better is known than one micro-batch after another.
-constexpr std::int64_t kDispatchedAnyway = 100'000;
+/// The same where the bound is met already, for less memory.
+constexpr std::int64_t kSparingDispatch = 100'000;
 
-/// Where nothing better is known than one micro-batch after another, one rule runs at any size.
+/// One rule, whatever the clock says, where nothing better is known than one micro-batch after another.
 void try_dispatch(Hunt& hunt) {
   const std::int64_t most = hunt.share(kDispatchedSteps);
   std::int64_t steps = 0;
   for (const DispatchRule& rule : dispatch_rules(hunt.in)) {
     for (const bool backwards : {false, true}) {
-      const bool first = steps == 0;
+      const bool first = steps == 0;  // one rule runs at any size, where the bound is not met
       steps += hunt.steps();
-      if (hunt.proved() || (steps > most && !first)) return;
-      const bool must = hunt.only_in_turn() && (first || steps <= kDispatchedAnyway);
+      if (hunt.proved() ? !rule.phases || steps > kSparingDispatch : steps > most && !first) return;
+      const bool must = hunt.only_in_turn() && (first || steps <= kSparingDispatch);
       if (hunt.stopped() && !must) return;
       std::vector<int> sequence = dispatch(backwards ? hunt.mirror : hunt.in, hunt.micro_batches, rule,
                                            must ? std::function<bool()>() : hunt.stop());

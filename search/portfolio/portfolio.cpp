@@ -5,9 +5,10 @@
 // 2. Where there is little but the ends to schedule, a round of 3 without beams. Repetends with their
 //    completion, then justification; sweeps where these do not meet the bound, and before them where the
 //    repetends are too large for exact search.
-// 3. A quick trial of all schedules, and rounds of growing width: local search, another quick trial, the
-//    exact beam, orders, beams; until a round cuts nothing off. Then patient dispatching, which for the span
-//    comes before 2: it may prove it, and else half of the time goes to the makespan first.
+// 3. A quick trial of all schedules. If the bound is met: the same in less memory (sparing). Else rounds of
+//    growing width: local search, another quick trial, the exact beam, orders, beams; until a round cuts
+//    nothing off. Then patient dispatching, which for the span comes before 2: it may prove it, and else
+//    half of the time goes to the makespan first.
 // Many micro-batches are searched as few (stretch.h), then repeated, and where that does not meet the bound
 // named, dispatched and justified schedules of all are tried. certify() raises the bound of the final plan by
 // windows and by the trial of all schedules.
@@ -93,30 +94,30 @@ void Portfolio::run_phases() {
     if (!hunt_.stopped()) run(*technique);
   run(kDispatch);
   if (of_span()) run(kPatience);
-  if (hunt_.stopped() || hunt_.proved()) return;
-  if (of_span() && !hunt_.few()) {
+  if (hunt_.stopped() || hunt_.pointless()) return;
+  if (of_span() && !hunt_.few() && !hunt_.proved()) {
     const std::vector<int> shortest = shortest_in_all();
     if (!shortest.empty()) hunt_.best.offer(shortest, kOfMakespan);
-    if (hunt_.stopped() || hunt_.proved()) return;
+    if (hunt_.stopped()) return;
   }
   if (mostly_ends()) {
     run(kJustification);
     if (!hunt_.proved()) settled_by_round(kFirstWidth);
     hunt_.width = 0;
-    if (hunt_.exhausted || hunt_.proved() || hunt_.stopped()) return;
+    if (hunt_.exhausted || hunt_.stopped()) return;
   }
   run(kRepetend);
   if (hunt_.stopped()) return;
   const bool large = !searchable(hunt_.in, 1);
-  if (large) run(kSweeps);
+  if (large && !hunt_.proved()) run(kSweeps);
   run(kJustification);
-  if (hunt_.stopped() || hunt_.proved()) return;
-  if (!large) run(kSweeps);
+  if (hunt_.stopped() || hunt_.pointless()) return;
+  if (!large && !hunt_.proved()) run(kSweeps);
   if (hunt_.justified < hunt_.repetends.size()) run(kJustification);
-  if (hunt_.stopped()) return;
+  if (hunt_.stopped() || hunt_.pointless()) return;
   for (const Technique* technique : {&kWindows, &kQuickTrial})
     if (!hunt_.proved()) run(*technique);
-  if (hunt_.proved()) return;
+  if (hunt_.proved()) return run(kSparing);
   run_rounds();
   if (!of_span() && !hunt_.exhausted) run_patiently();
 }

@@ -8,8 +8,9 @@
 //
 // Named schedules first: the result is never worse than any of them. Then repetends with their completion and
 // beam searches of the whole horizon, in rounds of growing width, until the best meets its bound or the work
-// is used up. Work is counted, not timed, so a search that ends by itself gives the same plan on every
-// machine; within a round the parts run on any number of threads and are taken in a fixed order.
+// is used up; where the bound is met early, repetends are still tried for less memory. Work is counted, not
+// timed, so a search that ends by itself gives the same plan on every machine; within a round the parts run
+// on any number of threads and are taken in a fixed order.
 
 #include <functional>
 #include <string>

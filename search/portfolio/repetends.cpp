@@ -8,9 +8,15 @@
 namespace ostinato {
 namespace {
 
+/// Steps up to which a plan that meets its bound already is improved in memory.
+constexpr std::int64_t kSparedSteps = 1'000'000;
+/// RepetendOptions::work for that.
+constexpr std::int64_t kSparingWork = 1'000'000;
+
 void find_repetends(Hunt& hunt) {
+  if (hunt.proved() && hunt.steps() > kSparedSteps) return;
   RepetendOptions options;
-  options.work = hunt.share(options.work);
+  options.work = hunt.proved() ? kSparingWork : hunt.share(options.work);
   options.stop = hunt.stop();
   hunt.repetends =
       repetends_of_growing_rate(hunt.in, hunt.bounds, std::min(kMostUnroll, hunt.micro_batches), options);

@@ -25,6 +25,8 @@ Nanoseconds shortest(const Profile& profile, const JointOptions& options) {
     return choice.candidates[choice.winner].value();
   } catch (const InfeasibleError&) {
     return kNone;
+  } catch (const UndecidedError&) {  // none of the candidates fits
+    return kNone;
   } catch (const InputError&) {  // what would fit is not allowed: a stage that recomputes in part is two
     return kNone;
   }
