@@ -50,17 +50,17 @@ def test_every_python_command_is_listed_and_importable():
         assert "usage" in result.stdout.lower()
 
 
-def test_what_does_not_fit_is_told_in_the_units_of_the_device_file(tmp_path):
+@pytest.mark.parametrize(("memory", "status"), [("1MB", 4), ("10MB", 5)])  # proved, and not
+def test_what_does_not_fit_is_told_in_the_units_of_the_device_file(tmp_path, memory, status):
     devices = tmp_path / "devices.toml"
     devices.write_text(
-        'format = "ostinato-devices/1"\n[[kinds]]\nname = "A"\nmemory = "10MB"\n[[nodes]]\nkind = "A"\ndevices = 4\n'
+        f'format = "ostinato-devices/1"\n[[kinds]]\nname = "A"\nmemory = "{memory}"\n[[nodes]]\nkind = "A"\ndevices = 4\n'
     )
     outputs = ("--output", tmp_path / "plan.json", "--placement-output", tmp_path / "placement.toml")
     result = ostinato("plan", PROFILE, "--devices", devices, "--micro-batches", 8, *outputs)
-    assert result.returncode == 4
-    assert (
-        result.stderr.endswith(f"\n  {devices}:4: 10MB of memory on 'A'\n") and " bytes" not in result.stderr
-    )
+    assert result.returncode == status
+    assert result.stderr.endswith(f"\n  {devices}:4: {memory} of memory on 'A'\n")
+    assert " bytes" not in result.stderr
 
 
 def test_version():
