@@ -2,6 +2,7 @@
 #include "profiler/autograd/backward_halves.h"
 
 #include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/functions/tensor.h>
 
 #include <algorithm>
 #include <memory>
@@ -31,7 +32,9 @@ bool runs_once_and_whole(const Node& node) {
 /// halves. Anything else, such as an autograd.Function, computes all of them each time, and may change what
 /// it saved, or a weight's main_grad, as it does so.
 bool runs_once(const Node& node) {
-  return dynamic_cast<const torch::autograd::TraceableFunction*>(&node) == nullptr;
+  return dynamic_cast<const torch::autograd::TraceableFunction*>(&node) == nullptr &&
+         dynamic_cast<const torch::autograd::CopySlices*>(&node) == nullptr &&
+         dynamic_cast<const torch::autograd::CopyBackwards*>(&node) == nullptr;
 }
 
 /// Takes the gradient of an edge.
