@@ -183,7 +183,7 @@ def wrap(module) -> None:
     pipeline.__init__ = _pipeline_init(pipeline.__init__)
     module.PipelineModule.__init__ = _module_init(module.PipelineModule.__init__)
     plain.__init__ = _plain_init(plain.__init__, pipeline, module.PipelineModule)
-    pipeline.save_checkpoint = _cleared_save(pipeline.save_checkpoint)
+    pipeline.save_checkpoint = _cleared_save(pipeline)
     pipeline.load_checkpoint = _checked_load(pipeline.load_checkpoint)
     _remember_files()
 
@@ -272,17 +272,19 @@ def _refuse_placed(model) -> None:
         raise OstinatoError(PLACED)
 
 
-def _cleared_save(original):
+def _cleared_save(pipeline):
     """DeepSpeed alone overwrites the files of an earlier save under the same tag, but would leave what a plan has
     written beside them. Its other ranks write nothing before they have met rank 0."""
+    own = vars(pipeline).get("save_checkpoint")  # DeepSpeed's pipeline engine inherits it
 
-    @functools.wraps(original)
+    @functools.wraps(pipeline.save_checkpoint)
     def save(engine, save_dir, tag=None, *args, **kwargs):
         if save_dir and engine.global_rank == 0 and "_ostinato" not in vars(engine):
             from .save import checkpoint
 
             checkpoint.clear(save_dir, f"global_step{engine.global_steps}" if tag is None else str(tag))
-        return original(engine, save_dir, tag, *args, **kwargs)
+        original = own.__get__(engine) if own is not None else super(pipeline, engine).save_checkpoint
+        return original(save_dir, tag, *args, **kwargs)
 
     return save
 

@@ -386,8 +386,7 @@ def test_a_run_on_the_processors_of_a_machine_with_gpus_tells_of_its_process():
     ("kept", "then", "noted"), [(True, [8, 8], False), (True, [14, 2], True), (True, None, False), (False, [14, 2], False)]
 )  # fmt: skip
 def test_a_plan_that_was_compared_with_another_partition_says_so(monkeypatch, tmp_path, kept, then, noted):
-    monkeypatch.setattr(start, "everyones", lambda mine: [mine])
-    monkeypatch.setattr(start.dist, "get_rank", lambda: 0)
+    monkeypatch.setattr(start, "of_rank_0", lambda answer: answer())
     (tmp_path / "profile.json").write_text(json.dumps({"run": {"layers": then}} if then else {}))
     prepared = SimpleNamespace(kept=kept, checked=lambda: (None, SimpleNamespace(output=tmp_path)))
     said = start._of_another_partition(prepared, SimpleNamespace(partitions=lambda: [0, 8, 16]))
