@@ -208,8 +208,6 @@ void bind_recorder(py::module_& m) {
       .def("rows", [](const OperatorRecorder& recorder) { return operator_rows(recorder); })
       .def("rows", [](const OperatorRecorder& recorder,
                       const cupti::DeviceTimes& times) { return operator_rows(recorder, times); })
-      .def_property_readonly("recorded",
-                             [](const OperatorRecorder& recorder) { return recorder.events().size(); })
       .def_property_readonly("dropped", &OperatorRecorder::dropped)
       .def_property_readonly("unfinished", &OperatorRecorder::unfinished)
       .def_property_readonly("out_of_range",

@@ -112,7 +112,7 @@ def check_loss(loss: torch.Tensor, outputs: Any, known: Iterable[nn.Parameter], 
     `known`, as one that it closes over."""
     made = [held.part if isinstance(held, ShardedLogits) else held for held in tree_leaves(outputs)]
     # A stage may have others: fully_shard() makes whole weights of parts.
-    own = behind(nodes([loss]), but=behind(nodes(made)))
+    own = behind(nodes([loss]), but=set(behind(nodes(made))))
     ids = {id(parameter) for parameter in known}
     for weight in leaves(own):
         # Not a tensor that loss_fn makes itself and lets require a gradient.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Walks over autograd's graph."""
 
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Iterator, Set
 from typing import Any
 
 import torch
@@ -17,27 +17,19 @@ def nodes(values: Iterable) -> list:
     ]
 
 
-def reaches(start: Any, ends: set) -> bool:
-    left, seen = [start], set()
-    while left:
-        node = left.pop()
-        if node in ends:
-            return True
-        if node is not None and node not in seen:
-            seen.add(node)
-            left += [behind for behind, _ in node.next_functions]
-    return False
-
-
-def behind(starts: Iterable, but: Set = frozenset()) -> set:
-    """All nodes that are reached from these, and they themselves, without those in `but`."""
+def behind(starts: Iterable, but: Set = frozenset()) -> Iterator:
+    """All nodes that are reached from these, and they themselves, once each; not those in `but`, nor through them."""
     left, seen = list(starts), set()
     while left:
         node = left.pop()
         if node is not None and node not in seen and node not in but:
             seen.add(node)
-            left += [next_node for next_node, _ in node.next_functions]
-    return seen
+            left += [following for following, _ in node.next_functions]
+            yield node
+
+
+def reaches(start: Any, ends: set) -> bool:
+    return any(node in ends for node in behind([start]))
 
 
 def leaves(nodes: Iterable) -> list[torch.Tensor]:

@@ -86,16 +86,15 @@ def refuse_torn(folder: Path | None, optimizer: bool) -> None:
     if not said:
         return
     more = f", and {len(said) - 1} more" if len(said) > 1 else ""
-    if all(one.endswith(OTHER) for one in said):
-        if not optimizer:
-            if dist.get_rank() == 0:
-                put(f"ostinato: {printable(f'{folder}: {said[0]}{more}: {CHANGED}')}")
-            return
-        if len(said) == len(files) and not any(holds_sealed(folder / name) for name in record["files"]):
-            raise OstinatoError(f"{folder}{OVERWRITTEN}")
+    changed = all(one.endswith(OTHER) for one in said)
+    if changed and not optimizer:
+        if dist.get_rank() == 0:
+            put(f"ostinato: {printable(f'{folder}: {said[0]}{more}: {CHANGED}')}")
+        return
+    if changed and len(said) == len(files) and not any(holds_sealed(folder / name) for name, _ in files):
+        raise OstinatoError(f"{folder}{OVERWRITTEN}")
     if all(one.split()[0].endswith(ZERO) for one in said):
         raise OstinatoError(f"{folder}: {said[0]}{more}. {checkpoint.WEIGHTS}")
-    changed = optimizer and all(one.endswith(OTHER) for one in said)
     raise OstinatoError(f"{folder}: {said[0]}{more}. {INSTEAD}{f'. {YOURSELF}' if changed else ''}")
 
 

@@ -30,7 +30,7 @@ from ostinato.files import Diagnostic, write_text
 from ostinato.profile.model.lanes import mark_lanes
 from ostinato.profile.errors import ProfileError
 from ostinato.profile.machine.block_time import count_blocks
-from ostinato.profile.machine.device import Cuda, UndisturbedCpu, device_at
+from ostinato.profile.machine.device import UndisturbedCpu, device_at
 from ostinato.profile.machine.transfers import measure_kinds
 from ostinato.profile.measure.optimizer import StepClock
 from ostinato.profile.measure.rows import rank_cost
@@ -387,8 +387,7 @@ def _transfers(engine: Engine, device: Any) -> list[Any]:
     """Between the ranks of the first pipeline; [] where no wire reaches this kind of device."""
     if device.place.type not in ("cpu", "cuda"):
         return []
-    end = device if device.place.type == "cpu" else Cuda(device.place.index)
-    return measure_kinds(engine.grid.pipe_groups[0], end)
+    return measure_kinds(engine.grid.pipe_groups[0], device)
 
 
 def _rank_cost(settings, device: Any, rows: list, read: int, samples: list[Samples]) -> Any:

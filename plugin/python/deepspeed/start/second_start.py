@@ -2,7 +2,7 @@
 """What the first start leaves for the second, and what happens where a second start is not possible.
 
 keep(prepared, model, states)   # in the first start: what an engine trains from
-begin_anew(prepared)            # in the first start, on all ranks: once more, without the plan for which layers have moved
+begin_anew(prepared, error)     # in the first start, on all ranks: once more, without the plan for which layers have moved
 is_first()                      # whether this is a first start, or one after begin_anew()
 begin(prepared, records)        # in the first start, on all ranks: every process replaces itself (again)
 trains_as_first(prepared, model, stages, states)    # in the second: gives the model the first one's weights
@@ -32,9 +32,9 @@ from ostinato.groups import everyones
 
 from ..tell.announce import gain_of, say
 from ..engine.adapt import Moved
-from ..errors import NoPlan, OstinatoError
+from ..errors import NoPlan, OstinatoError, OtherModel
 from ..place import first_weights
-from ..place.placing import Prepared
+from ..place.placing import Prepared, kept_for_another
 from ..section import SECTION_FILE, UNPLANNED, VARIABLE, unplanned, verdict
 from ..section.agreement import of_rank_0
 from ..section.plans import Stage
@@ -103,7 +103,11 @@ def begin(prepared: Prepared, records: str = "", seconds: Sequence[float] = ()) 
     _begin_again(files, asked.timeout_s)
 
 
-def begin_anew(prepared: Prepared) -> NoReturn:
+def begin_anew(prepared: Prepared, error: OtherModel) -> NoReturn:
+    """PipelineModule has placed its layers for the plan in "output", as they have the names of those that it is for."""
+    (_, paths), program = prepared.checked(), prepared.program
+    assert program is not None
+    say(of_rank_0(lambda: kept_for_another(paths, program, error)))
     files = _whose(prepared) | {ANEW: ""}
     if why := again.why_not_again():
         raise NeedsNewStart(

@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import cache, partial
 from itertools import chain, pairwise
-from typing import NoReturn
 
 import torch.distributed as dist
 from ostinato.ranks import again, cores
@@ -43,17 +42,7 @@ from ..stages.copies import place_of_gradients
 from ..stages.idle import NAME, give_idle, given_groups, names_where_idle
 from ..stages.tied_sums import TiedSums
 from ..place.experts import spread_experts
-from ..place.placing import (
-    Placed,
-    Prepared,
-    agreed,
-    kept_for_another,
-    lay_out,
-    lower,
-    make_room,
-    placed_of,
-    take_kept,
-)
+from ..place.placing import Placed, Prepared, agreed, lay_out, lower, make_room, placed_of, take_kept
 from ..place.rebuild import moves
 from ..place.tied import fixed_layers
 from ..randomness.random_state import Drawing
@@ -129,20 +118,11 @@ def start(
     except OstinatoError as error:
         left = prepared.kept and prepared.paths is not None
         if left and isinstance(error, OtherModel) and not _with_kept:
-            _measure_anew(prepared, error)
+            second_start.begin_anew(prepared, error)
         if type(error) is not OtherModel and not (left and type(error) is OstinatoError):
             raise
         more = f"; {LEFT.format(prepared.checked()[1].output)}" if left else ""
         raise OstinatoError(f"{error}{more}") from None
-
-
-def _measure_anew(prepared: Prepared, error: OtherModel) -> NoReturn:
-    """PipelineModule has placed its layers for the plan in "output", as they have the names of those that it is for. All
-    ranks must call it."""
-    (_, paths), program = prepared.checked(), prepared.program
-    assert program is not None
-    say(of_rank_0(lambda: kept_for_another(paths, program, error)))
-    second_start.begin_anew(prepared)
 
 
 def _make(engine: Engine, original_init: Drawing, prepared: Prepared, args: tuple, kwargs: dict) -> None:

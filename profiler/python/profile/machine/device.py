@@ -219,10 +219,6 @@ class Cuda(Accelerator):
         another one."""
         return str(getattr(torch.cuda.get_device_properties(self.place), "uuid", self.place.index))
 
-    def now(self) -> int:
-        """Of the host alone."""
-        return _profiler.now()
-
     def description(self) -> dict[str, str]:
         return {
             "name": self.kind, "driver": driver_version(), "cuda": torch.version.cuda or "",
@@ -264,7 +260,9 @@ def waited_for_a_core() -> int:
 
 def device_at(place: torch.device) -> Cpu | Accelerator:
     """For what an engine runs there."""
-    return Cpu() if place.type == "cpu" else Accelerator(place)
+    if place.type == "cpu":
+        return Cpu()
+    return Cuda(place.index) if place.type == "cuda" else Accelerator(place)
 
 
 def device_of_this_process() -> Any:

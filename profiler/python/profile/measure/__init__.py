@@ -3,7 +3,8 @@
 
 `samples` is the stopwatch: one call, its time and memory, and what many calls come to. `passes` runs the
 forward, backward and split backward of one layer under it, and `halves` compares whole backwards with their
-halves. `operators` adds the operators of a layer, which an accelerator times by itself. `footprint` measures what a layer holds in memory, and `kept` which outputs outlive their readers.
+halves. `operators` adds the operators of a layer, which an accelerator times by itself. `footprint` measures
+what a layer holds in memory, and `kept` which outputs outlive their readers.
 `optimizer` times the step, and `by_size` layers at several sizes of micro-batches. While a layer is measured,
 `neighbours` keeps as many processes busy as a training would.
 

@@ -98,8 +98,8 @@ class Operators:
 
 
 @contextmanager
-def recorded_pass(recorder: Any, layer: Layer, phase: str, micro_batch: int = 0) -> Iterator[None]:
-    recorder.begin_pass(layer.index, phase, micro_batch)
+def recorded_pass(recorder: Any, layer: Layer, phase: str) -> Iterator[None]:
+    recorder.begin_pass(layer.index, phase)
     try:
         yield
     finally:

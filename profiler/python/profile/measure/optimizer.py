@@ -155,6 +155,5 @@ class StepClock:
                     for copy, part in zip(copies, held[0].split([p.numel() for p in copies]), strict=True):
                         copy.copy_(part.view_as(copy))
             optimizer.zero_grad()
-            self.device.synchronize()
 
         return step
