@@ -37,6 +37,23 @@ def everyones(mine: Any, group: dist.ProcessGroup | None = None) -> list[Any]:
     return held
 
 
+def timeout_of(group: dist.ProcessGroup | None = None) -> float:
+    """Seconds after which torch gives up a collective of the group (None: the world): what init_process_group() was
+    given, DeepSpeed's DEEPSPEED_TIMEOUT, or torch's default, which also stands where there is no group yet."""
+    if not dist.is_initialized():
+        return dist.default_pg_timeout.total_seconds()
+    group = group or _get_default_group()
+    options = [getattr(group._get_backend(device), "options", None) for device in group._device_types]
+    limits = [made._timeout for made in options if made is not None]
+    return min(limits, default=dist.default_pg_timeout).total_seconds()
+
+
+def later_than(timeout_s: float) -> timedelta:
+    """The time-out of a group in which ranks give up by themselves after `timeout_s`, and then say for whom they
+    wait: torch's own error says less, and NCCL's ends the process."""
+    return timedelta(seconds=2 * timeout_s)
+
+
 def is_of_a_peer(error: RuntimeError) -> bool:
     """Whether a collective failed because another rank is gone or late. Gloo's errors have no separate type."""
     return isinstance(error, dist.DistError) or "/gloo/" in str(error) or str(error).startswith("Gloo")
@@ -92,7 +109,7 @@ def make_group(
 
 def link_groups(
     links: Sequence[tuple[int, int]], ranks: Sequence[int], group: dist.ProcessGroup | None, device: torch.device,
-    among: dist.ProcessGroup | None = None,
+    among: dist.ProcessGroup | None = None, timeout: timedelta | None = None,
 ) -> Links:  # fmt: skip
     """This rank's, or none where the backend of `group` runs all transfers of `device` side by side. `links`:
     (source, target), pipeline ranks; `ranks`: global, by pipeline rank; `group`: any that all of them are in.
@@ -103,7 +120,8 @@ def link_groups(
     if backend is None:
         return {}
     for source, target in links:
-        one_way = make_group([ranks[source], ranks[target]], among, backend=backend, **link_options(backend))
+        options = link_options(backend, timeout)
+        one_way = make_group([ranks[source], ranks[target]], among, backend=backend, **options)
         if one_way is not None:
             sends = ranks[source] == dist.get_rank()
             made.setdefault(target if sends else source, [None, None])[0 if sends else 1] = one_way

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from ostinato.groups import timeout_of
 
 
 @dataclass(frozen=True)
@@ -21,10 +22,11 @@ class Shard:
     near: Any = field(default=None, compare=False)
 
     @classmethod
-    def among(cls, group, timeout_s: float = 300.0) -> "Shard":
+    def among(cls, group, timeout_s: float | None = None) -> "Shard":
         """This rank's place in a group; all its ranks must call this. `timeout_s`: longest wait for another
-        rank."""
-        return cls(dist.get_rank(group), dist.get_world_size(group), group, near_ranks(group, timeout_s))
+        rank; None: that of the group."""
+        patience = timeout_of(group) if timeout_s is None else timeout_s
+        return cls(dist.get_rank(group), dist.get_world_size(group), group, near_ranks(group, patience))
 
     def bounds(self, size: int) -> tuple[int, int]:
         """This rank's part [begin, end) of `size` rows: as equal as possible, the first ones longer by one."""

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from ostinato.nn import ShardedLogits
 from ostinato.nn.lanes import computed_beside
-from ostinato.groups import link_groups, make_group
+from ostinato.groups import later_than, link_groups, make_group, timeout_of
 from ostinato.ranks.names import agreed
 from ostinato.ranks.position import Position
 from ostinato.ranks.reports import Missing, exchanged
@@ -51,7 +51,8 @@ class Pipeline(nn.Module):
     of each stage that this rank runs (stages.layers() for a chain). A stage takes the outputs of the stages
     before it, one argument each; a stage with none before it takes the inputs of step(). loss_fn(outputs,
     targets) returns a scalar, the mean over a micro-batch. group: its ranks are the plan's devices, in order;
-    the default group by default. timeout_s: a rank that waits longer says for what, and stops.
+    the default group by default. timeout_s: a rank that waits longer says for what, and stops; by
+    default that of the group.
     dynamic_shapes: shapes of tensors between stages may change at any time.
 
     All ranks of the group must make it, within timeout_s of each other, and call step(), infer() or serve()
@@ -67,12 +68,13 @@ class Pipeline(nn.Module):
         placement: str | Path | None = None,
         group: dist.ProcessGroup | None = None,
         device: torch.device | str = "cpu",
-        timeout_s: float = 300.0,
+        timeout_s: float | None = None,
         dynamic_shapes: bool = False,
     ):
         super().__init__()
         self._files = plan, placement
         self.program = lowered(plan, placement)
+        timeout_s = timeout_of(group) if timeout_s is None else timeout_s
         if not isinstance(timeout_s, int | float) or not timeout_s > 0:
             raise PipelineError(f"timeout_s is {timeout_s!r}: expected a number of seconds above 0")
         self._device, self._timeout_s, self._dynamic = torch.device(device), timeout_s, dynamic_shapes
@@ -108,9 +110,10 @@ class Pipeline(nn.Module):
     ) -> None:
         """To be called on all ranks, with the same plan."""
         ranks = self._ranks
-        self._group = make_group(ranks, group) if len(ranks) > 1 else None
+        limit = later_than(self._timeout_s)
+        self._group = make_group(ranks, group, timeout=limit) if len(ranks) > 1 else None
         self._links = (
-            link_groups(self.program.links, ranks, self._group, self._device, group)
+            link_groups(self.program.links, ranks, self._group, self._device, group, limit)
             if self._group is not None
             else {}
         )

@@ -10,12 +10,13 @@ import inspect
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 from ostinato.errors import counted
 from ostinato.nn import Shard, sharded
 from ostinato.nn.layers import split_of
-from ostinato.groups import make_group
+from ostinato.groups import make_group, timeout_of
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -162,11 +163,14 @@ def module_of(build: Build, stage: Stage) -> nn.Module:
     return made
 
 
-def own_stages(program, rank: int, ranks: list[int], group=None, timeout_s: float = 300.0) -> list[Stage]:
+def own_stages(
+    program, rank: int, ranks: list[int], group=None, timeout_s: float | None = None
+) -> list[Stage]:
     """The stages of `rank`; makes the groups of all sharded stages, so all ranks of `group` must call it.
-    `ranks`: global, by device."""
+    `ranks`: global, by device. `timeout_s`: as in Pipeline."""
     shared = sorted({tuple(stage.ranks) for stage in program.stages if len(stage.ranks) > 1})
-    groups = {members: make_group([ranks[r] for r in members], group) for members in shared}
+    limit = timedelta(seconds=timeout_of(group) if timeout_s is None else timeout_s)
+    groups = {members: make_group([ranks[r] for r in members], group, timeout=limit) for members in shared}
     places = {members: Shard.among(made, timeout_s) for members, made in groups.items() if rank in members}
     stages = []
     for index, stage in enumerate(program.stages):

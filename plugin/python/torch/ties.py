@@ -14,6 +14,7 @@ function must handle its own.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -70,7 +71,7 @@ class Ties:
     ):
         self._shared: list[tuple[Shard, list[Copy]]] = []
         for members in sorted({tie.ranks for tie in ties}):
-            made = make_group([ranks[rank] for rank in members], group)
+            made = make_group([ranks[rank] for rank in members], group, timeout=timedelta(seconds=timeout_s))
             if made is None:
                 continue
             copies = [Copy(modules, here, tie) for tie in ties if tie.ranks == members]

@@ -18,6 +18,7 @@ class Made:
     members: tuple[int, ...]
     one_way: bool  # for transfers in one direction
     bound: bool  # the default group was bound to a device
+    limit_s: float  # after which torch gives up
 
 
 @contextmanager
@@ -28,7 +29,10 @@ def a_group_for_each_direction():
     def new_group(members, *args, **options):
         made.append(
             Made(
-                tuple(sorted(members)), "backend" in options, _get_default_group().bound_device_id is not None
+                tuple(sorted(members)),
+                "backend" in options,
+                _get_default_group().bound_device_id is not None,
+                options.get("timeout", dist.default_pg_timeout).total_seconds(),
             )
         )
         return original(members, *args, **options)

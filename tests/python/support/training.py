@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from ostinato.groups import timeout_of
 
 from . import branch_model, changed_model, models, random_model, sliced_model, strangers, vocabulary_model
 from .linked import a_group_for_each_direction
@@ -318,7 +319,9 @@ def train_over_links(options: Options) -> dict:
     """train() with a group for each direction between two ranks, as on GPUs."""
     with a_group_for_each_direction() as made:
         result = train(options)
-    return result | {"pairs": [group.members for group in made if group.one_way]}
+    ways = [group for group in made if group.one_way]
+    pairs, limits = [group.members for group in ways], {group.limit_s for group in ways}
+    return result | {"pairs": pairs, "limits": limits, "world": timeout_of()}
 
 
 def train_enabled(options: Options, section: dict) -> dict:

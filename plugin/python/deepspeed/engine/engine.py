@@ -17,7 +17,7 @@ import torch.distributed as dist
 from deepspeed.accelerator import get_accelerator
 from ostinato.errors import put
 from ostinato.profile.machine import freed_memory
-from ostinato.groups import link_groups
+from ostinato.groups import later_than, link_groups
 from ostinato.offload import Offloaded
 from ostinato.ranks.position import Position
 from ostinato.ranks.presence import Presence
@@ -149,10 +149,10 @@ class PlanEngine(PlanData, BatchSize):
 
     def _own_groups(self):
         """Makes a separate group, and the groups of its links, for each pipeline."""
-        program = self._ostinato.program
+        program, limit = self._ostinato.program, later_than(self._ostinato.section.timeout_s)
         for ranks in self.grid.pipe_groups:
-            group = dist.new_group(ranks)
-            links = link_groups(program.links, ranks, None, self.device)
+            group = dist.new_group(ranks, timeout=limit)
+            links = link_groups(program.links, ranks, None, self.device, timeout=limit)
             if self.global_rank in ranks:
                 mine = group, links
         return mine

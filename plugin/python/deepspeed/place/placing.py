@@ -185,9 +185,10 @@ def lay_out(prepared: Prepared, model: Model) -> Placed:
     """Moves the layers. All ranks must call it, with the same program."""
     assert prepared.program is not None
     stages = plans.wired(plans.stages_of(prepared.program), model._layer_specs)
-    shards = shards_of(model._grid, stages, prepared.checked()[0].timeout_s)
+    timeout_s = prepared.checked()[0].timeout_s
+    shards = shards_of(model._grid, stages, timeout_s)
     fixed = fixed_layers(model) if prepared.kept else []
-    rebuilt = rebuild(model, stages, shards)
+    rebuilt = rebuild(model, stages, shards, timeout_s)
     loss_state.hand_on(model, stages)
     refuse_experts_apart(model)
     if plans.trains(prepared.program) and not any(True for _ in model.parameters()):

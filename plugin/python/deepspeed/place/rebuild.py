@@ -56,9 +56,9 @@ class Rebuilt:
     joined: list[str]
 
 
-def rebuild(model, stages: list[Stage], shards: dict[int, Shard]) -> Rebuilt:
+def rebuild(model, stages: list[Stage], shards: dict[int, Shard], timeout_s: float) -> Rebuilt:
     """Places the layers as `stages` says, in place. All ranks must call it. `shards`: this rank's place in
-    sharded stages.
+    sharded stages. `timeout_s`: the longest wait for another rank.
 
     Raises OstinatoError on every rank where a layer cannot be moved.
     """
@@ -80,7 +80,7 @@ def rebuild(model, stages: list[Stage], shards: dict[int, Shard]) -> Rebuilt:
     regrouped, apart = ([], {}) if several else sums_of(model, by_layer)
     if mover is None:
         return Rebuilt(None, regrouped, apart, None, [], [])
-    copies = mover.share() if several else None
+    copies = mover.share(timeout_s) if several else None
     if not several:
         mover.tie()
     return Rebuilt(mover.old, regrouped, apart, copies, mover.parts, mover.notes)
@@ -272,10 +272,10 @@ class _Mover:
             for parameter in tied["module"].parameters():
                 count_elsewhere(parameter, self.rank not in first)
 
-    def share(self) -> Copies:
+    def share(self, timeout_s: float) -> Copies:
         """Replaces tie() where the plan runs the model in several directions."""
         self.model.tied_comms, self.model.read_for_others = {}, []
-        copies, holders = Copies(self.model, self.held), self.held.ranks()
+        copies, holders = Copies(self.model, self.held, timeout_s), self.held.ranks()
         for name in sorted(n for n in self.new[self.rank] if "." in n and len(holders[n, None]) > 1):
             weights = list(self.model.get_submodule(name).parameters())
             group = copies.groups[holders[name, None]]

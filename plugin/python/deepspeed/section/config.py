@@ -22,7 +22,8 @@ alone):
       "effort": 15,                   // percent of the usual work of searching a step's plan
 
       "output": "out/ostinato",       // folder for the plan; the next run with "auto" uses it instead of searching
-      "timeout_s": 300,               // a rank that waits longer says which instruction of which peer it waits for, and stops
+      "timeout_s": 600,               // a rank that waits longer says which instruction of which peer it waits for, and stops;
+                                      // default: the time-out of the process group
       "trace": "out/trace",           // folder for ostinato-trace/1 files; absent: no trace
       "memory": "out/memory",         // folder for records of who holds each rank's memory over one step; absent: no record
       "require": true                 // false: where a plan does not work with this run, go on under DeepSpeed's 1F1B
@@ -42,6 +43,7 @@ from typing import Any, ClassVar, Literal
 from ostinato.core import Devices
 from ostinato.errors import Error
 from ostinato.files import no_file, why_not_writable
+from ostinato.groups import timeout_of
 from ostinato.restrictions import Restriction
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -124,7 +126,7 @@ class Section(BaseModel):
     keep_order: bool = False
     effort: int | None = Field(default=None, ge=1, le=1_000_000)
     output: str | None = Field(default=None, min_length=1)
-    timeout_s: float = Field(default=300.0, gt=0, le=1e7)
+    timeout_s: float = Field(default_factory=timeout_of, gt=0, le=1e7)
     trace: str | None = Field(default=None, min_length=1)
     memory: str | None = Field(default=None, min_length=1)
     require: bool = True

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from ostinato.nn import Shard
 from ostinato.nn.layers import split_of
-from ostinato.groups import everyones
+from ostinato.groups import everyones, later_than
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 from ostinato.buffers import Buffers
@@ -62,9 +62,9 @@ class Holders:
 class Copies:
     """The weights that several ranks hold. `groups`: process groups, by their pipeline ranks. All ranks must make one."""
 
-    def __init__(self, model: Model, held: Holders):
+    def __init__(self, model: Model, held: Holders, timeout_s: float):
         self._model, self._held, self._holders = model, held, held.ranks()
-        self.groups = groups_of(model._grid, list(self._holders.values()))
+        self.groups = groups_of(model._grid, list(self._holders.values()), timeout=later_than(timeout_s))
         # In the same order on all ranks of the group.
         self._shared: list[tuple[object, list[torch.nn.Parameter]]] = []
         self._elsewhere = {
