@@ -31,7 +31,7 @@ int partition_command(const std::vector<std::string>& args, Io& io) {
   const PartitionOptions on = arguments.on(options, io);
   const Profile profile = read_times(arguments.profile, io);
   const PartitionOptions wanted = cut_options(options, on, arguments.micro_batches, profile);
-  check_times(profile, wanted, arguments.profile);
+  check_times(profile, wanted, arguments.profile, io);
   check_apart({{"--output", output}}, {arguments.profile, arguments.devices, options.file()});
   check_can_write(output);
   const Partitioned cut = partition_profile(profile, wanted, options.text("stages") == "graph");

@@ -107,7 +107,7 @@ int plan_command(const std::vector<std::string>& args, Io& io) {
   if (wanted.front().options.search.robust_ppm > 0 && sizes.given())
     throw UsageError("--robust cannot be combined with --sizes, which says how micro-batches differ");
   for (std::size_t i = 0; i < profiles.size(); ++i)
-    check_times(profiles[i], wanted[i].options.partition, arguments.profiles[i]);
+    check_times(profiles[i], wanted[i].options.partition, arguments.profiles[i], io);
   std::vector<std::string> inputs = arguments.profiles;
   inputs.insert(inputs.end(), {arguments.devices, sizes.file, options.file()});
   check_apart({{"--output", outputs.plan}, {"--placement-output", outputs.placement}}, inputs);

@@ -71,12 +71,18 @@ Profile read_times(const std::string& path, Io& io) {
   return profile;
 }
 
-void check_times(const Profile& profile, const PartitionOptions& options, const std::string& path) {
+void check_times(const Profile& profile, const PartitionOptions& options, const std::string& path, Io& io) {
   try {
     check_partition(profile, options);
   } catch (const InputError& error) {
     throw InputError(path, 0, error.what());
   }
+  const Cluster cluster = cluster_of(options);
+  if (options.transfers && cluster.devices.size() > 1 && LinkTable(profile, cluster).free())
+    io.err << fmt::format(
+        "warning: {}: transfers count as free: neither the profile nor a device file says what they take "
+        "(ostinato devices measures it)\n",
+        path);
 }
 
 }  // namespace ostinato::cli

@@ -36,7 +36,8 @@ PartitionOptions partition_devices(const std::string& devices, const std::string
 /// A profile that `partition` or `plan` is given. Warns where its times say nothing (profile_noise.h).
 Profile read_times(const std::string& path, Io& io);
 
-/// Throws InputError with the profile's path where it cannot be planned like that (check_partition).
-void check_times(const Profile& profile, const PartitionOptions& options, const std::string& path);
+/// Throws InputError with the profile's path where it cannot be planned like that (check_partition). Warns
+/// where nothing says what transfers take.
+void check_times(const Profile& profile, const PartitionOptions& options, const std::string& path, Io& io);
 
 }  // namespace ostinato::cli

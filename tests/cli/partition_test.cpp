@@ -43,6 +43,33 @@ TEST(PartitionCommand, WarnsOfTimesThatSayNothing) {
   }
 }
 
+TEST(PartitionCommand, WarnsWhereTransfersCountAsFree) {
+  const TemporaryFolder folder;
+  Profile profile = parse_profile(profile_text({1000, 1000}), "p.json");
+  profile.transfers.clear();
+  const std::string without = folder.write("without.json", format_profile(profile));
+  profile.transfers = {{0, 1, {10, 1'000'000'000}, 0}};
+  const std::string with = folder.write("with.json", format_profile(profile));
+  const std::string linked =
+      folder.write("linked.toml",
+                   "format = \"ostinato-devices/1\"\n[within]\nlatency = 5000\nbandwidth = 1.0\n"
+                   "[[kinds]]\nname = \"a\"\n[[nodes]]\nkind = \"a\"\ndevices = 2\n");
+  const auto warns = [&](const std::string& command, const std::string& path, const std::string& devices) {
+    std::vector<std::string> words = {command,           path, "--devices", devices,
+                                      "--micro-batches", "2",  "--output",  folder / "p.out"};
+    if (command == "plan") words.insert(words.end(), {"--placement-output", folder / "p.toml"});
+    const Result result = ostinato_run(words);
+    EXPECT_EQ(result.status, 0) << result.err;
+    return result.err.find("warning: " + path + ": transfers count as free") != std::string::npos;
+  };
+  for (const std::string command : {"partition", "plan"}) {
+    EXPECT_TRUE(warns(command, without, "2"));
+    EXPECT_FALSE(warns(command, without, "1"));
+    EXPECT_FALSE(warns(command, without, linked));
+    EXPECT_FALSE(warns(command, with, "2"));
+  }
+}
+
 TEST(PartitionCommand, NamesTheProfileThatCannotBePlanned) {
   const TemporaryFolder folder;
   const auto expect_refused = [&](auto change, const std::string& message) {
