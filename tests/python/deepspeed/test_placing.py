@@ -20,6 +20,7 @@ import torch
 from ostinato.deepspeed import hook
 from ostinato.deepspeed.errors import OstinatoError
 from ostinato.deepspeed.section import VARIABLE, kept, verdict
+from ostinato.deepspeed.section.config import parse_section, resolve
 from ostinato.deepspeed.start import start
 from ostinato.deepspeed.start.second_start import NeedsNewStart
 from support import training
@@ -345,6 +346,31 @@ def test_after_a_plan_that_was_slower_than_in_an_earlier_run_the_next_one_measur
     said, kind = world2.run(said_in_the_first_start, replace(BASE, section=section))[0]
     assert "is not used (it was slower); measuring again" in said and "running the first step under" in said
     assert kind == "" and (out / "profile.json").is_file()
+
+
+def said_on_a_gpu(options: Options, name: str) -> tuple[str, str]:
+    with mock.patch.object(kept, "gpu", lambda: name):
+        return said_in_the_first_start(options)
+
+
+def test_what_was_measured_on_another_gpu_is_measured_again(world2, plans, tmp_path):
+    out = shutil.copytree(Path(plans["stock"]).parent, tmp_path / "out")
+    before = json.dumps({"timer": "device-events", "device": {"name": "NVIDIA A100"}})
+    (out / "profile.json").write_text(before)
+    section = {"auto": True, "fallback": False, "output": str(out), "search": {"time_limit": 1}}
+    options = replace(BASE, section=section)
+    for name in ("NVIDIA A100", ""):
+        said, kind = world2.run(said_on_a_gpu, options, name)[0]
+        assert "not used" not in said and "ostinato: plan " in said and kind
+    said, kind = world2.run(said_on_a_gpu, options, "NVIDIA H200")[0]
+    assert "is not used (it was measured on NVIDIA A100, this is NVIDIA H200); measuring again" in said
+    assert kind == "" and (out / "profile.json").read_text() != before
+    # Nor is there a search with these measurements, for another number of ranks.
+    (out / "profile.json").write_text(before)
+    parsed, size = parse_section(section, "x.json"), kept.Size(4, MICRO_BATCHES)
+    for name, known in (("NVIDIA A100", True), ("NVIDIA H200", False)):
+        with mock.patch.object(kept, "gpu", lambda name=name: name):
+            assert (kept.profile_for(parsed, resolve(parsed, None), size) is not None) == known
 
 
 def said_after_a_fallback(options: Options, out: str, seconds: list[float], grows: bool = False) -> str:

@@ -6,7 +6,7 @@
     elif found := profile_for(section, paths, size):
         why, profile = found                                # search again, with an earlier run's measurements
 
-A plan stays as long as model, ranks, micro-batches and the options of the search do. A plan for another number of
+A plan stays as long as model, ranks, micro-batches, the kind of GPU and the options of the search do. A plan for another number of
 ranks is put aside, in "4-ranks", and comes back when a run has that number again; so does one for another model, with
 its profile, in "model-3f2a91c0", as folders that lie beside a configuration file serve every model that it trains.
 """
@@ -19,9 +19,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from ostinato.core import Placement
 from ostinato.errors import Error, counted
 from ostinato.files import ADAPTED, BASE
+from ostinato.profile.machine.device import device_at
 from ostinato.restrictions import Restriction
 
 from . import verdict
@@ -150,18 +152,40 @@ def _size_of_kept(paths: Paths) -> tuple[int, int]:
 
 def verdict_on_kept(section: Section, paths: Paths, size: Size) -> tuple[str, str] | None:
     """Why no run is to use the plan in "output", and what it does instead (verdict)."""
-    return verdict_of(paths) if section.falls_back and keeps_for(section, paths, size) else None
+    return verdict_of(section, paths) if keeps_for(section, paths, size) else None
 
 
-def verdict_of(paths: Paths) -> tuple[str, str] | None:
+def verdict_of(section: Section, paths: Paths) -> tuple[str, str] | None:
     """The same of a plan that keeps_for() has found."""
     assert paths.output is not None
-    return verdict.found(paths.output / PLAN)
+    then, here = _gpu_of_profile(paths), gpu()
+    if then and here and then != here:
+        return verdict.MEASURE, f"it was measured on {then}, this is {here}"
+    return verdict.found(paths.output / PLAN) if section.falls_back else None
+
+
+def gpu() -> str:
+    """The kind of this rank's GPU; "" on a CPU: hosts of one cluster may have different ones."""
+    from deepspeed.accelerator import get_accelerator
+
+    place = torch.device(get_accelerator().current_device_name())
+    return "" if place.type == "cpu" else device_at(place).kind
+
+
+def _gpu_of_profile(paths: Paths) -> str:
+    """That was measured; "": not known, or none."""
+    if (path := _profile_of_kept(paths)) is not None:
+        with suppress(OSError, ValueError, LookupError, TypeError):
+            profile = json.loads(path.read_text())
+            return str(profile["device"]["name"]) if profile["timer"] != "cpu" else ""
+    return ""
 
 
 def profile_for(section: Section, paths: Paths, size: Size) -> tuple[str, Path] | None:
     """Where the plan in "output" is for something else: what, in words, and the profile of the run that left it."""
     if not has_kept(paths) or not (why := _differs(section, paths, size)):
+        return None
+    if _gpu_of_profile(paths) not in ("", gpu()):
         return None
     profile = _profile_of_kept(paths)
     return None if profile is None else (why, profile)

@@ -112,7 +112,7 @@ def _kept(section: Section, paths: Paths, size: Size) -> dict[str, str]:
     if paths.placement is not None:
         found = _of_placement(section.search or Search(), paths.placement, Size(size.devices, 1))
         return {PLAN: found.text, PLACEMENT: found.placement.text}
-    if not keeps_for(section, paths, size) or (section.falls_back and verdict_of(paths)):
+    if not keeps_for(section, paths, size) or verdict_of(section, paths):
         return {}
     return texts_of_kept(section, paths)
 

@@ -363,6 +363,7 @@ def _profile(
     layers = [found[index] for index in sorted(found)]
     profile = _profiler.Profile()
     profile.model = Path(sys.argv[0]).stem or "model"
+    profile.set_device(kind=device.kind, torch=torch.__version__, **device.description())
     profile.timer = "cpu" if on_cpu else "device-events"
     profile.warm_up, profile.repeats = WARM_UP, REPEATS
     profile.micro_batch_size = engine.train_micro_batch_size_per_gpu()

@@ -156,6 +156,14 @@ class Accelerator:
     def _torch(self) -> Any:
         return torch.get_device_module(self.place)
 
+    @property
+    def kind(self) -> str:
+        """Its model, where torch knows it."""
+        return getattr(self._torch, "get_device_name", lambda place: place.type)(self.place)
+
+    def description(self) -> dict[str, str]:
+        return {"name": self.kind, "driver": "", "cuda": "", "clocks": "unknown"}
+
     def active(self) -> AbstractContextManager:
         return self._torch.device(self.place)
 
@@ -209,10 +217,6 @@ class Cuda(Accelerator):
 
     def __init__(self, index: int = 0):
         super().__init__(torch.device("cuda", index))
-
-    @property
-    def kind(self) -> str:
-        return torch.cuda.get_device_properties(self.place).name
 
     def identity(self) -> str:
         """By its UUID: two ranks may each call their GPU number 0, where CUDA_VISIBLE_DEVICES shows each
