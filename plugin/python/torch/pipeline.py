@@ -23,7 +23,7 @@ from torch.distributed.distributed_c10d import _get_default_store
 
 from ostinato import _plugin, offload
 
-from .batches import as_arguments, by_stage, micro_batches
+from .batches import PLAIN, as_arguments, by_stage, micro_batches
 from .checks import (
     PipelineError,
     changes_named,
@@ -91,6 +91,9 @@ class Pipeline(nn.Module):
         self._takers = [stage.name for stage in self.program.stages if not stage.inputs]
         self._inputs: dict[str, list] = {}  # by the stage that takes them
         self._targets: list = []
+        # By micro-batch, and the names that layers take; None: any.
+        self._keywords: list[dict[str, Any]] = []
+        self._known = build.keywords() if isinstance(build, ChainOfLayers) else None
         sharded = any(len(stage.ranks) > 1 for stage in self.program.stages)
         self._draws = Draws(self._device) if sharded and self.trains else None  # of the first step
         # Losses or outputs of the last step, by stage that feeds no other.
@@ -160,14 +163,15 @@ class Pipeline(nn.Module):
             self._seen_losses: set[str] = set()  # stages whose loss was looked at
             self._serving: tuple[Serving, Any] | None = None  # with its executor
 
-    def step(self, inputs: Any = None, targets: Any = None) -> torch.Tensor | None:
+    def step(self, inputs: Any = None, targets: Any = None, **keywords: Any) -> torch.Tensor | None:
         """Runs forwards and backwards of one step, and adds the gradients, as the mean over the micro-batches,
         to those that are there.
 
         inputs, targets: a tensor or tuple of tensors, cut along dimension 0, or a list with an entry per
         micro-batch; a dictionary by stage name where several stages take inputs. Only needed where a stage of
-        this rank takes them; for a sharded stage, on each of its ranks. Returns the mean loss on ranks that
-        compute it, else None.
+        this rank takes them; for a sharded stage, on each of its ranks. keywords: for the modules of all stages of
+        this rank, cut likewise; those of layers() pass each to the layers that take it. A number, text, bool or
+        None is for every micro-batch. Returns the mean loss on ranks that compute it, else None.
         """
         if not self.trains:
             raise PipelineError(
@@ -180,7 +184,7 @@ class Pipeline(nn.Module):
         with self._one_call():
             self._see_wrappers()
             outside = Outside()
-            with self._taken(inputs, targets, outside.apart):
+            with self._taken(inputs, targets, keywords, outside.apart):
                 with self._autocast.switched(on=False):
                     self._run(self._ties.summed())
                 losses = [
@@ -191,9 +195,9 @@ class Pipeline(nn.Module):
             outside.backward()
             return torch.stack(losses).sum() / self.micro_batches if losses else None
 
-    def infer(self, inputs: Any = None) -> list | None:
+    def infer(self, inputs: Any = None, **keywords: Any) -> list | None:
         """Runs forwards of as many requests as the plan has micro-batches, in the plan's order; returns a result
-        per request, in order.
+        per request, in order. keywords: as in step().
 
         A rank returns when its own part is done: the first rank may begin the next call while the last one still
         works on this. Returns None on ranks without a stage that feeds no other.
@@ -204,7 +208,7 @@ class Pipeline(nn.Module):
             )
         with self._one_call(), torch.no_grad():
             self._see_wrappers()
-            with self._taken(inputs, None):
+            with self._taken(inputs, None, keywords):
                 self._run()
                 ends = list(self._results.values())
         return (
@@ -380,7 +384,11 @@ class Pipeline(nn.Module):
 
     @contextmanager
     def _taken(
-        self, inputs: Any, targets: Any, apart: Callable[[Any], Any] = lambda value: value
+        self,
+        inputs: Any,
+        targets: Any,
+        keywords: dict[str, Any],
+        apart: Callable[[Any], Any] = lambda value: value,
     ) -> Iterator[None]:
         """Around a run: what it reads and makes does not stay in memory until the next one."""
 
@@ -392,6 +400,15 @@ class Pipeline(nn.Module):
                 name: cut(value, "inputs") for name, value in by_stage(inputs, self._takers).items()
             }
             self._targets = cut(targets, "targets")
+            if self._known is not None and (unknown := sorted(keywords.keys() - self._known)):
+                raise PipelineError(f"no layer of the chain takes an argument {unknown[0]!r}")
+            cuts = {
+                name: [value] * self.micro_batches if isinstance(value, PLAIN) else cut(value, name)
+                for name, value in keywords.items()
+            }
+            self._keywords = [
+                {name: parts[m] for name, parts in cuts.items()} for m in range(self.micro_batches)
+            ]
             self._autocast = Autocast(self._device)
             self._results = {
                 s.index: [None] * self.micro_batches
@@ -400,7 +417,7 @@ class Pipeline(nn.Module):
             }
             yield
         finally:
-            self._inputs, self._targets, self._results = {}, [], {}
+            self._inputs, self._targets, self._keywords, self._results = {}, [], [], {}
 
     def _forward_of(self, index: int) -> Callable:
         module, stage = self.stages[str(index)], self.program.stages[index]
@@ -417,13 +434,14 @@ class Pipeline(nn.Module):
 
         def run(micro_batch: int, inputs: tuple | None):
             arguments = this._given(stage.name, micro_batch) if inputs is None else inputs
+            keywords = this._keywords[micro_batch]
             draws = this._draws if len(stage.ranks) > 1 else None
             with (
                 nullcontext() if scored else torch.no_grad(),
                 nullcontext() if draws is None else draws.noted(index, micro_batch),
                 changes_named(stage.name),
             ):
-                outputs = module(*arguments)
+                outputs = module(*arguments, **keywords)
             if not last:
                 return outputs
             if not scored:

@@ -8,9 +8,11 @@ layers([a, b, c])                              # such a function for a chain who
 
 import inspect
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from ostinato.errors import counted
@@ -40,6 +42,7 @@ class Stage:
 Build = Callable[[Stage], nn.Module]
 MOST = 64  # outputs of a layer that are looked at
 LOSS = -1  # stands for loss_fn among the numbers of layers
+NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 def layers(chain: Sequence[nn.Module]) -> Build:
@@ -94,6 +97,11 @@ class ChainOfLayers:
         named = {f"{n}_part{stage.shard.index}" if split_of(p) else str(n): p for n, p in enumerate(parts)}
         return InARow(OrderedDict(named), after=after)
 
+    def keywords(self) -> set[str] | None:
+        """The names of arguments that its layers take; None: a layer takes any."""
+        taken = [_keywords(layer) for layer in self.chain]
+        return None if None in taken else set().union(*filter(None, taken))
+
     def modules(self, loss_fn: Any = None) -> dict[int, nn.Module]:
         """By layer; a loss_fn that is a module is LOSS."""
         layers = dict(enumerate(self.chain))
@@ -110,8 +118,8 @@ class ChainOfLayers:
 
 class InARow(nn.Sequential):
     """Layers that may return tuples: a layer that takes as many arguments gets them one by one, any other layer
-    gets the tuple, as in torch. `after`: the first layer of the next stage, which gets a list as if it were a
-    tuple.
+    gets the tuple, as in torch. Keyword arguments go to the layers that take them. `after`: the first layer of
+    the next stage, which gets a list as if it were a tuple.
 
     Parts of a layer have a name for each rank: torch.distributed.checkpoint saves one tensor of each name."""
 
@@ -120,10 +128,12 @@ class InARow(nn.Sequential):
         # Not the layer itself, which would be copied and saved with this module.
         self._apart = [n for n in range(MOST) if after is not None and _takes(after, (None,) * n)]
 
-    def forward(self, *inputs):
+    def forward(self, *inputs, **keywords):
         value: Any = inputs
         for layer in self:
-            value = layer(*value) if type(value) is tuple and _takes(layer, value) else layer(value)
+            own = _own(layer, keywords) if keywords else keywords
+            apart = type(value) is tuple and _takes(layer, value, own)
+            value = layer(*value, **own) if apart else layer(value, **own)
         if isinstance(value, list | tuple) and type(value) is not tuple and len(value) in self._apart:
             raise ValueError(
                 f"a {type(self[-1]).__name__}, the last layer of its stage, returns a {type(value).__name__} of {len(value)}, which the next "
@@ -132,21 +142,37 @@ class InARow(nn.Sequential):
         return value
 
 
-def _takes(layer: nn.Module, arguments: tuple) -> bool:
+def _takes(layer: nn.Module, arguments: tuple, keywords: Mapping[str, Any] = NONE) -> bool:
     if len(arguments) == 1:
         return True
     try:
-        inspect.signature(innermost(layer).forward).bind(*arguments)
+        inspect.signature(innermost(layer).forward).bind(*arguments, **keywords)
     except (TypeError, ValueError):
         return False
     return True
 
 
+def _keywords(layer: nn.Module) -> set[str] | None:
+    """The names of arguments that it takes; None: any."""
+    try:
+        taken = inspect.signature(innermost(layer).forward).parameters.values()
+    except (TypeError, ValueError):  # not a function of Python
+        return set()
+    if any(one.kind is one.VAR_KEYWORD for one in taken):
+        return None
+    return {one.name for one in taken if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)}
+
+
+def _own(layer: nn.Module, keywords: Mapping[str, Any]) -> Mapping[str, Any]:
+    names = _keywords(layer)
+    return {name: value for name, value in keywords.items() if names is None or name in names}
+
+
 class Recomputed(InARow):
     """Keeps its input from the forward, and runs it again in the backward."""
 
-    def forward(self, *inputs):
-        return checkpoint(super().forward, *inputs, use_reentrant=False)
+    def forward(self, *inputs, **keywords):
+        return checkpoint(partial(super().forward, **keywords), *inputs, use_reentrant=False)
 
 
 def computes_loss(stage) -> bool:

@@ -498,6 +498,6 @@ def make_beside_a_stopped_rank(case: Case, stopped: int, folder: str) -> None:
     presence.LEAST_S = 2.0
     rank = dist.get_rank()
     if rank == stopped:
-        pipeline.make_group = lambda *_: os.kill(os.getpid(), signal.SIGSTOP)
+        pipeline.make_group = lambda *_, **__: os.kill(os.getpid(), signal.SIGSTOP)
     os.dup2(os.open(f"{folder}/{rank}.err", os.O_WRONLY | os.O_CREAT), 2)
     Pipeline(case.plan, build(case), timeout_s=3.0)

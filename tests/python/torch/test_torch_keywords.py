@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keyword arguments of step() and infer(), which reach every stage without passing through those before it."""
+
+import pytest
+import torch
+from support.plans import Layout, make_plan, placement_text
+from support.torch_jobs import MICRO_BATCHES
+from torch import nn
+
+from ostinato.torch import Pipeline, PipelineError, layers
+
+BATCH, WIDTH = 3, 16
+ONE = Layout("one", (), (0,))
+LAYOUTS = {
+    "stock": Layout("stock", (4,), (0, 1)),
+    "looped": Layout("looped", (2, 4, 6), (0, 1, 0, 1)),
+    "split": Layout("split", (2, 4, 6), (0, 1, 1, 0), split=True),
+}
+
+
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x, scale, *, flips=False):
+        out = self.linear(x) * scale
+        return -out if flips else out
+
+
+class Plain(nn.Linear):
+    """Takes no keyword."""
+
+    def __init__(self):
+        super().__init__(WIDTH, WIDTH)
+
+
+class Through(nn.Module):
+    """Takes any."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = Scaled()
+
+    def forward(self, *inputs, **keywords):
+        return torch.tanh(self.inner(*inputs, **keywords))
+
+
+def chain() -> list[nn.Module]:
+    torch.manual_seed(3)
+    return [kind() for kind in (Scaled, Plain, Through, Plain, Scaled, Through, Plain, Scaled)]
+
+
+def given() -> tuple[torch.Tensor, torch.Tensor, nn.Linear, torch.Tensor]:
+    """Inputs, targets, a module outside, and what it makes of something into a keyword argument."""
+    torch.manual_seed(4)
+    outer = nn.Linear(5, WIDTH)
+    x, y, z = (torch.randn(MICRO_BATCHES * BATCH, width) for width in (WIDTH, WIDTH, 5))
+    return x, y, outer, outer(z)
+
+
+def error(outputs, targets):
+    return (outputs - targets).square().mean()
+
+
+def alone() -> tuple[list, float]:
+    """The gradients of the layers and of the module outside, and the loss."""
+    model, (x, y, outer, scale) = chain(), given()
+    total = 0.0
+    for part, target, scales in zip(*(t.chunk(MICRO_BATCHES) for t in (x, y, scale)), strict=True):
+        for layer in model:
+            part = layer(part) if isinstance(layer, Plain) else layer(part, scale=scales, flips=True)
+        value = error(part, target) / MICRO_BATCHES
+        value.backward(retain_graph=True)
+        total += value.item()
+    return [p.grad for layer in [*model, outer] for p in layer.parameters()], total
+
+
+def through_the_pipeline(plan: str) -> tuple[dict, list, float | None]:
+    """By layer its gradients; those of the module outside, from the stages of this rank; the loss."""
+    model, (x, y, outer, scale) = chain(), given()
+    pipe = Pipeline(plan, layers(model), loss_fn=error)
+    value = pipe.step(x, y, scale=scale, flips=True)
+    grads = {
+        index: [p.grad for p in layer.parameters()]
+        for index, layer in enumerate(model)
+        if next(layer.parameters()).grad is not None
+    }
+    return grads, [p.grad for p in outer.parameters()], None if value is None else value.item()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_stage_gets_those_that_its_layers_take(layout, world2, tmp_path):
+    plan = str(make_plan(tmp_path, LAYOUTS[layout], 8, MICRO_BATCHES))
+    expected, total = alone()
+    results = world2.run(through_the_pipeline, plan)
+    grads = [g for _, of_layer in sorted({**results[0][0], **results[1][0]}.items()) for g in of_layer]
+    outer = [a + b for a, b in zip(results[0][1], results[1][1], strict=True)]
+    assert [value for _, _, value in results if value is not None] == [pytest.approx(total)]
+    for ours, theirs in zip([*grads, *outer], expected, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_in_inference(tmp_path):
+    plan = make_plan(tmp_path, ONE, 8, MICRO_BATCHES, text=placement_text(ONE, 8, trains=False))
+    model, (x, _, _, scale) = chain(), given()
+    with torch.no_grad():
+        answers = Pipeline(plan, layers(model)).infer(x, scale=scale, flips=True)
+        for part, scales, answer in zip(*(t.chunk(MICRO_BATCHES) for t in (x, scale)), answers, strict=True):
+            for layer in model:
+                part = layer(part) if isinstance(layer, Plain) else layer(part, scale=scales, flips=True)
+            assert torch.equal(part, answer)
+
+
+def test_refusals(tmp_path):
+    plan = str(make_plan(tmp_path, ONE, 8, MICRO_BATCHES))
+    pipe, (x, y, _, scale) = Pipeline(plan, layers([Scaled(), *(Plain() for _ in range(7))]), error), given()
+    with pytest.raises(PipelineError, match="no layer of the chain takes an argument 'scales'"):
+        pipe.step(x, y, scales=scale)
+    with pytest.raises(ValueError, match="scale has shape .* not divisible"):
+        pipe.step(x, y, scale=scale[1:])
+    assert pipe.step(x, y, scale=2.0) > 0  # a number is for every micro-batch
+    with pytest.raises(TypeError, match="scale"):
+        pipe.step(x, y)
