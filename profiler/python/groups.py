@@ -49,9 +49,10 @@ def timeout_of(group: dist.ProcessGroup | None = None) -> float:
 
 
 def later_than(timeout_s: float) -> timedelta:
-    """The time-out of a group in which ranks give up by themselves after `timeout_s`, and then say for whom they
-    wait: torch's own error says less, and NCCL's ends the process."""
-    return timedelta(seconds=2 * timeout_s)
+    """The time-out of a group in which ranks give up by themselves after `timeout_s`, or, while groups are made, once
+    a rank has given no sign of life for that long (ranks/presence.py): then they say for whom they wait, where torch's
+    error says less, and NCCL's ends the process."""
+    return timedelta(seconds=2 * timeout_s + 60)
 
 
 def is_of_a_peer(error: RuntimeError) -> bool:

@@ -10,7 +10,6 @@ import inspect
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -18,7 +17,7 @@ from typing import Any
 from ostinato.errors import counted
 from ostinato.nn import Shard, sharded
 from ostinato.nn.layers import split_of
-from ostinato.groups import make_group, timeout_of
+from ostinato.groups import later_than, make_group, timeout_of
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -195,7 +194,7 @@ def own_stages(
     """The stages of `rank`; makes the groups of all sharded stages, so all ranks of `group` must call it.
     `ranks`: global, by device. `timeout_s`: as in Pipeline."""
     shared = sorted({tuple(stage.ranks) for stage in program.stages if len(stage.ranks) > 1})
-    limit = timedelta(seconds=timeout_of(group) if timeout_s is None else timeout_s)
+    limit = later_than(timeout_of(group) if timeout_s is None else timeout_s)
     groups = {members: make_group([ranks[r] for r in members], group, timeout=limit) for members in shared}
     places = {members: Shard.among(made, timeout_s) for members, made in groups.items() if rank in members}
     stages = []

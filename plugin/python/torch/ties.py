@@ -14,12 +14,11 @@ function must handle its own.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
 import torch
 from ostinato.nn import Shard
-from ostinato.groups import make_group
+from ostinato.groups import later_than, make_group
 from torch import nn
 
 from .stages import LOSS, ChainOfLayers, computes_loss
@@ -71,7 +70,7 @@ class Ties:
     ):
         self._shared: list[tuple[Shard, list[Copy]]] = []
         for members in sorted({tie.ranks for tie in ties}):
-            made = make_group([ranks[rank] for rank in members], group, timeout=timedelta(seconds=timeout_s))
+            made = make_group([ranks[rank] for rank in members], group, timeout=later_than(timeout_s))
             if made is None:
                 continue
             copies = [Copy(modules, here, tie) for tie in ties if tie.ranks == members]
