@@ -28,7 +28,9 @@ Fields fields_of_kind(const Value& row, const std::string& file, Faults* faults 
 
 class ClusterReader {
  public:
-  explicit ClusterReader(const std::string& file) : file_(file) {}
+  /// `folder`: where the profiles' paths start; null: they stay as they are.
+  ClusterReader(const std::string& file, const std::filesystem::path* folder)
+      : file_(file), folder_(folder) {}
 
   Cluster read(const Value& root);
 
@@ -37,11 +39,13 @@ class ClusterReader {
   Link link_of(const Fields& fields) const;
   void set_memory_unit(const Fields& fields);
   Bytes memory(const Fields& fields) const;
+  std::string profile(const Fields& fields) const;
   void kind(const Value& value);
   void nodes(const Value& value);
   int kind_of(const Fields& fields) const;
 
   const std::string& file_;
+  const std::filesystem::path* folder_;
   Cluster cluster_;
   std::int64_t time_factor_ = 1;
   std::optional<std::int64_t> memory_factor_;  // without one each amount has its unit: "40GiB"
@@ -104,12 +108,21 @@ Bytes ClusterReader::memory(const Fields& fields) const {
   return fields.scaled("memory", *memory_factor_, 0, kUnlimited);
 }
 
+std::string ClusterReader::profile(const Fields& fields) const {
+  const std::string written = fields.text_or("profile", "");
+  if (written.empty() || folder_ == nullptr) return written;
+  const std::filesystem::path path = *folder_ / written;
+  if (!std::filesystem::exists(path))
+    fields.fail(fields.find("profile"), fmt::format("'profile': there is no {}", path.string()));
+  return path.string();
+}
+
 void ClusterReader::kind(const Value& value) {
   const Fields fields = fields_of_kind(value, file_, &faults_);
   DeviceKind& kind = cluster_.kinds.emplace_back();  // nodes may name it, even where a field is wrong
   kind.name = fields.text("name");
   kind.speed = fields.scaled("speed", kUsualSpeed, 0, kUsualSpeed);
-  kind.profile_path = fields.text_or("profile", "");
+  faults_.in([&] { kind.profile_path = profile(fields); });
   faults_.in([&] { kind.memory = memory(fields); });
   if (kind.speed == 0) fields.fail(fields.find("speed"), "'speed' must be above 0: 0.5 takes twice as long");
   const auto [first, is_new] = kind_lines_.emplace(kind.name, value.line);
@@ -157,6 +170,14 @@ void ClusterReader::nodes(const Value& value) {
   }
 }
 
+Cluster read_text(std::string_view text, const std::string& name, const std::filesystem::path* folder) {
+  Cluster cluster;
+  read_toml(
+      text, name, "", [&](const Value& root) { cluster = ClusterReader(name, folder).read(root); },
+      [](const Value&) {});
+  return cluster;
+}
+
 /// "40GiB", or "40 GiB" where the unit stands at the top of the file.
 std::string as_written(const Value& memory, const std::string& unit) {
   if (memory.kind == ValueKind::text) return memory.text;
@@ -182,19 +203,12 @@ std::vector<std::string> memory_as_written(std::string_view text, const std::str
 }
 
 Cluster read_cluster(const std::filesystem::path& path) {
-  Cluster cluster = parse_cluster(read_file(path, kMaxClusterBytes), path.string());
-  for (DeviceKind& kind : cluster.kinds) {
-    if (!kind.profile_path.empty()) kind.profile_path = (path.parent_path() / kind.profile_path).string();
-  }
-  return cluster;
+  const std::filesystem::path folder = path.parent_path();
+  return read_text(read_file(path, kMaxClusterBytes), path.string(), &folder);
 }
 
 Cluster parse_cluster(std::string_view text, const std::string& name) {
-  Cluster cluster;
-  read_toml(
-      text, name, "", [&](const Value& root) { cluster = ClusterReader(name).read(root); },
-      [](const Value&) {});
-  return cluster;
+  return read_text(text, name, nullptr);
 }
 
 }  // namespace ostinato

@@ -49,6 +49,26 @@ TEST(PlanCommand, IsProvedOfTheDevicesThatItWasMadeFor) {
   EXPECT_EQ(ostinato_run(words).status, 0);
 }
 
+TEST(PlanCommand, TakesTheProfileOfAKindBesideTheDeviceFile) {
+  const TemporaryFolder folder;
+  const std::string profile = folder.write("profile.json", profile_text({1000, 1000, 1000}));
+  const std::string devices =
+      folder.write("devices.toml",
+                   "format = \"ostinato-devices/1\"\n[[kinds]]\nname = \"fast\"\n"
+                   "[[kinds]]\nname = \"slow\"\nprofile = \"slow.json\"\n"
+                   "[[nodes]]\nkind = \"fast\"\ndevices = 1\n[[nodes]]\nkind = \"slow\"\ndevices = 1\n");
+  const std::vector<std::string> words = {"partition", profile,           "--devices",
+                                          devices,     "--micro-batches", "4",
+                                          "--output",  folder / "p.toml", "--json"};
+  const Result missing = ostinato_run(words);
+  EXPECT_EQ(missing.status, 3);
+  EXPECT_NE(missing.err.find(devices + ":6: 'profile': there is no " + folder / "slow.json"),
+            std::string::npos)
+      << missing.err;
+  folder.write("slow.json", profile_text({9000, 9000, 9000}));
+  EXPECT_EQ(ostinato_run(words).json()["busiest"], 27'000);  // one layer on the slow device
+}
+
 TEST(PlanCommand, LeavesTheSlowDeviceIdleWhereverItIsListed) {
   const TemporaryFolder folder;
   const std::string profile = folder.write("profile.json", profile_text({1000, 1000}));
