@@ -34,6 +34,12 @@ def micro_batches(value: Any, count: int, what: str) -> list[Any]:
     return _cut(value, count, what)
 
 
+def check_batch(values: Mapping[str, Any], count: int, what: str) -> None:
+    """Raises BatchError where tensors that are cut one by one differ along dimension 0: a table of positions would
+    be cut as if it held a batch."""
+    _check_sizes(list(_cut_tensors(values)), count, what)
+
+
 def as_arguments(value: Any) -> tuple:
     """The arguments for a module: a NamedTuple is one argument, as model(batch) takes it."""
     return value if type(value) is tuple else (value,)

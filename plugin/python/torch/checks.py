@@ -43,6 +43,10 @@ def place_in(group: dist.ProcessGroup | None, program) -> tuple[int, list[int]]:
     is wrong."""
     if not dist.is_initialized() and group is None and program.ranks == 1:
         return 0, [0]
+    if group is not None and not isinstance(group, dist.ProcessGroup):
+        raise PipelineError(
+            f"group is a {type(group).__name__}: expected a process group, as mesh.get_group()"
+        )
     ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
     if len(ranks) != program.ranks:
         raise PipelineError(

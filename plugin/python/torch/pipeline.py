@@ -3,7 +3,7 @@
 
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from torch.distributed.distributed_c10d import _get_default_store
 
 from ostinato import _plugin, offload
 
-from .batches import PLAIN, as_arguments, by_stage, micro_batches
+from .batches import PLAIN, as_arguments, by_stage, check_batch, micro_batches
 from .checks import (
     PipelineError,
     changes_named,
@@ -39,7 +39,7 @@ from .draws import Draws, unlike
 from .outside import Outside
 from .precision import Autocast
 from .serving import SLOTS, Answer, Serving
-from .stages import LOSS, Build, ChainOfLayers, Stage, computes_loss, module_of, own_stages
+from .stages import LOSS, Build, ChainOfLayers, Stage, build_of, computes_loss, module_of, own_stages
 from .ties import Tie, Ties, ties_of
 from .wrappers import kinds_of, must_run_whole
 
@@ -48,12 +48,11 @@ class Pipeline(nn.Module):
     """This rank's part of a model and the executor that runs it.
 
     plan, placement: files; the placement's default is placement.toml beside the plan. build: makes the module
-    of each stage that this rank runs (stages.layers() for a chain). A stage takes the outputs of the stages
-    before it, one argument each; a stage with none before it takes the inputs of step(). loss_fn(outputs,
-    targets) returns a scalar, the mean over a micro-batch. group: its ranks are the plan's devices, in order;
-    the default group by default. timeout_s: a rank that waits longer says for what, and stops; by
-    default that of the group.
-    dynamic_shapes: shapes of tensors between stages may change at any time.
+    of each stage that this rank runs; a chain of layers stands for layers(chain). A stage takes the outputs of
+    the stages before it, one argument each; a stage with none before it takes the inputs of step().
+    loss_fn(outputs, targets) returns a scalar, the mean over a micro-batch. group: its ranks are the plan's
+    devices, in order; the default group by default. timeout_s: a rank that waits longer says for what, and
+    stops; that of the group by default. dynamic_shapes: shapes of tensors between stages may change at any time.
 
     All ranks of the group must make it, within timeout_s of each other, and call step(), infer() or serve()
     equally often. It has only this rank's parameters: make an optimizer of parameters() on every rank. Raises
@@ -63,7 +62,7 @@ class Pipeline(nn.Module):
     def __init__(
         self,
         plan: str | Path,
-        build: Build,
+        build: Build | Sequence[nn.Module],
         loss_fn: Callable[[Any, Any], torch.Tensor] | None = None,
         placement: str | Path | None = None,
         group: dist.ProcessGroup | None = None,
@@ -73,13 +72,13 @@ class Pipeline(nn.Module):
     ):
         super().__init__()
         self._files = plan, placement
-        self.program = lowered(plan, placement)
+        self.program, build = lowered(plan, placement), build_of(build)
+        self.rank, self._ranks = place_in(group, self.program)
         timeout_s = timeout_of(group) if timeout_s is None else timeout_s
         if not isinstance(timeout_s, int | float) or not timeout_s > 0:
             raise PipelineError(f"timeout_s is {timeout_s!r}: expected a number of seconds above 0")
         self._device, self._timeout_s, self._dynamic = torch.device(device), timeout_s, dynamic_shapes
         self._at_work, self._broken = threading.Lock(), False
-        self.rank, self._ranks = place_in(group, self.program)
         check_copies(self.program)
         if len(self._ranks) > 1:
             check_device(self._device)
@@ -94,6 +93,7 @@ class Pipeline(nn.Module):
         # By micro-batch, and the names that layers take; None: any.
         self._keywords: list[dict[str, Any]] = []
         self._known = build.keywords() if isinstance(build, ChainOfLayers) else None
+        self._agreed: set[str] = set()  # the calls in which ranks have given the same ones
         sharded = any(len(stage.ranks) > 1 for stage in self.program.stages)
         self._draws = Draws(self._device) if sharded and self.trains else None  # of the first step
         # Losses or outputs of the last step, by stage that feeds no other.
@@ -159,11 +159,14 @@ class Pipeline(nn.Module):
             )
         with self._one_call():
             self._executor = self._running = self._make_executor(self.program, self._forward_of)
+            self._forwards: Any = None  # its executor
             self._runs = {stage.index: self._held(stage) for stage in self._own}
             self._seen_losses: set[str] = set()  # stages whose loss was looked at
             self._serving: tuple[Serving, Any] | None = None  # with its executor
 
-    def step(self, inputs: Any = None, targets: Any = None, **keywords: Any) -> torch.Tensor | None:
+    def step(
+        self, inputs: Any = None, targets: Any = None, losses: list | None = None, **keywords: Any
+    ) -> torch.Tensor | None:
         """Runs forwards and backwards of one step, and adds the gradients, as the mean over the micro-batches,
         to those that are there.
 
@@ -171,7 +174,8 @@ class Pipeline(nn.Module):
         micro-batch; a dictionary by stage name where several stages take inputs. Only needed where a stage of
         this rank takes them; for a sharded stage, on each of its ranks. keywords: for the modules of all stages of
         this rank, cut likewise; those of layers() pass each to the layers that take it. A number, text, bool or
-        None is for every micro-batch. Returns the mean loss on ranks that compute it, else None.
+        None is for every micro-batch. losses: gets the loss of each micro-batch, in order, on ranks that compute it.
+        Returns the mean loss on ranks that compute it, else None.
         """
         if not self.trains:
             raise PipelineError(
@@ -187,30 +191,33 @@ class Pipeline(nn.Module):
             with self._taken(inputs, targets, keywords, outside.apart):
                 with self._autocast.switched(on=False):
                     self._run(self._ties.summed())
-                losses = [
-                    loss for of_stage in self._results.values() for loss in of_stage if loss is not None
-                ]
+                each = [loss for of_stage in self._results.values() for loss in of_stage if loss is not None]
+            self._agree_on("step", keywords)
             if self._draws is not None:
                 self._check_draws(self._draws)
             outside.backward()
-            return torch.stack(losses).sum() / self.micro_batches if losses else None
+            if losses is not None:
+                losses.extend(each)
+            return torch.stack(each).sum() / self.micro_batches if each else None
 
     def infer(self, inputs: Any = None, **keywords: Any) -> list | None:
         """Runs forwards of as many requests as the plan has micro-batches, in the plan's order; returns a result
         per request, in order. keywords: as in step().
 
-        A rank returns when its own part is done: the first rank may begin the next call while the last one still
-        works on this. Returns None on ranks without a stage that feeds no other.
+        A plan with backwards runs its forwards alone, without the loss: for validation. A rank returns when its own
+        part is done: the first rank may begin the next call while the last one still works on this. Returns None on
+        ranks without a stage that feeds no other.
         """
-        if self.trains:
-            raise PipelineError(
-                "the plan has backwards: call step(), or search a plan with forward blocks only (ostinato plan --inference)"
-            )
         with self._one_call(), torch.no_grad():
             self._see_wrappers()
-            with self._taken(inputs, None, keywords):
-                self._run()
-                ends = list(self._results.values())
+            self._running = self._forwards_alone() if self.trains else self._executor
+            try:
+                with self._taken(inputs, None, keywords):
+                    self._run()
+                    ends = list(self._results.values())
+            finally:
+                self._running = self._executor
+            self._agree_on("infer", keywords)
         return (
             ends[0]
             if len(ends) == 1
@@ -279,6 +286,17 @@ class Pipeline(nn.Module):
             self._set_stage(executor, stage, forward_of)
         return executor
 
+    def _forwards_alone(self):
+        """Of a plan that trains."""
+        if self._forwards is None:
+            stages = list(range(len(self.program.stages)))
+            program = self.program.forwards(self.micro_batches, stages)
+            self._forwards = self._make_executor(program, self._inferring)
+        return self._forwards
+
+    def _inferring(self, index: int) -> Callable:
+        return self._forward_of(index, trains=False)
+
     def _set_stage(self, executor, stage: Stage, forward_of: Callable[[int], Callable]) -> None:
         kept, (_, whole) = self._offloaded.get(stage.index), self._held(stage)
         executor.set_stage(
@@ -302,6 +320,8 @@ class Pipeline(nn.Module):
             held = self._held(stage)
             if held != self._runs.get(stage.index):
                 self._set_stage(self._executor, stage, self._forward_of)
+                if self._forwards is not None:
+                    self._set_stage(self._forwards, stage, self._inferring)
                 self._runs[stage.index] = held
 
     def _make_serving(self, slots: int) -> tuple[Serving, Any]:
@@ -400,8 +420,7 @@ class Pipeline(nn.Module):
                 name: cut(value, "inputs") for name, value in by_stage(inputs, self._takers).items()
             }
             self._targets = cut(targets, "targets")
-            if self._known is not None and (unknown := sorted(keywords.keys() - self._known)):
-                raise PipelineError(f"no layer of the chain takes an argument {unknown[0]!r}")
+            self._check_keywords(inputs, keywords)
             cuts = {
                 name: [value] * self.micro_batches if isinstance(value, PLAIN) else cut(value, name)
                 for name, value in keywords.items()
@@ -419,11 +438,25 @@ class Pipeline(nn.Module):
         finally:
             self._inputs, self._targets, self._keywords, self._results = {}, [], [], {}
 
-    def _forward_of(self, index: int) -> Callable:
+    def _check_keywords(self, inputs: Any, keywords: dict[str, Any]) -> None:
+        if self._known is not None and (unknown := sorted(keywords.keys() - self._known)):
+            raise PipelineError(f"no layer of the chain takes an argument {unknown[0]!r}")
+        if keywords:
+            given = keywords if isinstance(inputs, Mapping) else {"inputs": inputs, **keywords}
+            check_batch(given, self.micro_batches, "what the stages are given")
+
+    def _agree_on(self, call: str, keywords: dict[str, Any]) -> None:
+        """After the first call: a rank that leaves out an argument would compute something else with its default."""
+        if self._group is not None and call not in self._agreed:
+            self._agreed.add(call)
+            self._agree(f"{call} keywords", ", ".join(sorted(keywords)), "gave other keyword arguments")
+
+    def _forward_of(self, index: int, trains: bool = True) -> Callable:
+        """`trains`: if the plan does."""
         module, stage = self.stages[str(index)], self.program.stages[index]
-        offloaded = self._offloaded.get(index)
+        offloaded = self._offloaded.get(index) if trains else None
         this = weakref.proxy(self)  # the pipeline owns the executor, which keeps this function
-        last, scored = not stage.outputs, stage.has_backward
+        last, scored = not stage.outputs, stage.has_backward and trains
 
         def forward(micro_batch: int, inputs: tuple | None):
             with this._autocast.switched(on=True):
@@ -435,7 +468,7 @@ class Pipeline(nn.Module):
         def run(micro_batch: int, inputs: tuple | None):
             arguments = this._given(stage.name, micro_batch) if inputs is None else inputs
             keywords = this._keywords[micro_batch]
-            draws = this._draws if len(stage.ranks) > 1 else None
+            draws = this._draws if len(stage.ranks) > 1 and trains else None
             with (
                 nullcontext() if scored else torch.no_grad(),
                 nullcontext() if draws is None else draws.noted(index, micro_batch),

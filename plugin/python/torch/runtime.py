@@ -22,14 +22,14 @@ from ostinato.buffers import Buffers
 
 from .checks import PipelineError, check_device, lowered, place_in
 from .graph import nodes, reaches
-from .stages import Build, ChainOfLayers, module_of, own_stages
+from .stages import Build, ChainOfLayers, build_of, module_of, own_stages
 from .ties import ties_of
 from .wrappers import keep_unsharded
 
 
 def schedule(
     plan: str | Path,
-    build: Build,
+    build: Build | Sequence[torch.nn.Module],
     loss_fn: Callable,
     placement: str | Path | None = None,
     group: dist.ProcessGroup | None = None,
@@ -37,7 +37,7 @@ def schedule(
 ):
     """A `_PipelineScheduleRuntime` that holds this rank's stages. Raises PipelineError where torch cannot run
     the plan."""
-    program = lowered(plan, placement)
+    program, build = lowered(plan, placement), build_of(build)
     check(program)
     if isinstance(build, ChainOfLayers):
         build.check(program.stages)

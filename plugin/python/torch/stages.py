@@ -44,6 +44,17 @@ LOSS = -1  # stands for loss_fn among the numbers of layers
 NONE: Mapping[str, Any] = MappingProxyType({})
 
 
+def build_of(build: Any) -> Build:
+    """A chain of layers may be given as it is. Raises ValueError for what makes no stages."""
+    if isinstance(build, nn.Sequential | nn.ModuleList | list | tuple):
+        return layers(list(build))
+    if isinstance(build, nn.Module) or not callable(build):
+        raise ValueError(
+            f"build is a {type(build).__name__}: expected layers(chain), or a function that makes the module of a stage"
+        )
+    return build
+
+
 def layers(chain: Sequence[nn.Module]) -> Build:
     """Cuts a chain of layers as the placement's [[stages]] say; ostinato.nn cuts layers of sharded stages.
 

@@ -33,8 +33,12 @@ def kinds_of(module: nn.Module) -> set[type]:
 
 def one_in_flight(kinds: Iterable[type]) -> str:
     """The class of a wrapper that expects each forward's backward before the next forward: with more micro-batches in
-    flight, DistributedDataParallel leaves gradients out without a word."""
-    found = DistributedDataParallel, imported(FSDP, "FullyShardedDataParallel")
+    flight, DistributedDataParallel leaves gradients out without a word, as does replicate() on top of it."""
+    found = (
+        DistributedDataParallel,
+        imported(FSDP, "FullyShardedDataParallel"),
+        imported("torch.distributed._composable.replicate", "DDP"),
+    )
     return next((kind.__name__ for kind in kinds if issubclass(kind, found)), "")
 
 

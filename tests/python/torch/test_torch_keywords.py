@@ -3,6 +3,7 @@
 
 import pytest
 import torch
+import torch.distributed as dist
 from support.plans import Layout, make_plan, placement_text
 from support.torch_jobs import MICRO_BATCHES
 from torch import nn
@@ -79,8 +80,15 @@ def alone() -> tuple[list, float]:
 def through_the_pipeline(plan: str) -> tuple[dict, list, float | None]:
     """By layer its gradients; those of the module outside, from the stages of this rank; the loss."""
     model, (x, y, outer, scale) = chain(), given()
-    pipe = Pipeline(plan, layers(model), loss_fn=error)
-    value = pipe.step(x, y, scale=scale, flips=True)
+    pipe, losses = Pipeline(plan, model, loss_fn=error), []
+    before = pipe.infer(x, scale=scale, flips=True)
+    value = pipe.step(x, y, losses, scale=scale, flips=True)
+    after = pipe.infer(x, scale=scale, flips=True)
+    assert (before is None) == (after is None) == (value is None) == (not losses)
+    if value is not None:  # forwards alone give what was scored
+        assert torch.stack(losses).mean() == value
+        for early, late, target, loss in zip(before, after, y.chunk(MICRO_BATCHES), losses, strict=True):
+            assert torch.equal(early, late) and error(early, target) == loss and not late.requires_grad
     grads = {
         index: [p.grad for p in layer.parameters()]
         for index, layer in enumerate(model)
@@ -117,8 +125,33 @@ def test_refusals(tmp_path):
     pipe, (x, y, _, scale) = Pipeline(plan, layers([Scaled(), *(Plain() for _ in range(7))]), error), given()
     with pytest.raises(PipelineError, match="no layer of the chain takes an argument 'scales'"):
         pipe.step(x, y, scales=scale)
-    with pytest.raises(ValueError, match="scale has shape .* not divisible"):
-        pipe.step(x, y, scale=scale[1:])
+    for rows in (len(x) - 1, MICRO_BATCHES):  # the latter can be cut, but is no batch
+        with pytest.raises(
+            ValueError, match="what the stages are given holds tensors of shapes .* like one batch"
+        ):
+            pipe.step(x, y, scale=torch.ones(rows, WIDTH))
+    assert pipe.step(x, y, scale=[torch.ones(WIDTH)] * MICRO_BATCHES) > 0
     assert pipe.step(x, y, scale=2.0) > 0  # a number is for every micro-batch
     with pytest.raises(TypeError, match="scale"):
         pipe.step(x, y)
+    with pytest.raises(ValueError, match=r"build is a Scaled: expected layers\(chain\), or a function"):
+        Pipeline(plan, Scaled())
+    with pytest.raises(
+        PipelineError, match=r"group is a str: expected a process group, as mesh.get_group\(\)"
+    ):
+        Pipeline(plan, chain(), group="world")
+
+
+def forgets(plan: str) -> str:
+    model = [Scaled(), *(Through() for _ in range(7))]
+    pipe, (x, y, _, _) = Pipeline(plan, nn.Sequential(*model), error), given()
+    try:
+        pipe.step(x, y, scale=2.0, **({"flips": True} if dist.get_rank() == 0 else {}))
+    except PipelineError as refused:
+        return str(refused)
+    return ""
+
+
+def test_a_rank_that_leaves_one_out_is_named(world2, tmp_path):
+    said = world2.run(forgets, str(make_plan(tmp_path, LAYOUTS["stock"], 8, MICRO_BATCHES)))
+    assert said == ["ranks [1] gave other keyword arguments than rank 0: scale against flips, scale"] * 2

@@ -135,11 +135,12 @@ def test_torch_runs_the_same_plan(world2, tmp_path, layout):
             ), key
 
 
+@pytest.mark.parametrize("trains", [False, True], ids=["forwards", "of_a_plan_that_trains"])
 @pytest.mark.parametrize("kind", ["wave", "sharded", "branches"])
-def test_inference(world2, tmp_path, kind):
+def test_inference(world2, tmp_path, kind, trains):
     """Several requests in flight, call after call; the results are those of one process, in order."""
     layout = SHARDED if kind == "sharded" else CHAINS["wave"]
-    text = branches(trains=False) if kind == "branches" else placement_text(layout, LAYERS, trains=False)
+    text = branches(trains) if kind == "branches" else placement_text(layout, LAYERS, trains=trains)
     case = Case(plan_of(tmp_path, text=text), branches=kind == "branches")
     expected = torch_jobs.alone(case, trains=False)["outputs"]
     answered = [results for results in world2.run(serving_jobs.infer, case) if results[0] is not None]
@@ -208,10 +209,6 @@ def test_what_torch_cannot_run_is_named(world2, tmp_path):
         Case(join, branches=True),
         "schedule",
     )
-
-
-def test_wrong_use_is_named(world2, tmp_path):
-    refused(world2, ["PipelineError", "call step()"], Case(plan_of(tmp_path)), "infer")
 
 
 def test_one_rank_needs_no_group(tmp_path):
