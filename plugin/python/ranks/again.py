@@ -36,7 +36,7 @@ import termios
 import threading
 from array import array
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
@@ -96,6 +96,7 @@ def why_not_again(further: bool = False) -> str:
         or sys.flags.interactive,
         "it is embedded in a program that is not Python": not sys.orig_argv
         or not os.access(sys.executable, os.X_OK),
+        f"{_CWD}, where it was started, is gone": not os.path.isdir(_CWD),
         "Ray has started it": ray is not None and ray.is_initialized(),
         "mpi4py has initialised MPI, which would take a process that replaces itself for a failed one": "mpi4py.MPI"
         in sys.modules,
@@ -113,22 +114,37 @@ File = str | Callable[[Path], None]  # its text, or what writes it
 
 def begin_again(files: Mapping[str, File], timeout_s: float, further: bool = False) -> NoReturn:
     """Replaces this process by itself. Every rank must call it with all files, and gets a private folder with
-    them. Raises CannotStartAgain on every rank where one does not call it in time, or cannot
+    them. Raises CannotStartAgain on every rank where one does not call it in time, cannot write its files, or cannot
     replace itself.
     """
-    with tempfile.TemporaryDirectory(prefix=_prefix()) as folder:  # stays, because the process is replaced
-        write(files, Path(folder))
-        meeting = _agreed(timeout_s, further)
+    with ExitStack() as stays:  # because the process is replaced
+        folder, environment, start, why = "", {}, -1, ""
+        # What may fail on one rank comes before the ranks agree.
+        try:
+            folder = stays.enter_context(tempfile.TemporaryDirectory(prefix=_prefix()))
+            write(files, Path(folder))
+            environment, start = _first_environment(), os.open(_CWD, os.O_RDONLY | os.O_DIRECTORY)
+        except Exception as error:  # torch's, where a disk is full, is a RuntimeError
+            why = (
+                f"{type(error).__name__}: {error} (TMPDIR chooses where it leaves files for its second start)"
+            )
+        meeting = _agreed(timeout_s, why or why_not_again(further))
         _end_children()
         if not meeting:
             _take_turns(timeout_s)
         if (old := folder_of_first_start()) is not None:
             _remove(old)
-        environment = _first_environment() | meeting | {FOLDER: folder}
-        os.chdir(_CWD)
         _flush()
         _leave_nothing_open()
-        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
+        try:
+            os.fchdir(start)
+            os.execve(
+                sys.executable, [sys.executable, *sys.orig_argv[1:]], environment | meeting | {FOLDER: folder}
+            )
+        except OSError as error:
+            raise CannotStartAgain(
+                f"rank {dist.get_rank()} could not start {sys.executable} again: {error}; start the run again"
+            ) from None
 
 
 def write(files: Mapping[str, File], folder: Path) -> None:
@@ -179,8 +195,8 @@ def _lowest_store() -> Any:
     return store
 
 
-def _agreed(timeout_s: float, further: bool) -> dict[str, str]:
-    """Waits for all ranks; returns the environment variables of the second start's store. The store of torchrun's
+def _agreed(timeout_s: float, mine: str) -> dict[str, str]:
+    """Waits for all ranks, and tells them why this one cannot start again, if so; returns the environment variables of the second start's store. The store of torchrun's
     agent outlives the ranks, and would keep what they wrote (a rank would find old addresses of its peers): then
     rank 0 holds a new one, at a port that it chooses.
     """
@@ -191,12 +207,7 @@ def _agreed(timeout_s: float, further: bool) -> dict[str, str]:
         else ""
     )
     try:
-        texts = exchanged(
-            "second start",
-            json.dumps([why_not_again(further), port]),
-            range(dist.get_world_size()),
-            timeout_s,
-        )
+        texts = exchanged("second start", json.dumps([mine, port]), range(dist.get_world_size()), timeout_s)
     except Missing as error:
         raise CannotStartAgain(f"the ranks cannot start again together: {error}") from None
     said = [json.loads(text) for text in texts]

@@ -196,6 +196,25 @@ def test_all_ranks_or_none(world2, tmp_path):
     assert world2.run(missed, str(tmp_path)) == [[child, late], [child]]
 
 
+def cannot_write(folder: str) -> str:
+    """Of a rank: rank 0 has no place for its files."""
+    tempfile.tempdir = str(Path(folder, "gone")) if dist.get_rank() == 0 else folder
+    with pytest.raises(again.CannotStartAgain) as error:
+        again.begin_again({"plan.json": ""}, timeout_s=60)
+    tempfile.tempdir = None
+    return str(error.value)
+
+
+def test_what_one_rank_cannot_write_every_rank_knows(tmp_path):
+    with worlds.World(2) as world:
+        everyone = world.run(cannot_write, str(tmp_path))
+    for said in everyone:
+        assert said.startswith("rank 0 cannot start again by itself, because FileNotFoundError: ")
+        assert str(tmp_path / "gone") in said and said.endswith(
+            "(TMPDIR chooses where it leaves files for its second start)"
+        )
+
+
 @pytest.fixture
 def started(monkeypatch):
     """started("-m", "train"): as if Python had been started with these words; why that does not do."""
@@ -220,6 +239,11 @@ def test_programs_that_start_again(started, words):
 @pytest.mark.parametrize("words", ["", "-", "-u -", "-W error", "-u - conftest.py"])
 def test_a_program_from_standard_input(started, words):
     assert started(*words.split()) == "its program comes from standard input, which cannot be read twice"
+
+
+def test_a_folder_that_is_gone(started, monkeypatch, tmp_path):
+    monkeypatch.setattr(again, "_CWD", str(tmp_path / "job"))
+    assert started(str(TESTS / "conftest.py")) == f"{tmp_path / 'job'}, where it was started, is gone"
 
 
 def test_a_program_that_is_not_there(started):

@@ -407,7 +407,7 @@ def test_a_verdict_of_a_busy_minute_is_withdrawn(world2, plans, tmp_path):
 
 def test_a_verdict_is_on_one_plan(tmp_path):
     plan = tmp_path / "plan.json"
-    verdict.leave(plan, verdict.OWN, "there is none")
+    assert not verdict.leave(plan, verdict.OWN, "there is none")
     assert verdict.found(plan) is None and not (tmp_path / verdict.VERDICT).exists()
     plan.write_text("a")
     verdict.leave(plan, verdict.OWN, "it was slower")

@@ -34,8 +34,9 @@ class Check:
     equal: bool
 
 
-def leave(plan: Path, then: str, why: str) -> None:
-    _leave(plan, VERDICT, {"then": then, "why": why})
+def leave(plan: Path, then: str, why: str) -> bool:
+    """Whether it could be written."""
+    return _leave(plan, VERDICT, {"then": then, "why": why})
 
 
 def found(plan: Path) -> tuple[str, str] | None:
@@ -67,10 +68,11 @@ def options_of(plan: Path) -> dict[str, Any] | None:
     return told if isinstance(told, dict) else None
 
 
-def _leave(plan: Path, name: str, told: dict[str, Any]) -> None:
+def _leave(plan: Path, name: str, told: dict[str, Any]) -> bool:
     with suppress(OSError):  # the plan is gone
         text = json.dumps({"plan_sha256": _digest(plan)} | told, indent=1)
-        Diagnostic(plan.with_name(name)).write(text + "\n")
+        return Diagnostic(plan.with_name(name)).write(text + "\n")
+    return False
 
 
 def _found(plan: Path, name: str) -> dict[str, Any]:

@@ -211,7 +211,10 @@ def forget() -> str:
     """Withdraws the verdict on the plan that was given up; returns what follows, in words."""
     plan = Path(_given_up()[1])
     if dist.get_rank() == 0:
-        plan.with_name(verdict.VERDICT).unlink(missing_ok=True)
+        try:
+            plan.with_name(verdict.VERDICT).unlink(missing_ok=True)
+        except OSError as error:
+            return f"the machine is not as it was: delete {error.filename}, which could not be deleted ({error.strerror})"
     return f"the machine is not as it was, and the next start runs the plan in {plan.parent} again"
 
 
@@ -225,12 +228,13 @@ def _given_up() -> tuple[str, str, list[float]]:
 
 def judge(prepared: Prepared, then: str, why: str) -> str:
     """Leaves a verdict on the plan in "output" for the next start; returns in words what that does, "" where it
-    heeds no verdict."""
+    heeds no verdict, or finds none. All ranks must call it."""
     asked, paths = prepared.checked()
     if not asked.auto or not asked.falls_back or paths.output is None:
         return ""
-    if dist.get_rank() == 0:
-        verdict.leave(paths.output / PLAN, then, why)
+    plan = paths.output / PLAN
+    if not of_rank_0(lambda: verdict.leave(plan, then, why)):
+        return ""
     return f"the next start {'measures again' if then == verdict.MEASURE else f'runs {then}'}"
 
 
