@@ -35,6 +35,7 @@ from .checks import (
     lowered,
     place_in,
 )
+from .clipping import clip, repeated
 from .draws import Draws, unlike
 from .outside import Outside
 from .precision import Autocast
@@ -199,6 +200,15 @@ class Pipeline(nn.Module):
             if losses is not None:
                 losses.extend(each)
             return torch.stack(each).sum() / self.micro_batches if each else None
+
+    def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
+        """As torch.nn.utils.clip_grad_norm_(), over the gradients of all ranks, where a weight that several ranks
+        hold counts once. All ranks must call it, between step() and the optimizer; each gets the norm."""
+        elsewhere = self._ties.elsewhere()
+        for stage in self._own:
+            if stage.shard is not None and stage.shard.index:
+                elsewhere |= repeated(self.stages[str(stage.index)].children())
+        return clip(list(self.parameters()), elsewhere, max_norm, norm_type, self._group)
 
     def infer(self, inputs: Any = None, **keywords: Any) -> list | None:
         """Runs forwards of as many requests as the plan has micro-batches, in the plan's order; returns a result

@@ -83,6 +83,10 @@ class Ties:
                 values = local(copy.parameter.data)
                 values.copy_(shard.broadcast_(values.contiguous()))
 
+    def elsewhere(self) -> set[nn.Parameter]:
+        """Copies that count on the first rank that has one."""
+        return {copy.parameter for shard, copies in self._shared if shard.index for copy in copies}
+
     @contextmanager
     def summed(self) -> Iterator[None]:
         """Around a step: sums what it adds to the copies' gradients over all copies."""
