@@ -19,6 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from ostinato.buffers import Buffers
+from torch.utils._pytree import tree_map
 
 from .checks import PipelineError, check_device, lowered, place_in
 from .graph import nodes, reaches
@@ -51,14 +52,15 @@ def schedule(
     except ImportError as error:
         raise PipelineError(f"torch {torch.__version__} has no schedule runtime: {error}") from None
     rank, ranks = place_in(group, program)
-    count, where, made_of = len(program.stages), torch.device(device), mended(PipelineStage)
+    splits = any(instruction.action == "W" for instruction in program.instructions(rank))
+    count, where, made_of = len(program.stages), torch.device(device), mended(PipelineStage, splits)
     if len(ranks) > 1:
         check_device(where, group)
     stages = [
         made_of(module_of(build, stage).to(where), stage.index, count, where, group=group)
         for stage in own_stages(program, rank, ranks, group)
     ]
-    if any(instruction.action == "W" for instruction in program.instructions(rank)):
+    if splits:
         keep_unsharded(stage.submod for stage in stages)
     mean_of = loss_of(loss_fn, program.micro_batches)
     made = _PipelineScheduleRuntime(stages, program.micro_batches, loss_fn=mean_of, scale_grads=False)
@@ -69,10 +71,11 @@ def schedule(
     return made
 
 
-def mended(kind: Any) -> type:
+def mended(kind: Any, splits: bool) -> type:
     """PipelineStage, which learns shapes from a forward and a backward with uninitialised inputs; without what
-    these write to buffers (BatchNorm's statistics, an expert's tokens). Its split backward leaves out, without a
-    word, weights that make an output without the inputs, as after frozen stages: there it runs whole."""
+    these write to buffers (BatchNorm's statistics, an expert's tokens). Its split backward detaches outputs in
+    place, which no view allows (nn.Linear returns one), and leaves out, without a word, weights that make an output
+    without the inputs, as after frozen stages: there it runs whole."""
 
     class Mended(kind):
         def _prepare_forward_infra(self, *given: Any, **keywords: Any) -> Any:
@@ -85,6 +88,10 @@ def mended(kind: Any) -> type:
             if restore := self.__dict__.pop("_restore_buffers", None):
                 restore()
 
+        def forward_maybe_with_nosync(self, *given: Any, **keywords: Any) -> Any:
+            made = super().forward_maybe_with_nosync(*given, **keywords)
+            return tree_map(no_view, made) if splits else made
+
         def backward_one_chunk(
             self, bwd_chunk_id: int, loss: Any = None, full_backward: bool = True, **keywords: Any
         ) -> Any:
@@ -95,6 +102,10 @@ def mended(kind: Any) -> type:
             return super().backward_one_chunk(bwd_chunk_id, loss, full_backward, **keywords)
 
     return Mended
+
+
+def no_view(value: Any) -> Any:
+    return value.clone() if torch.is_tensor(value) and value._is_view() else value
 
 
 def nothing_left() -> Callable[[], None]:

@@ -32,6 +32,13 @@ class HandedWhole(Handed):
         return super().forward(*pair)
 
 
+class Viewed(nn.Linear):
+    """Returns a view, as nn.Linear itself does for inputs of three dimensions."""
+
+    def forward(self, x):
+        return super().forward(x).view_as(x)
+
+
 class Listing(nn.Linear):
     def forward(self, x):
         return [super().forward(x)]
@@ -182,10 +189,15 @@ def in_place() -> list[nn.Module]:
     return layers
 
 
+def views() -> list[nn.Module]:
+    return [Viewed(WIDTH, WIDTH) for _ in range(LAYERS)]
+
+
 CHAINS = {
     f.__name__: f
     for f in (
         linears,
+        views,
         counted,
         cached,
         frozen,
