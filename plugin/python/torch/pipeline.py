@@ -2,6 +2,7 @@
 """A model that runs under a plan, over torch.distributed; the package shows how to use it."""
 
 import threading
+import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -193,6 +194,8 @@ class Pipeline(nn.Module):
                 with self._autocast.switched(on=False):
                     self._run(self._ties.summed())
                 each = [loss for of_stage in self._results.values() for loss in of_stage if loss is not None]
+            if "step" not in self._agreed:
+                self._warn_of_whole()
             self._agree_on("step", keywords)
             if self._draws is not None:
                 self._check_draws(self._draws)
@@ -455,10 +458,20 @@ class Pipeline(nn.Module):
             given = keywords if isinstance(inputs, Mapping) else {"inputs": inputs, **keywords}
             check_batch(given, self.micro_batches, "what the stages are given")
 
+    def _warn_of_whole(self) -> None:
+        """Once a step has shown it."""
+        if names := [f'"{self.program.stages[index].name}"' for index in self._executor.unsplit_stages]:
+            warnings.warn(
+                f"the backwards of {', '.join(names)} run whole though the plan splits them: activation checkpoints, compiled layers and "
+                "fully_shard() cannot be split, so plan whole backwards for them",
+                stacklevel=3,
+            )
+
     def _agree_on(self, call: str, keywords: dict[str, Any]) -> None:
         """After the first call: a rank that leaves out an argument would compute something else with its default."""
-        if self._group is not None and call not in self._agreed:
-            self._agreed.add(call)
+        first = call not in self._agreed
+        self._agreed.add(call)
+        if first and self._group is not None:
             self._agree(f"{call} keywords", ", ".join(sorted(keywords)), "gave other keyword arguments")
 
     def _forward_of(self, index: int, trains: bool = True) -> Callable:

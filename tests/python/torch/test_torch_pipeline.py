@@ -5,6 +5,7 @@ import copy
 import functools
 import gc
 import pickle
+import warnings
 import weakref
 from typing import NamedTuple
 
@@ -320,6 +321,18 @@ def test_outputs_that_are_no_plain_tensors_are_refused(tmp_path, kind, words):
         pipe.infer(torch.ones(MICRO_BATCHES, 2))
     last = Pipeline(forwards, lambda stage: torch.nn.Identity() if stage.index == 0 else Beside(kind))
     assert len(last.infer(torch.ones(MICRO_BATCHES, 2))) == MICRO_BATCHES
+
+
+def test_split_backwards_that_run_whole_are_named(tmp_path):
+    layout, rows = Layout("split", (4,), (0, 0), split=True), torch.ones(MICRO_BATCHES, 2)
+    chain = [torch.nn.Linear(2, 2) for _ in range(LAYERS)]
+    chain[5] = checkpoint_wrapper(chain[5])
+    pipe = Pipeline(plan_of(tmp_path, layout), chain, torch.nn.MSELoss())
+    with pytest.warns(UserWarning, match='^the backwards of "[^"]*" run whole though the plan splits them'):
+        pipe.step(rows, rows)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # once
+        pipe.step(rows, rows)
 
 
 def test_a_batch_is_not_kept_until_the_next_one(tmp_path):
