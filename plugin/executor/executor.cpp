@@ -104,6 +104,7 @@ void Executor::set_program(Program program) {
       !same_stages(program, program_) || exchanged(program, rank_) != exchanged(program_, rank_))
     throw ExecutionError(
         "the next program must have the stages, transfers and micro-batches of the executor's first program");
+  const std::lock_guard lock(changes_);
   // Element by element: others refer to the rank's list.
   for (std::size_t r = 0; r < program.ranks.size(); ++r) program_.ranks[r].swap(program.ranks[r]);
   program_.plan_sha256 = program.plan_sha256;
@@ -478,6 +479,7 @@ std::string to_string(const Position& at) {
 }
 
 Position Executor::position() const {
+  const std::lock_guard lock(changes_);
   const auto& list = program_.ranks[rank_];
   std::string text = "rank " + std::to_string(rank_) + " is in step " + std::to_string(steps_ + 1);
   const int at = at_;

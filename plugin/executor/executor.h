@@ -27,6 +27,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -186,7 +187,8 @@ class Executor {
   std::map<int, Span> sent_;             ///< sends that lanes have issued, by instruction
   HandOver activations_;
   HandOver gradients_;
-  std::string failed_;  ///< why the executor cannot be used any more
+  std::string failed_;          ///< why the executor cannot be used any more
+  mutable std::mutex changes_;  ///< of the program, while another thread asks for the position
   std::atomic<int> at_{-1};
   std::atomic<int> waits_for_{-1};
   std::atomic<std::int64_t> waits_since_{0};

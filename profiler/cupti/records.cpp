@@ -12,8 +12,6 @@ namespace {
 /// Every record starts with its kind, and is a multiple of 8 bytes long.
 constexpr std::size_t kRecordAlignment = 8;
 
-/// Of one process. CUPTI also writes ids like 2^32 - 1, "none", which must not become the size of a table.
-
 std::uint32_t kind_of(const std::uint8_t* record) {
   std::uint32_t kind = 0;
   std::memcpy(&kind, record, sizeof kind);

@@ -183,7 +183,9 @@ def _program() -> str:
             return word
         if option[1] in ("c", "m"):
             return f"-{option[1]}"
-        if option[1] and not option[2]:  # -X and -W may have their value in the next word
+        if word == "--check-hash-based-pycs" or (
+            option[1] and not option[2]
+        ):  # as -X and -W may, it has a value
             next(words, "")
     return ""
 

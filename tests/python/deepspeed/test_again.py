@@ -230,7 +230,7 @@ def started(monkeypatch):
 @pytest.mark.parametrize(
     "words",
     ["conftest.py", "-u conftest.py", "-m train", "-Im train", "-c pass", "-uc pass", "-W error conftest.py", "-Werror -X dev conftest.py -",
-     ".", "-bX dev conftest.py"],
+     ".", "-bX dev conftest.py", "--check-hash-based-pycs always conftest.py"],
 )  # fmt: skip
 def test_programs_that_start_again(started, words):
     assert started(*words.split()) == ""

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ostinato.deepspeed.equal import recorder
 from ostinato.deepspeed.equal import records as taken
 from ostinato.deepspeed.equal.comparison import compare
 from ostinato.deepspeed.equal.records import BEFORE, BLOCK, Difference, Records, fingerprint_of
@@ -315,3 +316,13 @@ def test_a_fingerprint_has_the_tensors_norm_and_leaves_generators_alone():
     assert fingerprint_of(NOISE).norm == pytest.approx(float(NOISE.double().norm()))
     assert torch.equal(torch.get_rng_state(), before)
     assert fingerprint_of(torch.eye(3).to_sparse()) == fingerprint_of(torch.eye(3))
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [(1.5, {"aux": 2}), [torch.tensor(1.5), torch.tensor([2.0])], {"loss": 1.5, "at": (None, 2.0)}],
+)
+def test_what_a_subclass_of_the_engine_returns_is_compared_by_its_numbers(returned):
+    made = recorder._fingerprint_of_numbers(returned)
+    assert made == fingerprint_of(torch.tensor([1.5, 2.0], dtype=torch.float64))
+    assert recorder._fingerprint_of_numbers(None) == fingerprint_of(torch.zeros(1, dtype=torch.float64))

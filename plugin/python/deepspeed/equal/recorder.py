@@ -22,8 +22,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from deepspeed.runtime.pipe.schedule import OptimizerStep
-from ostinato.profile.model.tensors import map_tensors
 from ostinato.groups import everyones
+from torch.utils._pytree import tree_leaves
 
 from ..data.same_data import KINDS as DATA, digest
 from ..randomness import random_state
@@ -263,14 +263,16 @@ def _fingerprint_of_number(number: Any) -> Fingerprint:
 
 def _fingerprint_of_numbers(returned: Any) -> Fingerprint:
     """Of what train_batch() returns, which may be several losses in a subclass."""
-    numbers: list[torch.Tensor] = []
-    map_tensors(numbers.append, returned)
-    return fingerprint_of(
-        torch.cat(
-            [number.detach().double().flatten().cpu() for number in numbers]
-            or [torch.tensor([float(returned or 0)], device="cpu").double()]
-        )
-    )
+    numbers = [
+        torch.as_tensor(leaf, device=None if torch.is_tensor(leaf) else "cpu")
+        .detach()
+        .double()
+        .flatten()
+        .cpu()
+        for leaf in tree_leaves(returned)
+        if isinstance(leaf, torch.Tensor | int | float)
+    ]
+    return fingerprint_of(torch.cat(numbers or [torch.zeros(1, dtype=torch.float64, device="cpu")]))
 
 
 def _has_share(parameter: Any) -> bool:
