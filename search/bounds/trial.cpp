@@ -158,7 +158,8 @@ class OneWay {
     }
   }
 
-  /// After append(), with the state that was open before. An end of no step that has begun is not read.
+  /// After append(), with the state that was open before. The step's end may stay: only those of begun steps
+  /// are read.
   void undo(int b, const State& state) {
     --count_[b];
     cursor_ = state.cursor;
