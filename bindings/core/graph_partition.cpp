@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <stdexcept>
 
 #include "bindings/core/usage_error.h"
 #include "search/files/counted.h"
@@ -141,7 +142,23 @@ void check(const GraphRequest& request) {
 }
 
 GraphOutcome assign(const GraphProblem& problem, const GraphCosts& costs, const GraphRequest& request) {
-  return request.best() ? run_best(problem, costs, request) : run_strategy(problem, costs, request);
+  GraphOutcome outcome =
+      request.best() ? run_best(problem, costs, request) : run_strategy(problem, costs, request);
+  must_hold(costs, outcome);
+  return outcome;
+}
+
+void must_hold(const GraphCosts& costs, const GraphOutcome& o) {
+  std::string broken = check_assignment(costs, o.assignment);
+  if (broken.empty()) broken = check_timeline(costs, o.assignment, o.start);
+  Ticks end = 0;
+  for (int v = 0; broken.empty() && v < costs.graph().size(); ++v)
+    end = std::max(end, o.start[v] + costs.execution(v, o.assignment[v]));
+  if (broken.empty() && o.makespans.front() != end) broken = "the last vertex does not end at the makespan";
+  if (broken.empty() && o.lower_bound > end) broken = "the lower bound is above the makespan";
+  if (!broken.empty())
+    throw std::logic_error(
+        fmt::format("the assignment that was found is wrong: {}. Please report it, with the files", broken));
 }
 
 std::string assignment_csv(const GraphProblem& problem, const GraphCosts& costs, const GraphOutcome& o) {

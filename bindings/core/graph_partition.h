@@ -65,8 +65,13 @@ graph::GraphCosts costs_of(const GraphProblem& problem);
 /// what does not go together.
 void check(const GraphRequest& request);
 
-/// Throws InfeasibleError where every assignment was tried, InputError where none was found.
+/// Throws InfeasibleError where every assignment was tried, InputError where none was found. What it returns
+/// has passed must_hold().
 GraphOutcome assign(const GraphProblem& problem, const graph::GraphCosts& costs, const GraphRequest& request);
+
+/// Throws std::logic_error where the outcome breaks a rule of the problem, or its makespan or its bound is
+/// not what it is called. Uses nothing that made it. O((V + E) log V).
+void must_hold(const graph::GraphCosts& costs, const GraphOutcome& outcome);
 
 /// "id,device,start,end", a row a vertex.
 std::string assignment_csv(const GraphProblem& problem, const graph::GraphCosts& costs,

@@ -7,7 +7,8 @@
 //    the deadline.
 // 3. Of children with equal counts only those stay that no other one dominates (E4).
 // If a level is empty, no schedule meets the deadline. Work counts blocks per child; all states of two
-// levels are in memory.
+// levels are in memory. One of them is open at a time: a child is a step appended to it, which is undone, and
+// stored only if it may end in time.
 #include "search/bounds/trial.h"
 
 #include <algorithm>
@@ -18,13 +19,11 @@ namespace {
 
 constexpr Nanoseconds kNever = std::numeric_limits<Nanoseconds>::max() / 4;
 
-/// A partial schedule.
+/// A partial schedule as it is stored. States with equal counts have times that mean the same.
 struct State {
   std::vector<int> count;          ///< steps begun, per block
-  std::vector<Nanoseconds> free;   ///< per device: from when
-  std::vector<Nanoseconds> ends;   ///< of micro-batch i of block b at b * n + i, where it has begun
-  std::vector<Bytes> used;         ///< per device
-  std::vector<Nanoseconds> tells;  ///< what decides how it may go on: equal lengths for equal counts
+  std::vector<Nanoseconds> times;  ///< per device from when it is free; then the ends still waited for
+  std::vector<Nanoseconds> tells;  ///< of these, what decides how it may go on
   Nanoseconds cursor = 0;          ///< start of the last step
   int last = -1;                   ///< place of its block among those of one start
   __int128 sum = 0;                ///< of all starts
@@ -50,7 +49,7 @@ class Level {
  public:
   std::vector<State> states;
 
-  void add(State&& state) {
+  void add(const State& state) {
     std::vector<std::size_t>& same = same_counts_[state.count];
     for (const std::size_t i : same) {
       if (states[i].dominates(state)) return;
@@ -60,7 +59,7 @@ class Level {
       return states[i].out;
     });
     same.push_back(states.size());
-    states.push_back(std::move(state));
+    states.push_back(state);
   }
 
  private:
@@ -77,7 +76,11 @@ class OneWay {
         longest_(in.blocks(), 0),
         start_(longest_),
         floor_(longest_),
-        ready_(longest_.size()) {
+        ready_(longest_.size()),
+        count_(longest_.size(), 0),
+        free_(in.devices(), 0),
+        ends_(longest_.size() * n_, 0),
+        used_(free_.size(), 0) {
     std::vector<int> places(in.topological().begin(), in.topological().end());
     // At one start, what takes no time comes first: what starts then may wait for it.
     std::stable_partition(places.begin(), places.end(), [&](int b) { return in.time(b) == 0; });
@@ -92,15 +95,22 @@ class OneWay {
 
   Trial::Verdict run(std::int64_t most_work, std::int64_t& work, const std::function<bool()>& stop) {
     Level level;
-    level.add(root());
+    State child;
+    store(child);
+    level.add(child);
     for (int step = 0; step < n_ * in_.blocks(); ++step) {
       Level next;
       for (const State& state : level.states) {
         if (state.out) continue;
-        for (const auto& [block, start] : choices(state)) {
+        open(state);
+        for (const auto& [block, start] : choices()) {
           work += in_.blocks();
-          State child = appended(state, block, start);
-          if (may_end_in_time(child)) next.add(std::move(child));
+          append(block, start);
+          if (may_end_in_time()) {
+            store(child);
+            next.add(child);
+          }
+          undo(block, state);
         }
         if (work > most_work || (stop && stop())) return Trial::unknown;
       }
@@ -116,22 +126,72 @@ class OneWay {
   std::size_t at(int b, int i) const { return static_cast<std::size_t>(b) * n_ + i; }
   Bytes needed(int b) const { return std::max<Bytes>(0, in_.memory(b)) + in_.workspace(b); }
 
-  State root() const {
-    State state;
-    state.count.assign(longest_.size(), 0);
-    state.free.assign(in_.devices(), 0);
-    state.ends.assign(longest_.size() * n_, 0);
-    state.used.assign(state.free.size(), 0);
-    return state;
+  /// The first micro-batch whose end a follower of the block still waits for.
+  int oldest_end(int b) const {
+    int oldest = count_[b];
+    for (const Edge& e : in_.followers(b)) oldest = std::min(oldest, count_[e.block]);
+    return oldest;
   }
 
-  bool full(const State& state, int b, int d) const {
-    return in_.limited(d) && state.used[d] + needed(b) > in_.room(d);
+  void open(const State& state) {
+    count_ = state.count;
+    auto time = state.times.begin() + in_.devices();
+    std::copy(state.times.begin(), time, free_.begin());
+    std::fill(used_.begin(), used_.end(), 0);
+    for (int b = 0; b < in_.blocks(); ++b) {
+      for (int i = oldest_end(b); i < count_[b]; ++i) ends_[at(b, i)] = *time++;
+      for (const int d : in_.devices_of(b)) used_[d] += in_.memory(b) * count_[b];
+    }
+    cursor_ = state.cursor;
+    last_ = state.last;
+    sum_ = state.sum;
   }
-  bool fits(const State& state, int b) const {
+
+  void append(int b, Nanoseconds start) {
+    ends_[at(b, count_[b]++)] = start + in_.time(b);
+    cursor_ = start;
+    last_ = place_[b];
+    sum_ += start;
+    for (const int d : in_.devices_of(b)) {
+      free_[d] = start + in_.time(b);
+      used_[d] += in_.memory(b);
+    }
+  }
+
+  /// After append(), with the state that was open before. The step's end may stay: only those of begun steps
+  /// are read.
+  void undo(int b, const State& state) {
+    --count_[b];
+    cursor_ = state.cursor;
+    last_ = state.last;
+    sum_ = state.sum;
+    for (const int d : in_.devices_of(b)) {
+      free_[d] = state.times[d];
+      used_[d] -= in_.memory(b);
+    }
+  }
+
+  void store(State& state) const {
+    state.count = count_;
+    state.times = free_;
+    state.tells.clear();
+    // What lies before the cursor is all the same: nothing starts there.
+    for (const Nanoseconds free : free_) state.tells.push_back(std::max(free, cursor_ - 1));
+    for (int b = 0; b < in_.blocks(); ++b) {
+      for (int i = oldest_end(b); i < count_[b]; ++i) {
+        state.times.push_back(ends_[at(b, i)]);
+        state.tells.push_back(std::max(ends_[at(b, i)], cursor_ - 1 - longest_[b]));
+      }
+    }
+    state.cursor = cursor_;
+    state.last = last_;
+    state.sum = sum_;
+  }
+
+  bool full(int b, int d) const { return in_.limited(d) && used_[d] + needed(b) > in_.room(d); }
+  bool fits(int b) const {
     const auto devices = in_.devices_of(b);
-    return needed(b) == 0 ||
-           std::none_of(devices.begin(), devices.end(), [&](int d) { return full(state, b, d); });
+    return needed(b) == 0 || std::none_of(devices.begin(), devices.end(), [&](int d) { return full(b, d); });
   }
   /// E3: nobody would mind if it ran sooner.
   bool harmless(int b) const {
@@ -140,31 +200,29 @@ class OneWay {
            std::none_of(devices.begin(), devices.end(), [&](int d) { return in_.limited(d); });
   }
   /// E2: it could have started before the last step.
-  bool passed(const State& state, int b) const {
-    return start_[b] < state.cursor || (start_[b] == state.cursor && place_[b] < state.last);
-  }
+  bool passed(int b) const { return start_[b] < cursor_ || (start_[b] == cursor_ && place_[b] < last_); }
 
   /// start_ of the next step of every block, no sooner than floor_; ready_: nothing but its turn is missing.
-  void find_starts(const State& state) {
+  void find_starts() {
     for (const int b : in_.topological()) {
-      const int i = state.count[b];
-      ready_[b] = i < n_ && fits(state, b);
+      const int i = count_[b];
+      ready_[b] = i < n_ && fits(b);
       start_[b] = i < n_ ? floor_[b] : kNever;
       if (i == n_) continue;
-      for (const int d : in_.devices_of(b)) start_[b] = std::max(start_[b], state.free[d]);
+      for (const int d : in_.devices_of(b)) start_[b] = std::max(start_[b], free_[d]);
       for (const Edge& e : in_.inputs(b)) {
-        const bool begun = state.count[e.block] > i;
+        const bool begun = count_[e.block] > i;
         ready_[b] = ready_[b] && begun;
-        const Nanoseconds end = begun ? state.ends[at(e.block, i)] : start_[e.block] + in_.time(e.block);
+        const Nanoseconds end = begun ? ends_[at(e.block, i)] : start_[e.block] + in_.time(e.block);
         start_[b] = std::max(start_[b], end + e.transfer);
       }
-      if (!ready_[b]) start_[b] = std::max(start_[b], state.cursor);
+      if (!ready_[b]) start_[b] = std::max(start_[b], cursor_);
     }
   }
 
-  std::vector<std::pair<int, Nanoseconds>> choices(const State& state) {
+  std::vector<std::pair<int, Nanoseconds>> choices() {
     std::fill(floor_.begin(), floor_.end(), 0);
-    find_starts(state);
+    find_starts();
     Nanoseconds horizon = kNever;
     for (int b = 0; b < in_.blocks(); ++b) {
       if (ready_[b] && harmless(b))
@@ -172,73 +230,50 @@ class OneWay {
     }
     std::vector<std::pair<int, Nanoseconds>> result;
     for (const int b : in_.topological()) {
-      if (ready_[b] && !passed(state, b) && start_[b] < horizon) result.emplace_back(b, start_[b]);
+      if (ready_[b] && !passed(b) && start_[b] < horizon) result.emplace_back(b, start_[b]);
     }
     return result;
   }
 
-  State appended(const State& state, int b, Nanoseconds start) const {
-    State next = state;
-    next.ends[at(b, next.count[b]++)] = start + in_.time(b);
-    next.cursor = start;
-    next.last = place_[b];
-    next.sum += start;
-    for (const int d : in_.devices_of(b)) {
-      next.free[d] = start + in_.time(b);
-      next.used[d] += in_.memory(b);
-    }
-    // What lies before the cursor is all the same: nothing starts there.
-    next.tells.clear();
-    for (const Nanoseconds free : next.free) next.tells.push_back(std::max(free, start - 1));
-    for (int c = 0; c < in_.blocks(); ++c) {
-      int oldest = next.count[c];
-      for (const Edge& e : in_.followers(c)) oldest = std::min(oldest, next.count[e.block]);
-      for (int i = oldest; i < next.count[c]; ++i)
-        next.tells.push_back(std::max(next.ends[at(c, i)], start - 1 - longest_[c]));
-    }
-    return next;
-  }
-
-  bool may_end_in_time(const State& state) {
+  bool may_end_in_time() {
     std::fill(floor_.begin(), floor_.end(), 0);
-    find_starts(state);
+    find_starts();
     for (int b = 0; b < in_.blocks(); ++b) {
-      const int i = state.count[b];
+      const int i = count_[b];
       if (i == n_) continue;
       floor_[b] = earliest(b, i);
-      const Nanoseconds turn = ready_[b] ? (passed(state, b) ? other_step(state, b) : 0)
-                                         : (fits(state, b) ? 0 : memory_back(state, b));
+      const Nanoseconds turn = ready_[b] ? (passed(b) ? other_step(b) : 0) : (fits(b) ? 0 : memory_back(b));
       if (turn == kNever) return false;
       floor_[b] = std::max(floor_[b], turn);
     }
-    find_starts(state);
+    find_starts();
     for (int b = 0; b < in_.blocks(); ++b) {
-      const int i = state.count[b];
+      const int i = count_[b];
       if (i < due_[b] && start_[b] + in_.time(b) + after(b, i) > deadline_) return false;
     }
     for (int d = 0; d < in_.devices(); ++d) {
-      if (!device_in_time(state, d)) return false;
+      if (!device_in_time(d)) return false;
     }
     return true;
   }
 
   /// The first end of another next step on one of its devices.
-  Nanoseconds other_step(const State& state, int b) const {
+  Nanoseconds other_step(int b) const {
     Nanoseconds soonest = kNever;
     for (const int d : in_.devices_of(b)) {
       for (const int c : in_.blocks_on(d)) {
         if (c != b && start_[c] != kNever)
-          soonest = std::min(soonest, std::max(start_[c], state.cursor) + in_.time(c));
+          soonest = std::min(soonest, std::max(start_[c], cursor_) + in_.time(c));
       }
     }
     return soonest;
   }
 
   /// The first end, on each device where it does not fit, of a step that gives back.
-  Nanoseconds memory_back(const State& state, int b) const {
+  Nanoseconds memory_back(int b) const {
     Nanoseconds latest = 0;
     for (const int d : in_.devices_of(b)) {
-      if (!full(state, b, d)) continue;
+      if (!full(b, d)) continue;
       Nanoseconds soonest = kNever;
       for (const int c : in_.blocks_on(d)) {
         if (in_.memory(c) < 0 && start_[c] != kNever) soonest = std::min(soonest, start_[c] + in_.time(c));
@@ -248,13 +283,13 @@ class OneWay {
     return latest;
   }
 
-  bool device_in_time(const State& state, int d) const {
+  bool device_in_time(int d) const {
     for (const int b : in_.blocks_on(d)) {
-      if (state.count[b] >= due_[b]) continue;
+      if (count_[b] >= due_[b]) continue;
       Nanoseconds work = 0, least = kNever;
       for (const int c : in_.blocks_on(d)) {
-        if (state.count[c] >= due_[c] || start_[c] < start_[b]) continue;
-        work += (due_[c] - state.count[c]) * in_.time(c);
+        if (count_[c] >= due_[c] || start_[c] < start_[b]) continue;
+        work += (due_[c] - count_[c]) * in_.time(c);
         least = std::min(least, after(c, due_[c] - 1));
       }
       if (start_[b] + work + least > deadline_) return false;
@@ -271,6 +306,13 @@ class OneWay {
   std::vector<char> ready_;
   std::vector<int> place_;
   std::vector<int> due_;  ///< of each block: from this micro-batch on, nobody waits for its end
+  // The state that is open, with the step that is tried:
+  std::vector<int> count_;
+  std::vector<Nanoseconds> free_, ends_;  ///< per device; of micro-batch i of block b at b * n + i
+  std::vector<Bytes> used_;               ///< per device
+  Nanoseconds cursor_ = 0;
+  int last_ = -1;
+  __int128 sum_ = 0;
 };
 
 }  // namespace

@@ -6,7 +6,6 @@
 #include <tuple>
 #include <vector>
 
-#include "search/graph/fork.h"
 #include "search/graph/reach.h"
 #include "search/graph/windows.h"
 #include "search/graph/work.h"
@@ -18,27 +17,27 @@ namespace {
 constexpr double kMostPathRows = 2e7;
 /// Times devices once more: up to which levels are looked at.
 constexpr double kMostLevelRows = 4e8;
-/// (Edges + vertices) * devices up to which forks are: a few seconds.
-constexpr double kMostForkRows = 2e6;
+/// (Edges + vertices) * devices up to which windows are: a few seconds.
+constexpr double kMostWindowRows = 2e6;
 
 /// Vertices * (edges + vertices) up to which the work before and behind each is looked at: a few seconds.
 constexpr double kMostWorkRows = 2e7;
 
 /// Of more vertices than so many, those on paths below this share of the bound are not looked at further, and
-/// what forks and joins is only seen on the way from the start.
+/// windows are only seen on the way from the start.
 constexpr int kAllMatter = 1000;
 constexpr double kMatters = 0.98;
 
 /// The longest path, and the vertices of every group one after the other, on the device that is best for it.
 class PathBounds {
  public:
-  PathBounds(const GraphCosts& costs, bool levels, bool forks, const std::function<bool()>& stop)
+  PathBounds(const GraphCosts& costs, bool levels, bool windows, const std::function<bool()>& stop)
       : times_(costs),
         forwards_(times_, GraphReach::From::start, levels),
         backwards_(times_, GraphReach::From::end, levels) {
     forwards_.pass(stop);
     backwards_.pass(stop);
-    if (levels && forks) {
+    if (levels && windows) {
       find_long_paths();
       if (times_.graph.size() <= kAllMatter) pass_windows(backwards_, forwards_, stop);
       pass_windows(forwards_, backwards_, stop);
@@ -74,14 +73,9 @@ class PathBounds {
       matters_.push_back(static_cast<double>(shortest[v]) >= least ? 1 : 0);
   }
 
-  /// Joins behind windows, and what forks from them.
   void pass_windows(GraphReach& reach, const GraphReach& other, const std::function<bool()>& stop) {
-    GraphForks forks(times_, reach, matters_);
     GraphWindows windows(times_, reach, other, matters_);
-    reach.pass(stop, [&](int v) {
-      windows.look(v);
-      forks.look(v);
-    });
+    reach.pass(stop, [&](int v) { windows.look(v); });
   }
 
   /// On whichever device is best for it.
@@ -149,8 +143,8 @@ Ticks graph_lower_bound(const GraphCosts& costs, const std::function<bool()>& st
                       costs.device_count();
   const Ticks simple = simple_graph_bound(costs);
   if (rows > kMostPathRows) return simple;
-  const bool levels = rows * costs.device_count() < kMostLevelRows, forks = rows < kMostForkRows;
-  return std::max(simple, PathBounds(costs, levels, forks, stop).bound());
+  const bool levels = rows * costs.device_count() < kMostLevelRows, windows = rows < kMostWindowRows;
+  return std::max(simple, PathBounds(costs, levels, windows, stop).bound());
 }
 
 }  // namespace ostinato::graph

@@ -79,15 +79,14 @@ bool GraphCone::in_turn() {
 
 bool GraphCone::possible(int v, int device, Ticks time) { return gather(v, device, time) && in_turn(); }
 
-Ticks GraphCone::earliest(int v, int device, Ticks from, bool exactly) {
+Ticks GraphCone::earliest(int v, int device, Ticks from) {
   if (possible(v, device, from)) return from;
   Ticks low = from, step = std::max<Ticks>(1, from / 256);  // `low` is impossible
   while (step < kTicksPerUnit * kTicksPerUnit / 4 && !possible(v, device, low + step)) {
     low += step;
     step *= 2;
   }
-  const Ticks fine = exactly ? 1 : std::max<Ticks>(1, step / 1024);
-  for (Ticks high = low + step; high - low > fine;) {
+  for (Ticks high = low + step; high - low > 1;) {
     const Ticks middle = low + (high - low) / 2;
     (possible(v, device, middle) ? high : low) = middle;
   }

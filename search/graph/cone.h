@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// How early can a vertex start on a device, when what feeds it must run there as well? Private to
-// graph_bound.
+// How early can a vertex start on a device, when what feeds it must run there as well? Private to bound.h.
 //
 // Suppose v starts on device d at `time`. An input whose tensor arrives over a link only later, or whose
 // group is on d, must run on d and end by then; so must, before it, those of its own inputs that come too
@@ -35,8 +34,7 @@ class GraphCone {
 
   /// A bound of when v can start on `device`, at least `from`, which must be one. Looks at kMostForced
   /// vertices at a time; O(their edges * log) for each of some 40 times that it tries where that is later.
-  /// Not `exactly`: it may be lower than what there is to prove, by a 1024th of what it tries, with 10 times.
-  Ticks earliest(int v, int device, Ticks from, bool exactly = true);
+  Ticks earliest(int v, int device, Ticks from);
 
   static constexpr int kMostForced = 512;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Which column of a CSV file holds what, by the names in its header line. Private to graph_csv.
+// Which column of a CSV file holds what, by the names in its header line. Private to csv.h.
 //
 //   const std::vector<CsvColumn> kinds = {{"id", {}}, {"memory", {"ram"}}, {"label", {}, true}};
 //   CsvColumns columns(kinds, {"RAM", "Id"});        // columns.at(0) is 1, columns.at(1) is 0

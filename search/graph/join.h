@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// When can a vertex start on a device, behind its inputs? Private to graph_bound.
+// When can a vertex start on a device, behind its inputs? Private to bound.h.
 //
 // Some inputs are on the same device, one after the other, the others come over links: the least of the
 // latest (docs/bounds.md, G1; Colin and Chretienne, Operations Research 39, 1991, for one rate).

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What a tensor takes over the links between devices, the fastest links first. Private to graph_bound.
+// What a tensor takes over the links between devices, the fastest links first. Private to bound.h.
 //
 //   GraphLinks links(costs);
 //   links.tensor_of(v);

@@ -39,35 +39,29 @@ GraphReach::GraphReach(const GraphTimes& times, From from, bool cones)
 void GraphReach::pass(const std::function<bool()>& stop, const std::function<void(int)>& then) {
   for (int p = 0; p < graph_.size() && !stop(); ++p) {
     const int v = graph_.order[forwards_ ? p : graph_.size() - 1 - p];
-    visit(v, -1, true);
+    visit(v);
     if (then) then(v);
   }
 }
 
-void GraphReach::visit(int v, int only, bool exactly) {
+void GraphReach::visit(int v) {
   if (!forwards_) receive(v);
   for (const int d : times_.homes(v)) {
     Ticks& release = release_[at(v, d)];
-    release = only >= 0 && d != only ? kGraphNever : std::max(release, earliest(v, d, exactly));
+    release = std::max(release, earliest(v, d));
     ends_[at(v, d)] = release + times_.duration(v, d);
   }
   sort_ends(v);
   if (forwards_) send(v);
 }
 
-void GraphReach::set(int v, const Ticks* row) {
+void GraphReach::raise(int v, const Ticks* row) {
   for (const int d : times_.homes(v)) {
     release_[at(v, d)] = row[d];
     ends_[at(v, d)] = row[d] + times_.duration(v, d);
   }
   sort_ends(v);
-}
-
-void GraphReach::touched(int v, std::vector<std::size_t>& entries) const {
-  if (forwards_)
-    for (const int w : outputs_[v]) entries.push_back(entry(w, v));
-  else
-    for (const int w : inputs_[v]) entries.push_back(entry(v, w));
+  if (forwards_) send(v);
 }
 
 std::size_t GraphReach::entry(int v, int input) const {
@@ -75,7 +69,7 @@ std::size_t GraphReach::entry(int v, int input) const {
   return inputs_.begin(v) + (std::lower_bound(inputs.begin(), inputs.end(), input) - inputs.begin());
 }
 
-Ticks GraphReach::earliest(int v, int d, bool exactly) {
+Ticks GraphReach::earliest(int v, int d) {
   join_.clear();
   const auto inputs = inputs_[v];
   for (std::size_t i = 0; i < inputs.size(); ++i)
@@ -84,7 +78,7 @@ Ticks GraphReach::earliest(int v, int d, bool exactly) {
   const Ticks joined = join_.earliest();
   // What one input alone forces here, it was behind already.
   const bool several = inputs.size() > 1 || graph_.groups[graph_.group[v]].size() > 1;
-  return cones_ && several && joined < kGraphNever ? cone_.earliest(v, d, joined, exactly) : joined;
+  return cones_ && several && joined < kGraphNever ? cone_.earliest(v, d, joined) : joined;
 }
 
 void GraphReach::sort_ends(int v) {

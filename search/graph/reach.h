@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // When can each vertex start on each device, at the earliest, whatever the assignment and the schedule?
-// Private to graph_bound.
+// Private to bound.h.
 //
 // Seen forwards, reach(v, d) is a lower bound on the start of v if it runs on d; seen backwards, on the time
 // from the end of v on d to the end of all. Either is a pass over the graph (docs/bounds.md, G1 to G3). A
@@ -51,21 +51,9 @@ class GraphReach {
 
   Ticks operator()(int vertex, int device) const { return release_[at(vertex, device)]; }
 
-  // For a look at some vertices under an assumption (fork.h):
-
-  /// What a pass does with one vertex; on devices other than `only` it is never reached (-1: on all it is).
-  void visit(int vertex, int only, bool exactly);
-  /// Sets the reach of a vertex on its devices, without what follows from it.
-  void set(int vertex, const Ticks* row);
   const Ticks* row(int vertex) const { return &release_[at(vertex, 0)]; }
-  /// Entries of inputs() whose remote() a visit sets.
-  void touched(int vertex, std::vector<std::size_t>& entries) const;
-  Ticks* remote(std::size_t entry) { return &remote_[entry * devices_]; }
-  /// As set(), and for what follows.
-  void raise(int vertex, const Ticks* row) {
-    set(vertex, row);
-    if (forwards_) send(vertex);
-  }
+  /// Sets the reach of a vertex on its devices, for what follows it, too.
+  void raise(int vertex, const Ticks* row);
   bool forwards() const { return forwards_; }
   const Lists<int>& inputs() const { return inputs_; }
   const Lists<int>& outputs() const { return outputs_; }
@@ -73,7 +61,8 @@ class GraphReach {
 
  private:
   std::size_t at(int v, int d) const { return static_cast<std::size_t>(v) * devices_ + d; }
-  Ticks earliest(int v, int d, bool exactly);
+  void visit(int v);
+  Ticks earliest(int v, int d);
   std::size_t entry(int v, int input) const;
   void receive(int v);
   void send(int v);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Can the last of a few vertices start on a device by some time, if each of them has one device? Private to
-// graph_bound.
+// bound.h.
 //
 // The jobs of a window are vertices that end in one, the last, each with a bound of when it can start on each
 // device. Suppose that the last starts by `time`. Then a job has only devices on which it is neither reached

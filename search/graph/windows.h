@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // What precedes a join, seen together: windows of the graph that end in a vertex with several inputs. Private
-// to graph_bound.
+// to bound.h.
 //
 // The passes of reach.h take the best for every vertex and device by itself, so what is best for one input of
 // a join may use a device, or leave it, against what is best for another. Here the vertices that come shortly

@@ -18,9 +18,10 @@ struct Job {
   std::int64_t operations;
 };
 
-class Packing {
+/// G7 of docs/bounds.md, for any set of vertices.
+class WorkBetweenEnds {
  public:
-  explicit Packing(const GraphTimes& times) {
+  explicit WorkBetweenEnds(const GraphTimes& times) {
     for (const GraphDevice& device : times.costs.devices().devices) speeds_ += device.speed;
   }
 
@@ -71,7 +72,7 @@ class Packing {
 class Pass {
  public:
   Pass(const GraphTimes& times, std::vector<int> order, const Lists<int>& inputs)
-      : graph_(times.graph), order_(std::move(order)), inputs_(inputs), packing_(times) {
+      : graph_(times.graph), order_(std::move(order)), inputs_(inputs), between_ends_(times) {
     for (int v = 0; v < graph_.size(); ++v) {
       const int fastest = times.costs.fastest(graph_.group[v]);
       shortest_.push_back(times.duration(v, fastest));
@@ -85,14 +86,14 @@ class Pass {
       Ticks& own = release[v];
       for (const int u : inputs_[v]) own = std::max(own, release[u] + shortest_[u]);
       collect_before(i, release);
-      if (jobs_.size() > 1) own = std::max(own, packing_.bound(jobs_));
+      if (jobs_.size() > 1) own = std::max(own, between_ends_.bound(jobs_));
     }
   }
 
   Ticks of_all(const std::vector<Ticks>& release, const std::vector<Ticks>& tail) {
     jobs_.clear();
     for (int v = 0; v < graph_.size(); ++v) add(v, release[v], tail[v]);
-    return packing_.bound(jobs_);
+    return between_ends_.bound(jobs_);
   }
 
  private:
@@ -121,7 +122,7 @@ class Pass {
   std::vector<std::int64_t> speed_;
   std::vector<Ticks> to_;
   std::vector<Job> jobs_;
-  Packing packing_;
+  WorkBetweenEnds between_ends_;
 };
 
 }  // namespace

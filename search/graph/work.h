@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What all devices together cannot do in time. Private to graph_bound.
+// What all devices together cannot do in time. Private to bound.h.
 //
 // All that precedes a vertex has to be computed before it starts. At first few vertices are ready, and the
 // last of them wait for each other, so most devices stand idle then; in between no more is done than all

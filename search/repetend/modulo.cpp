@@ -214,8 +214,8 @@ void ModuloProblem::undo(const Mark& mark) {
 
 /// Fewer periods between an input and what follows it hold less memory: the smaller |k| first.
 ModuloProblem::Split ModuloProblem::split_at(int x, int y, const Range& r) const {
-  if (initial_.get(y, x) > LongestPaths::kNone) return {r.most - 1, false};
-  if (initial_.get(x, y) > LongestPaths::kNone || r.least >= 0) return {r.least, true};
+  if (initial_.get(y, x) > kNoPath) return {r.most - 1, false};
+  if (initial_.get(x, y) > kNoPath || r.least >= 0) return {r.least, true};
   return {std::min<std::int64_t>(-1, r.most - 1), false};
 }
 
@@ -268,7 +268,7 @@ Wide ModuloProblem::reach() const {
 }
 
 /// A path goes through every item at most, and must not be as long as none: for blocks of weeks.
-bool ModuloProblem::too_long() const { return items_ * (reach() + 2 * period_) > -LongestPaths::kNone / 2; }
+bool ModuloProblem::too_long() const { return items_ * (reach() + 2 * period_) > -kNoPath / 2; }
 
 bool ModuloProblem::begin() {
   paths_ = initial_;

@@ -26,7 +26,7 @@
 
 #include "search/placement/instance.h"
 #include "search/repetend/modulo_compress.h"
-#include "search/repetend/modulo_paths.h"
+#include "search/schedule/longest_paths.h"
 
 namespace ostinato {
 

@@ -16,7 +16,7 @@
 #include <tuple>
 
 #include "search/numbers/random.h"
-#include "search/schedule/precedences.h"
+#include "search/schedule/longest_paths.h"
 
 namespace ostinato {
 namespace {
@@ -60,7 +60,7 @@ class OrderSearch {
       free_some(random);
       limit_ = std::min(options_.work, work() + kNearWork);
       cut_ = false;
-      if (!keep_order() || !settle() || !branch()) paths_.take_back(root);
+      if (!keep_order() || !settle() || !branch()) paths_.undo(root);
     }
     result.sequence = found_;
     result.work = work();
@@ -85,11 +85,11 @@ class OrderSearch {
     return cut_;
   }
 
-  bool before(int a, int b) const { return paths_.longest(a, b) >= time(a); }
+  bool before(int a, int b) const { return paths_.get(a, b) >= time(a); }
   bool runs_before(int a, int b) { return paths_.add(a, b, time(a)); }
   /// What is left of the limit if a runs before b; below 0: it cannot.
   Nanoseconds slack(int a, int b) const {
-    const Nanoseconds back = paths_.longest(b, a);
+    const Nanoseconds back = paths_.get(b, a);
     return back == kNoPath ? -kNoPath : -back - time(a);
   }
 
@@ -243,7 +243,7 @@ class OrderSearch {
       if (out_of_work()) return false;
       const std::size_t mark = paths_.mark();
       if ((first ? runs_before(a, b) : runs_before(b, a)) && settle() && branch()) return true;
-      paths_.take_back(mark);
+      paths_.undo(mark);
     }
     return false;
   }
@@ -253,7 +253,7 @@ class OrderSearch {
     std::vector<std::pair<Nanoseconds, int>> starts;
     for (int s = 0; s < steps(); ++s) {
       Nanoseconds start = 0;
-      for (int from = 0; from < steps(); ++from) start = std::max(start, paths_.longest(from, s));
+      for (int from = 0; from < steps(); ++from) start = std::max(start, paths_.get(from, s));
       starts.emplace_back(start, s);
     }
     std::sort(starts.begin(), starts.end());
@@ -264,7 +264,7 @@ class OrderSearch {
   const Instance& in_;
   const int n_;
   const OrderSearchOptions& options_;
-  Precedences paths_;
+  LongestPaths paths_;
   std::vector<std::vector<int>> on_;  ///< steps of each device
   std::vector<Pair> pairs_;
   std::vector<int> in_turn_, place_;  ///< of run_near(): its sequence as steps, and where each stands

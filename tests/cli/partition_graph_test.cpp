@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <stdexcept>
+
+#include "bindings/core/graph_partition.h"
 #include "tests/cli/support/cli_run.h"
 
 namespace ostinato::cli::test {
@@ -48,6 +51,36 @@ TEST_F(PartitionGraphCommand, BestIsProvedHereAndWritten) {
             "3,7,2.000000000,3.000000000\n"
             "4,7,3.000000000,4.000000000\n"
             "5,8,0.000000000,1.000000000\n");
+}
+
+/// What must_hold() says of it.
+std::string fault_of(const graph::GraphCosts& costs, const core::GraphOutcome& outcome) {
+  try {
+    core::must_hold(costs, outcome);
+    return "";
+  } catch (const std::logic_error& error) {
+    return error.what();
+  }
+}
+
+TEST_F(PartitionGraphCommand, AnOutcomeThatIsWrongIsNotPrinted) {
+  const core::GraphProblem problem = core::read_graph_problem(graph_, devices_);
+  const graph::GraphCosts costs = core::costs_of(problem);
+  const core::GraphOutcome right = core::assign(problem, costs, {});
+  EXPECT_EQ(fault_of(costs, right), "");
+  core::GraphOutcome wrong = right;
+  wrong.assignment[4] = 0;  // 5 needs the GPU
+  EXPECT_NE(fault_of(costs, wrong).find("vertex 5 is on device 7, which is of another kind"),
+            std::string::npos);
+  wrong = right;
+  --wrong.start[1];
+  EXPECT_NE(fault_of(costs, wrong).find("vertex 2 starts before the tensor of 1 arrives"), std::string::npos);
+  wrong = right;
+  --wrong.makespans.front();
+  EXPECT_NE(fault_of(costs, wrong).find("does not end at the makespan"), std::string::npos);
+  wrong = right;
+  ++wrong.lower_bound;
+  EXPECT_NE(fault_of(costs, wrong).find("the lower bound is above"), std::string::npos);
 }
 
 TEST_F(PartitionGraphCommand, AStrategyIsSimulatedUnderItsSchedule) {

@@ -6,7 +6,7 @@
 #include "search/plan/orders.h"
 #include "search/schedule/beam.h"
 #include "search/schedule/local_search.h"
-#include "search/schedule/precedences.h"
+#include "search/schedule/longest_paths.h"
 #include "search/schedule/shift.h"
 #include "search/schedule/words.h"
 #include "tests/search/checked.h"
@@ -16,18 +16,18 @@
 namespace ostinato {
 namespace {
 
-TEST(Precedences, RefuseACircleAndTakeBackWhatWasAdded) {
-  Precedences paths(3);
+TEST(LongestPaths, RefuseACircleAndTakeBackWhatWasAdded) {
+  LongestPaths paths(3);
   ASSERT_TRUE(paths.add(0, 1, 4));
   const std::size_t mark = paths.mark();
   ASSERT_TRUE(paths.add(1, 2, 5));
-  EXPECT_EQ(paths.longest(0, 2), 9);
+  EXPECT_EQ(paths.get(0, 2), 9);
   EXPECT_FALSE(paths.add(2, 0, -8)) << "2 starts 9 after 0, not 8";
   EXPECT_TRUE(paths.add(2, 0, -9));
-  paths.take_back(mark);
-  EXPECT_EQ(paths.longest(0, 2), kNoPath);
-  EXPECT_EQ(paths.longest(0, 1), 4);
-  EXPECT_EQ(paths.longest(2, 2), 0);
+  paths.undo(mark);
+  EXPECT_EQ(paths.get(0, 2), kNoPath);
+  EXPECT_EQ(paths.get(0, 1), 4);
+  EXPECT_EQ(paths.get(2, 2), 0);
 }
 
 std::vector<int> one_by_one(const Instance& in, int micro_batches) {

@@ -1,30 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Longest paths between the items of a repetend (modulo.h), kept closed under one constraint after another.
+// Longest paths between all pairs of items, while a search adds constraints and takes them back: the items of
+// a repetend (repetend/modulo.h), or the steps of a whole schedule (order_search.h).
 //
 //   LongestPaths paths(3);
 //   paths.add(0, 1, 5);                        // T(1) - T(0) >= 5
 //   const std::size_t mark = paths.mark();
 //   paths.add(1, 0, -4);                       // false: T(1) - T(0) <= 4 contradicts it
 //   paths.undo(mark);
+//
+// Source: Dechter, Meiri, Pearl (1991), simple temporal networks.
 
 #include <cstdint>
-#include <limits>
 #include <vector>
 
-#include "search/placement/placement.h"
+#include "search/schedule/group_starts.h"
 
 namespace ostinato {
 
 /// Constraints T(y) - T(x) >= weight over `items` unknowns, as a dense matrix with undo: items^2 entries.
 class LongestPaths {
  public:
-  static constexpr Nanoseconds kNone = std::numeric_limits<Nanoseconds>::min() / 4;
-
   explicit LongestPaths(int items);
-  /// The largest w for which T(y) - T(x) >= w follows; kNone where nothing does.
+  /// The largest w for which T(y) - T(x) >= w follows; kNoPath where nothing does.
   Nanoseconds get(int x, int y) const { return length_[index(x, y)]; }
-  /// False if a positive cycle arises; then the matrix must be undone. O(items^2).
+  /// False if a positive cycle would arise; then nothing is added. O(items^2).
   bool add(int x, int y, Nanoseconds weight);
   std::int64_t work() const { return work_; }  ///< entries looked at so far
   std::size_t mark() const { return changes_.size(); }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "search/repetend/modulo_paths.h"
+#include "search/schedule/longest_paths.h"
 
 namespace ostinato {
 
 LongestPaths::LongestPaths(int items) : items_(items) {
-  length_.assign(static_cast<std::size_t>(items) * items, kNone);
+  length_.assign(static_cast<std::size_t>(items) * items, kNoPath);
   for (int x = 0; x < items; ++x) length_[index(x, x)] = 0;
 }
 
@@ -14,8 +14,8 @@ bool LongestPaths::add(int x, int y, Nanoseconds weight) {
   sources_.clear();
   targets_.clear();
   for (int i = 0; i < items_; ++i) {
-    if (get(i, x) > kNone && get(i, x) + weight > get(i, y)) sources_.push_back(i);
-    if (get(y, i) > kNone && get(y, i) + weight > get(x, i)) targets_.push_back(i);
+    if (get(i, x) > kNoPath && get(i, x) + weight > get(i, y)) sources_.push_back(i);
+    if (get(y, i) > kNoPath && get(y, i) + weight > get(x, i)) targets_.push_back(i);
   }
   work_ += 2 * items_ + static_cast<std::int64_t>(sources_.size() * targets_.size());
   for (const int i : sources_) {
