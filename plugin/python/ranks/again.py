@@ -117,13 +117,14 @@ def begin_again(files: Mapping[str, File], timeout_s: float, further: bool = Fal
     them. Raises CannotStartAgain on every rank where one does not call it in time, cannot write its files, or cannot
     replace itself.
     """
-    with ExitStack() as stays:  # because the process is replaced
+    with ExitStack() as stays:  # where the process is replaced
         folder, environment, start, why = "", {}, -1, ""
         # What may fail on one rank comes before the ranks agree.
         try:
             folder = stays.enter_context(tempfile.TemporaryDirectory(prefix=_prefix()))
             write(files, Path(folder))
             environment, start = _first_environment(), os.open(_CWD, os.O_RDONLY | os.O_DIRECTORY)
+            stays.callback(os.close, start)
         except Exception as error:  # torch's, where a disk is full, is a RuntimeError
             why = (
                 f"{type(error).__name__}: {error} (TMPDIR chooses where it leaves files for its second start)"
@@ -183,9 +184,8 @@ def _program() -> str:
             return word
         if option[1] in ("c", "m"):
             return f"-{option[1]}"
-        if word == "--check-hash-based-pycs" or (
-            option[1] and not option[2]
-        ):  # as -X and -W may, it has a value
+        # -X and -W may have their value in the next word.
+        if word == "--check-hash-based-pycs" or (option[1] and not option[2]):
             next(words, "")
     return ""
 
@@ -198,9 +198,9 @@ def _lowest_store() -> Any:
 
 
 def _agreed(timeout_s: float, mine: str) -> dict[str, str]:
-    """Waits for all ranks, and tells them why this one cannot start again, if so; returns the environment variables of the second start's store. The store of torchrun's
-    agent outlives the ranks, and would keep what they wrote (a rank would find old addresses of its peers): then
-    rank 0 holds a new one, at a port that it chooses.
+    """Waits for all ranks, and tells them why this one cannot start again ("": it can); returns the environment
+    variables of the second start's store. The store of torchrun's agent outlives the ranks, and would keep what they
+    wrote (a rank would find old addresses of its peers): then rank 0 holds a new one, at a port that it chooses.
     """
     port = (
         _free_port()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The norm of the gradients of a whole pipeline, in which each weight counts once.
 
-norm = clip(stages, counted, max_norm=1.0, norm_type=2.0, group=group)     # all ranks; the same norm on each
+norm = clip(parameters, elsewhere, max_norm=1.0, norm_type=2.0, group=group)     # all ranks; the same norm on each
 """
 
 from collections.abc import Iterable, Sequence

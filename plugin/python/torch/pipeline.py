@@ -41,9 +41,9 @@ from .draws import Draws, unlike
 from .outside import Outside
 from .precision import Autocast
 from .serving import SLOTS, Answer, Serving
-from .stages import LOSS, Build, ChainOfLayers, Stage, build_of, computes_loss, module_of, own_stages
+from .stages import LOSS, Build, ChainOfLayers, InARow, Stage, build_of, computes_loss, module_of, own_stages
 from .ties import Tie, Ties, ties_of
-from .wrappers import kinds_of, must_run_whole
+from .wrappers import innermost, kinds_of, must_run_whole
 
 
 class Pipeline(nn.Module):
@@ -209,8 +209,14 @@ class Pipeline(nn.Module):
         hold counts once. All ranks must call it, between step() and the optimizer; each gets the norm."""
         elsewhere = self._ties.elsewhere()
         for stage in self._own:
-            if stage.shard is not None and stage.shard.index:
-                elsewhere |= repeated(self.stages[str(stage.index)].children())
+            if stage.shard is not None:
+                module = innermost(self.stages[str(stage.index)])
+                if not isinstance(module, InARow):
+                    raise PipelineError(
+                        f'stage "{stage.name}" is sharded, and which of its weights other ranks hold, too, only your own module knows: clip '
+                        "its gradients yourself, or cut the stage with layers()"
+                    )
+                elsewhere |= repeated(module.children()) if stage.shard.index else set()
         return clip(list(self.parameters()), elsewhere, max_norm, norm_type, self._group)
 
     def infer(self, inputs: Any = None, **keywords: Any) -> list | None:

@@ -8,7 +8,7 @@ from support.plans import Layout, make_plan
 from support.torch_jobs import MICRO_BATCHES, batch, chain, loss
 from torch import nn
 
-from ostinato.torch import Pipeline
+from ostinato.torch import Pipeline, PipelineError, layers
 
 ALL = (0, 1)
 LAYOUTS = {
@@ -19,10 +19,10 @@ LAYOUTS = {
 
 
 def model(tied: bool) -> list[nn.Module]:
-    layers = chain()
+    made = chain()
     if tied:
-        layers[-1].weight = layers[0].weight
-    return layers
+        made[-1].weight = made[0].weight
+    return made
 
 
 def alone(tied: bool, norm_type: float) -> float:
@@ -53,3 +53,17 @@ def test_the_norm_is_that_of_one_process(layout, norm_type, world2, tmp_path):
     expected = pytest.approx(alone(tied, norm_type), rel=1e-5)
     for norm, after, off in world2.run(clipped, plan, tied, norm_type):
         assert norm == expected and after == pytest.approx(0.01, rel=1e-3) and off < 1e-8
+
+
+def refusal(plan: str) -> str:
+    build = layers(model(tied=False))
+    with pytest.raises(PipelineError) as refused:
+        Pipeline(plan, lambda stage: nn.Sequential(build(stage)), loss).clip_grad_norm_(1.0)
+    return str(refused.value)
+
+
+def test_modules_of_the_user_that_are_sharded_are_refused(world2, tmp_path):
+    for said in world2.run(refusal, str(make_plan(tmp_path, LAYOUTS["sharded"], 8, MICRO_BATCHES))):
+        assert (
+            "is sharded, and which of its weights other ranks hold, too, only your own module knows" in said
+        )

@@ -6,9 +6,10 @@
     elif found := profile_for(section, paths, size):
         why, profile = found                                # search again, with an earlier run's measurements
 
-A plan stays as long as model, ranks, micro-batches, the kind of GPU and the options of the search do. A plan for another number of
-ranks is put aside, in "4-ranks", and comes back when a run has that number again; so does one for another model, with
-its profile, in "model-3f2a91c0", as folders that lie beside a configuration file serve every model that it trains.
+A plan stays as long as model, ranks, micro-batches, the kind of GPU and the options of the search do. A plan for
+another number of ranks is put aside, in "4-ranks", and comes back when a run has that number again; so does one for
+another model, with its profile, in "model-3f2a91c0", as folders that lie beside a configuration file serve every model
+that it trains.
 """
 
 import hashlib
