@@ -45,7 +45,7 @@ def test_defaults_of_the_section():
         "auto": False,
         "check": None,
         "output": None,
-        "timeout_s": 300.0,
+        "timeout_s": 1800.0,  # torch's, as there is no process group yet
         "trace": None,
         "memory": None,
         "require": True,
