@@ -28,20 +28,13 @@ bool runs_once_and_whole(const Node& node) {
   return name == "CheckpointFunctionBackward" || name == "CompiledFunctionBackward";
 }
 
-/// Whether something is called with its gradients: Tensor.register_hook(), retain_grad(), hooks of the node.
-bool is_hooked(Node& node) {
-  return !node.tensor_pre_hooks().empty() || !node.retains_grad_hooks().empty() ||
-         !node.pre_hooks().empty() || !node.post_hooks().empty();
-}
-
 /// torch's own derivatives compute the gradients that are asked for, and nothing else: they may run in both
-/// halves, where no hook would be called in both. Anything else, such as an autograd.Function, computes all
-/// of them each time, and may change what it saved, or a weight's main_grad, as it does so.
-bool runs_once(Node& node) {
-  if (dynamic_cast<const torch::autograd::CopySlices*>(&node) != nullptr ||
-      dynamic_cast<const torch::autograd::CopyBackwards*>(&node) != nullptr)
-    return false;
-  return dynamic_cast<const torch::autograd::TraceableFunction*>(&node) == nullptr || is_hooked(node);
+/// halves. Anything else, such as an autograd.Function, computes all of them each time, and may change what
+/// it saved, or a weight's main_grad, as it does so.
+bool runs_once(const Node& node) {
+  return dynamic_cast<const torch::autograd::TraceableFunction*>(&node) == nullptr &&
+         dynamic_cast<const torch::autograd::CopySlices*>(&node) == nullptr &&
+         dynamic_cast<const torch::autograd::CopyBackwards*>(&node) == nullptr;
 }
 
 /// Takes the gradient of an edge.
@@ -85,8 +78,8 @@ BackwardHalves::BackwardHalves(edge_list roots, edge_list inputs, std::uint64_t 
     starts_.clear();
 }
 
-/// The operator of the graph that ran first; null where it is a root itself, or has hooks: both halves would
-/// call them. Sums of gradients (leaves) count as last.
+/// The operator of the graph that ran first; null where it is a root itself. Sums of gradients (leaves) count
+/// as last.
 Node* BackwardHalves::first_operator() const {
   std::unordered_set<Node*> seen;
   std::vector<Node*> stack;
@@ -106,7 +99,7 @@ Node* BackwardHalves::first_operator() const {
   }
   const bool is_root = std::any_of(roots_.begin(), roots_.end(),
                                    [&](const Edge& root) { return root.function.get() == first; });
-  return is_root || (first && is_hooked(*first)) ? nullptr : first;
+  return is_root ? nullptr : first;
 }
 
 /// Depth first from the roots, with a stack of its own: a graph is as deep as the model.

@@ -14,12 +14,11 @@
 // there. A root that leads to no input waits for the second half with the gradient that it was given.
 //
 // So a weight root runs in both halves, each time for other gradients. What is not torch's own, such as an
-// autograd.Function, and what has hooks runs once, in the first half: the second starts from the gradients
-// that it made for weights.
+// autograd.Function, runs once, in the first half: the second starts from the gradients that it made for
+// weights.
 //
 // Without inputs the operator that ran first, an embedding mostly, takes their place: all that lies behind
-// it runs in the first half. Where that operator is itself a root, or has hooks, all of it runs in the
-// second.
+// it runs in the first half. Where that operator is itself a root, all of it runs in the second.
 
 #include <torch/csrc/autograd/function.h>
 
@@ -67,7 +66,7 @@ class BackwardHalves {
   torch::autograd::edge_list roots_, inputs_;
   std::unordered_map<torch::autograd::Node*, bool> on_input_path_;  ///< every node of the graph
   std::vector<torch::autograd::Node*> order_;     ///< but the inputs: each behind those that it leads to
-  std::vector<torch::autograd::Node*> run_once_;  ///< weight roots that are not torch's own, or hooked
+  std::vector<torch::autograd::Node*> run_once_;  ///< weight roots that are not torch's own
   torch::autograd::edge_list starts_;  ///< of the second half: the other roots' inputs, those ones' weights
   torch::autograd::variable_list arrived_;  ///< there, in the first half
   std::uint64_t first_;
