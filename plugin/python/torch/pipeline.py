@@ -24,7 +24,7 @@ from torch.distributed.distributed_c10d import _get_default_store
 
 from ostinato import _plugin, offload
 
-from .batches import PLAIN, as_arguments, by_stage, check_batch, micro_batches
+from .batches import as_arguments, by_stage, check_batch, micro_batches
 from .checks import (
     PipelineError,
     changes_named,
@@ -95,7 +95,7 @@ class Pipeline(nn.Module):
         # By micro-batch, and the names that layers take; None: any.
         self._keywords: list[dict[str, Any]] = []
         self._known = build.keywords() if isinstance(build, ChainOfLayers) else None
-        self._agreed: set[str] = set()  # the calls in which ranks have given the same ones
+        self._called: set[str] = set()  # step, infer: at least once
         sharded = any(len(stage.ranks) > 1 for stage in self.program.stages)
         self._draws = Draws(self._device) if sharded and self.trains else None  # of the first step
         # Losses or outputs of the last step, by stage that feeds no other.
@@ -194,9 +194,7 @@ class Pipeline(nn.Module):
                 with self._autocast.switched(on=False):
                     self._run(self._ties.summed())
                 each = [loss for of_stage in self._results.values() for loss in of_stage if loss is not None]
-            if "step" not in self._agreed:
-                self._warn_of_whole()
-            self._agree_on("step", keywords)
+            self._after_first("step", keywords)
             if self._draws is not None:
                 self._check_draws(self._draws)
             outside.backward()
@@ -236,7 +234,7 @@ class Pipeline(nn.Module):
                     ends = list(self._results.values())
             finally:
                 self._running = self._executor
-            self._agree_on("infer", keywords)
+            self._after_first("infer", keywords)
         return (
             ends[0]
             if len(ends) == 1
@@ -419,6 +417,24 @@ class Pipeline(nn.Module):
                 "layers draw from a generator with one seed on all of them, or place what draws in a stage on one device"
             )
 
+    def _after_first(self, call: str, keywords: dict[str, Any]) -> None:
+        """Of step() or infer(): a rank that leaves out an argument would compute something else with its default."""
+        if call in self._called:
+            return
+        self._called.add(call)
+        if call == "step":
+            self._warn_of_whole()
+        if self._group is not None:
+            self._agree(f"{call} keywords", ", ".join(sorted(keywords)), "gave other keyword arguments")
+
+    def _warn_of_whole(self) -> None:
+        if names := [f'"{self.program.stages[index].name}"' for index in self._executor.unsplit_stages]:
+            warnings.warn(
+                f"the backwards of {', '.join(names)} run whole though the plan splits them: activation checkpoints, compiled layers and "
+                "fully_shard() cannot be split, so plan whole backwards for them",
+                stacklevel=4,
+            )
+
     # ---- called by the executor
 
     @contextmanager
@@ -440,13 +456,7 @@ class Pipeline(nn.Module):
             }
             self._targets = cut(targets, "targets")
             self._check_keywords(inputs, keywords)
-            cuts = {
-                name: [value] * self.micro_batches if isinstance(value, PLAIN) else cut(value, name)
-                for name, value in keywords.items()
-            }
-            self._keywords = [
-                {name: parts[m] for name, parts in cuts.items()} for m in range(self.micro_batches)
-            ]
+            self._keywords = cut(keywords, "what the stages are given by name")
             self._autocast = Autocast(self._device)
             self._results = {
                 s.index: [None] * self.micro_batches
@@ -460,25 +470,8 @@ class Pipeline(nn.Module):
     def _check_keywords(self, inputs: Any, keywords: dict[str, Any]) -> None:
         if self._known is not None and (unknown := sorted(keywords.keys() - self._known)):
             raise PipelineError(f"no layer of the chain takes an argument {unknown[0]!r}")
-        if keywords:
-            given = keywords if isinstance(inputs, Mapping) else {"inputs": inputs, **keywords}
-            check_batch(given, self.micro_batches, "what the stages are given")
-
-    def _warn_of_whole(self) -> None:
-        """Once a step has shown it."""
-        if names := [f'"{self.program.stages[index].name}"' for index in self._executor.unsplit_stages]:
-            warnings.warn(
-                f"the backwards of {', '.join(names)} run whole though the plan splits them: activation checkpoints, compiled layers and "
-                "fully_shard() cannot be split, so plan whole backwards for them",
-                stacklevel=3,
-            )
-
-    def _agree_on(self, call: str, keywords: dict[str, Any]) -> None:
-        """After the first call: a rank that leaves out an argument would compute something else with its default."""
-        first = call not in self._agreed
-        self._agreed.add(call)
-        if first and self._group is not None:
-            self._agree(f"{call} keywords", ", ".join(sorted(keywords)), "gave other keyword arguments")
+        if keywords and not isinstance(inputs, Mapping):  # inputs by stage are cut stage by stage
+            check_batch({"inputs": inputs, **keywords}, self.micro_batches, "what the stages are given")
 
     def _forward_of(self, index: int, trains: bool = True) -> Callable:
         """`trains`: if the plan does."""

@@ -11,7 +11,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 
 from ostinato.errors import counted
@@ -41,7 +40,6 @@ class Stage:
 Build = Callable[[Stage], nn.Module]
 MOST = 64  # outputs of a layer that are looked at
 LOSS = -1  # stands for loss_fn among the numbers of layers
-NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 def build_of(build: Any) -> Build:
@@ -136,7 +134,7 @@ class InARow(nn.Sequential):
     def __init__(self, *layers, after: nn.Module | None = None):
         super().__init__(*layers)
         # Not the layer itself, which would be copied and saved with this module.
-        self._apart = [n for n in range(MOST) if after is not None and _takes(after, (None,) * n)]
+        self._apart = [n for n in range(MOST) if after is not None and _takes(after, (None,) * n, {})]
 
     def forward(self, *inputs, **keywords):
         value: Any = inputs
@@ -152,7 +150,7 @@ class InARow(nn.Sequential):
         return value
 
 
-def _takes(layer: nn.Module, arguments: tuple, keywords: Mapping[str, Any] = NONE) -> bool:
+def _takes(layer: nn.Module, arguments: tuple, keywords: Mapping[str, Any]) -> bool:
     if len(arguments) == 1:
         return True
     try:
