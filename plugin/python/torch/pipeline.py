@@ -5,7 +5,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ from .checks import (
 )
 from .clipping import clip, repeated
 from .draws import Draws, unlike
+from .fully_sharded import keep_unsharded, outermost, reduced_once, reshard
 from .outside import Outside
 from .precision import Autocast
 from .serving import SLOTS, Answer, Serving
@@ -81,6 +82,7 @@ class Pipeline(nn.Module):
             raise PipelineError(f"timeout_s is {timeout_s!r}: expected a number of seconds above 0")
         self._device, self._timeout_s, self._dynamic = torch.device(device), timeout_s, dynamic_shapes
         self._at_work, self._broken = threading.Lock(), False
+        self._calls, self._refused = 0, False  # the last of them, before it ran
         check_copies(self.program)
         if len(self._ranks) > 1:
             check_device(self._device)
@@ -97,6 +99,7 @@ class Pipeline(nn.Module):
         self._known = build.keywords() if isinstance(build, ChainOfLayers) else None
         self._called: set[str] = set()  # step, infer: at least once
         sharded = any(len(stage.ranks) > 1 for stage in self.program.stages)
+        self._splits = any(i.action == "W" for i in self.program.instructions(self.rank))
         self._draws = Draws(self._device) if sharded and self.trains else None  # of the first step
         # Losses or outputs of the last step, by stage that feeds no other.
         self._results: dict[int, list] = {}
@@ -189,10 +192,12 @@ class Pipeline(nn.Module):
             )
         with self._one_call():
             self._see_wrappers()
-            outside = Outside()
+            fully_sharded, outside = outermost(self), Outside()
+            if self._splits:
+                keep_unsharded(fully_sharded)
             with self._taken(inputs, targets, keywords, outside.apart):
                 with self._autocast.switched(on=False):
-                    self._run(self._ties.summed())
+                    self._run(self._ties.summed(), reduced_once(fully_sharded))
                 each = [loss for of_stage in self._results.values() for loss in of_stage if loss is not None]
             self._after_first("step", keywords)
             if self._draws is not None:
@@ -234,6 +239,7 @@ class Pipeline(nn.Module):
                     ends = list(self._results.values())
             finally:
                 self._running = self._executor
+                reshard(outermost(self))
             self._after_first("infer", keywords)
         return (
             ends[0]
@@ -369,16 +375,32 @@ class Pipeline(nn.Module):
                 "or let them put() into the Requests of one serve()"
             )
         try:
+            if self._refused and not self._broken and self._group is not None:
+                self._meet_after_refusal()
+            self._calls, self._refused = self._calls + 1, True
             yield
+            self._refused = False
         finally:
             self._at_work.release()
 
-    def _run(self, around: AbstractContextManager | None = None) -> None:
+    def _meet_after_refusal(self) -> None:
+        """Ranks that did not refuse the call wait in it for this one, and would pair its next batch with their last."""
+        self._agree(
+            "refused call",
+            str(self._calls),
+            "had another call refused",
+            f"call {self._calls} was refused on rank {self.rank} only, and the ranks that made it wait there: let a refused call end "
+            "the run, or make a new pipeline on all ranks",
+        )
+
+    def _run(self, *around: AbstractContextManager) -> None:
         self._broken = self._group is not None
         try:
-            with around or nullcontext():
+            with ExitStack() as stack:
+                for context in around:
+                    stack.enter_context(context)
                 self._running.run()
-            self._broken = False
+            self._broken = self._refused = False
         except BaseException as error:  # KeyboardInterrupt, too: the other ranks would wait for this one
             if self._watch is None:
                 pass
@@ -430,8 +452,8 @@ class Pipeline(nn.Module):
     def _warn_of_whole(self) -> None:
         if names := [f'"{self.program.stages[index].name}"' for index in self._executor.unsplit_stages]:
             warnings.warn(
-                f"the backwards of {', '.join(names)} run whole though the plan splits them: activation checkpoints, compiled layers and "
-                "fully_shard() cannot be split, so plan whole backwards for them",
+                f"the backwards of {', '.join(names)} run whole though the plan splits them: activation checkpoints and compiled "
+                "layers cannot be split, so plan whole backwards for them",
                 stacklevel=4,
             )
 
@@ -548,22 +570,24 @@ class Pipeline(nn.Module):
         if stage not in self._seen_losses:
             self._seen_losses.add(stage)
             # The weights of one that fully_shard() has changed are not those that it computes with.
-            if not (isinstance(self.loss_fn, nn.Module) and must_run_whole(kinds_of(self.loss_fn))):
+            if not (isinstance(self.loss_fn, nn.Module) and outermost(self.loss_fn)):
                 check_loss(loss, outputs, self.parameters(), self.rank)
         return loss
 
-    def _exchanged(self, what: str, mine: str) -> list[str]:
-        """Of all ranks."""
+    def _exchanged(self, what: str, mine: str, missing: str = "") -> list[str]:
+        """Of all ranks. `missing`: what it means where some do not take part."""
         try:
             return exchanged(what, mine, self._ranks, self._timeout_s)
         except Missing as error:
-            raise PipelineError(
-                f"{error}: every rank of the group must make the pipeline; if one has ended, its log says why"
-            ) from None
+            means = (
+                missing
+                or "every rank of the group must make the pipeline; if one has ended, its log says why"
+            )
+            raise PipelineError(f"{error}: {means}") from None
 
-    def _agree(self, what: str, mine: str, differently: str) -> None:
+    def _agree(self, what: str, mine: str, differently: str, missing: str = "") -> None:
         """Checks that every rank calls this with the same value."""
-        held = self._exchanged(what, mine)
+        held = self._exchanged(what, mine, missing)
         differing = [rank for rank, said in enumerate(held) if said != held[0]]
         if differing:
             theirs, first = (held[rank][:200] or "none" for rank in (differing[0], 0))

@@ -5,7 +5,6 @@ kinds = kinds_of(module)
 one_in_flight(kinds)        # "DistributedDataParallel"; "": any number of micro-batches
 must_run_whole(kinds)       # whether its backward cannot be split
 innermost(torch.compile(m)) # m
-keep_unsharded([module])    # for torch's own runtime, which splits it all the same
 """
 
 import sys
@@ -43,10 +42,8 @@ def one_in_flight(kinds: Iterable[type]) -> str:
 
 
 def must_run_whole(kinds: Iterable[type]) -> bool:
-    """Of a backward: fully_shard() reduces the weights' gradients as soon as those of the inputs are there, and
-    checkpoint_wrapper() would run the forward again in both halves."""
-    found = imported(FSDP, "FSDPModule"), imported(WRAPPER, "CheckpointWrapper")
-    return any(issubclass(kind, found) for kind in kinds)
+    """Of a backward: checkpoint_wrapper() would run the forward again in both halves."""
+    return any(issubclass(kind, imported(WRAPPER, "CheckpointWrapper")) for kind in kinds)
 
 
 def innermost(module: nn.Module) -> nn.Module:
@@ -58,15 +55,6 @@ def innermost(module: nn.Module) -> nn.Module:
             module = module._checkpoint_wrapped_module
         else:
             return module
-
-
-def keep_unsharded(modules: Iterable[nn.Module]) -> None:
-    """torch loses gradients, without a word, where weights that fully_shard() has resharded after a forward meet a
-    split backward."""
-    for module in modules:
-        for part in module.modules():
-            if isinstance(part, imported(FSDP, "FSDPModule")):
-                part.set_reshard_after_forward(False, recurse=False)
 
 
 def imported(module: str, kind: str) -> Any:

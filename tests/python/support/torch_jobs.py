@@ -7,7 +7,7 @@ import os
 import signal
 import time
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from unittest import mock
 
 import torch
@@ -161,6 +161,33 @@ def train_in_parallel(case: Case, how: str, late: str = "") -> tuple[str, dict[s
     except Exception as error:
         return f"{type(error).__name__}: {error}", {}
     return "", {name: gradient.full_tensor() for name, gradient in gradients_of(pipe, case).items()}
+
+
+def reductions_of_a_step(case: Case) -> tuple[int, int, float]:
+    """How often a step of a pipeline of one rank, with each layer and each stage under fully_shard() on two ranks,
+    reduces gradients, of how many layers with weights, and how much their sum differs after two steps."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.fsdp._fully_shard import _fsdp_param_group
+
+    from ostinato.torch import Pipeline
+
+    rank, mesh = dist.get_rank(), init_device_mesh("cpu", (2,))
+    group = [dist.new_group([r]) for r in range(2)][rank]
+    pipe = Pipeline(case.plan, build(case), loss_fn=loss, group=group)
+    layers = [layer for stage in pipe.stages.values() for layer in stage]
+    for module in (*layers, *pipe.stages.values()):
+        fully_shard(module, mesh=mesh)
+    for _ in range(2):
+        reduce = mock.Mock(wraps=_fsdp_param_group.foreach_reduce)
+        with mock.patch.object(_fsdp_param_group, "foreach_reduce", reduce):
+            pipe.step(batch(rank)[0], batch(rank)[2])
+        pipe.infer(batch(rank)[0])
+    first, second = alone(replace(case, steps=2))["gradients"]
+    found = {name: gradient.full_tensor() for name, gradient in gradients_of(pipe, case).items()}
+    assert found.keys() == first.keys() and not pipe._executor.unsplit_stages
+    worst = max((found[name] - first[name] - second[name]).abs().max().item() for name in found)
+    return reduce.call_count, sum(any(True for _ in layer.parameters()) for layer in layers), worst
 
 
 def without_gradients_on_torch(case: Case) -> list[str]:
@@ -501,3 +528,19 @@ def make_beside_a_stopped_rank(case: Case, stopped: int, folder: str) -> None:
         pipeline.make_group = lambda *_, **__: os.kill(os.getpid(), signal.SIGSTOP)
     os.dup2(os.open(f"{folder}/{rank}.err", os.O_WRONLY | os.O_CREAT), 2)
     Pipeline(case.plan, build(case), timeout_s=3.0)
+
+
+def refused_and_caught(case: Case, on: tuple[int, ...]) -> tuple[list[str], float | None]:
+    """A step that these ranks are given wrong batches for, caught by the script, and one more: what they raise, and the
+    loss of the last."""
+    from ostinato.torch import Pipeline
+
+    pipe, raised, value = Pipeline(case.plan, build(case), loss_fn=loss, timeout_s=3), [], None
+    tokens, _, targets = batch(0)
+    for wrong in (True, False):
+        cut = slice(1, None) if wrong and dist.get_rank() in on else slice(None)
+        try:
+            value = pipe.step(tokens[cut], targets[cut])
+        except Exception as error:
+            raised.append(f"{type(error).__name__}: {error}")
+    return raised, None if value is None else value.item()

@@ -243,13 +243,31 @@ def test_a_pipeline_that_is_copied_says_what_to_copy(tmp_path, how):
 
 @pytest.mark.parametrize("late", ["", "stages"])
 def test_gradients_that_fully_shard_adds_up(world2, tmp_path, late):
-    """With split backwards in the plan: such a stage runs whole ones."""
     case = Case(plan_of(tmp_path, Layout("one", (4,), (0, 0), split=True)), steps=2)
     first, second = torch_jobs.alone(case)["gradients"]
     for raised, gradients in world2.run(torch_jobs.train_in_parallel, case, "fully_shard", late):
         assert not raised and gradients.keys() == first.keys(), raised
         for name, gradient in gradients.items():
             assert torch.allclose(gradient, (first[name] + second[name]) / 2, atol=1e-7), name
+
+
+def test_a_refused_call_that_the_script_catches(world2, tmp_path):
+    """On all ranks it leaves nothing behind. On one, the next batch would meet the targets of this one."""
+    case = Case(plan_of(tmp_path, Layout("stock", (4,), (0, 1))), steps=1)
+    (first, _), (second, value) = world2.run(torch_jobs.refused_and_caught, case, (0, 1))
+    assert len(first) == len(second) == 1 and "micro-batches" in first[0] and "micro-batches" in second[0]
+    assert value == pytest.approx(torch_jobs.alone(case)["losses"][0])
+    (first, _), (second, value) = world2.run(torch_jobs.refused_and_caught, case, (0,))
+    assert "rank 1 did not report within 3 s: call 2 was refused on rank 0 only" in first[1]
+    assert len(second) == 2 and value is None
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_fully_shard_reduces_once_a_step(world2, tmp_path, split):
+    """Also where the plan splits backwards, and with forwards alone between the steps."""
+    case = Case(plan_of(tmp_path, Layout("one", (4,), (0, 0), split=split)))
+    for reductions, layers, worst in world2.run(torch_jobs.reductions_of_a_step, case):
+        assert reductions == layers > 1 and worst < 1e-6
 
 
 @pytest.mark.parametrize("how", ["DistributedDataParallel", "FullyShardedDataParallel"])
