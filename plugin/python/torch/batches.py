@@ -1,13 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cuts the inputs of a step into micro-batches.
+"""Cuts the inputs of a step into micro-batches, and holds them while it runs.
 
 micro_batches(tokens, 4, "inputs")                # four equal parts of a tensor along dimension 0
 micro_batches((tokens, labels), 4, "inputs")      # also within tuples, NamedTuples and dictionaries of one batch
 micro_batches([a, b, c, d], 4, "inputs")          # a list is already cut
 micro_batches((tokens, [mask] * 4), 4, "inputs")  # here each micro-batch takes the whole mask
+
+batches = Batches(["embedding"], {"mask"}, 4)
+with batches.held(tokens, targets, {"mask": mask}):
+    batches.inputs("embedding", 0), batches.targets[0], batches.keywords[0]
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -18,6 +23,59 @@ PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 class BatchError(Error, ValueError):
     """Inputs or targets that do not fit the plan; `str()` says which and why."""
+
+
+class Batches:
+    """What a call is given, by micro-batch. takers: the stages that take inputs. names: the keyword arguments that
+    layers take; None: any."""
+
+    def __init__(self, takers: Sequence[str], names: set[str] | None, count: int):
+        self._takers, self._names, self._count = takers, names, count
+        self._clear()
+
+    def _clear(self) -> None:
+        self._inputs: dict[str, list] = {}
+        self.targets: list = []
+        self.keywords: list[dict[str, Any]] = []
+
+    @contextmanager
+    def held(
+        self,
+        inputs: Any,
+        targets: Any,
+        keywords: Mapping[str, Any],
+        apart: Callable[[Any], Any] = lambda value: value,
+    ) -> Iterator[None]:
+        """Around a run, so that nothing stays in memory until the next one. `apart` of each micro-batch is kept.
+        Raises BatchError."""
+
+        def cut(value: Any, what: str) -> list:
+            return list(map(apart, micro_batches(value, self._count, what)))
+
+        try:
+            self._inputs = {
+                name: cut(value, "inputs") for name, value in by_stage(inputs, self._takers).items()
+            }
+            self.targets = cut(targets, "targets")
+            self._check_keywords(inputs, keywords)
+            self.keywords = cut(keywords, "what the stages are given by name")
+            yield
+        finally:
+            self._clear()
+
+    def inputs(self, stage: str, micro_batch: int) -> Any:
+        """None: not given on this rank."""
+        of_stage = self._inputs.get(stage)
+        return None if of_stage is None else of_stage[micro_batch]
+
+    def _check_keywords(self, inputs: Any, keywords: Mapping[str, Any]) -> None:
+        """Tensors that are cut one by one and differ along dimension 0 would be a table of positions that is cut as
+        if it held a batch."""
+        if self._names is not None and (unknown := sorted(keywords.keys() - self._names)):
+            raise BatchError(f"no layer of the chain takes an argument {unknown[0]!r}")
+        if keywords and not isinstance(inputs, Mapping):  # inputs by stage are cut stage by stage
+            given = {"inputs": inputs, **keywords}
+            _check_sizes(list(_cut_tensors(given)), self._count, "what the stages are given")
 
 
 def micro_batches(value: Any, count: int, what: str) -> list[Any]:
@@ -32,12 +90,6 @@ def micro_batches(value: Any, count: int, what: str) -> list[Any]:
         )
     _check_sizes(list(_cut_tensors(value)), count, what)
     return _cut(value, count, what)
-
-
-def check_batch(values: Mapping[str, Any], count: int, what: str) -> None:
-    """Raises BatchError where tensors that are cut one by one differ along dimension 0: a table of positions would
-    be cut as if it held a batch."""
-    _check_sizes(list(_cut_tensors(values)), count, what)
 
 
 def as_arguments(value: Any) -> tuple:

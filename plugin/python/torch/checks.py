@@ -6,7 +6,7 @@ rank, ranks = place_in(None, program)    # this process among the plan's devices
 check_copies(program)                    # PipelineError says what does not fit, and what would
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -109,6 +109,36 @@ def changes_named(stage: str) -> Iterator[None]:
             f'stage "{stage}" changes its input in place, where the graph of the stages begins: let its first layers work out of place '
             f"(inplace=False), or clone the input first; torch says: {error}"
         ) from error
+
+
+def checked_loss(stage: str, loss_fn: Callable | None, outputs: Any, targets: Any, rank: int) -> torch.Tensor:
+    """Of a micro-batch; without loss_fn, what the stage returns. Raises PipelineError where that is no loss."""
+    try:
+        loss = outputs if loss_fn is None else loss_fn(outputs, targets)
+    except Exception as error:
+        if targets is not None:
+            raise
+        what = f"{type(error).__name__}: {error}"
+        raise PipelineError(
+            f"loss_fn(outputs, None) raises {what}; rank {rank} computes the loss, but got no targets"
+        ) from error
+    maker = (
+        f'stage "{stage}", which computes the loss because there is no loss_fn,'
+        if loss_fn is None
+        else "loss_fn"
+    )
+    if not torch.is_tensor(loss) or loss.numel() != 1:
+        got = (
+            f"a tensor of shape {tuple(loss.shape)}" if torch.is_tensor(loss) else f"a {type(loss).__name__}"
+        )
+        raise PipelineError(
+            f"{maker} returns {got}: expected a tensor with one element, the mean loss of the micro-batch"
+        )
+    if not loss.requires_grad:
+        raise PipelineError(
+            f"{maker} returns a loss that has no gradient: it depends on no trainable parameter"
+        )
+    return loss
 
 
 def check_loss(loss: torch.Tensor, outputs: Any, known: Iterable[nn.Parameter], rank: int) -> None:

@@ -4,7 +4,7 @@
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from torch.distributed.distributed_c10d import _get_default_store
 
 from ostinato import _plugin, offload
 
-from .batches import as_arguments, by_stage, check_batch, micro_batches
+from .batches import Batches, as_arguments
 from .checks import (
     PipelineError,
     changes_named,
@@ -33,6 +33,7 @@ from .checks import (
     check_loss,
     check_ties,
     check_wrapped,
+    checked_loss,
     lowered,
     place_in,
 )
@@ -82,7 +83,7 @@ class Pipeline(nn.Module):
             raise PipelineError(f"timeout_s is {timeout_s!r}: expected a number of seconds above 0")
         self._device, self._timeout_s, self._dynamic = torch.device(device), timeout_s, dynamic_shapes
         self._at_work, self._broken = threading.Lock(), False
-        self._calls, self._refused = 0, False  # the last of them, before it ran
+        self._calls, self._refused = 0, False  # of step() and infer(); the last of them, before it ran
         check_copies(self.program)
         if len(self._ranks) > 1:
             check_device(self._device)
@@ -91,12 +92,11 @@ class Pipeline(nn.Module):
             if at_once := computed_beside(self.program.stages, build.chain):
                 raise PipelineError(at_once)
         offload.check(self.program, self._device)
-        self._takers = [stage.name for stage in self.program.stages if not stage.inputs]
-        self._inputs: dict[str, list] = {}  # by the stage that takes them
-        self._targets: list = []
-        # By micro-batch, and the names that layers take; None: any.
-        self._keywords: list[dict[str, Any]] = []
-        self._known = build.keywords() if isinstance(build, ChainOfLayers) else None
+        self._batches = Batches(
+            [stage.name for stage in self.program.stages if not stage.inputs],
+            build.keywords() if isinstance(build, ChainOfLayers) else None,
+            self.micro_batches,
+        )
         self._called: set[str] = set()  # step, infer: at least once
         sharded = any(len(stage.ranks) > 1 for stage in self.program.stages)
         self._splits = any(i.action == "W" for i in self.program.instructions(self.rank))
@@ -191,7 +191,6 @@ class Pipeline(nn.Module):
                 "step() computes gradients, but torch.no_grad() or inference_mode() has switched them off"
             )
         with self._one_call():
-            self._see_wrappers()
             fully_sharded, outside = outermost(self), Outside()
             if self._splits:
                 keep_unsharded(fully_sharded)
@@ -231,10 +230,9 @@ class Pipeline(nn.Module):
         ranks without a stage that feeds no other.
         """
         with self._one_call(), torch.no_grad():
-            self._see_wrappers()
-            self._running = self._forwards_alone() if self.trains else self._executor
             try:
                 with self._taken(inputs, None, keywords):
+                    self._running = self._forwards_alone() if self.trains else self._executor
                     self._run()
                     ends = list(self._results.values())
             finally:
@@ -375,23 +373,9 @@ class Pipeline(nn.Module):
                 "or let them put() into the Requests of one serve()"
             )
         try:
-            if self._refused and not self._broken and self._group is not None:
-                self._meet_after_refusal()
-            self._calls, self._refused = self._calls + 1, True
             yield
-            self._refused = False
         finally:
             self._at_work.release()
-
-    def _meet_after_refusal(self) -> None:
-        """Ranks that did not refuse the call wait in it for this one, and would pair its next batch with their last."""
-        self._agree(
-            "refused call",
-            str(self._calls),
-            "had another call refused",
-            f"call {self._calls} was refused on rank {self.rank} only, and the ranks that made it wait there: let a refused call end "
-            "the run, or make a new pipeline on all ranks",
-        )
 
     def _run(self, *around: AbstractContextManager) -> None:
         self._broken = self._group is not None
@@ -457,43 +441,37 @@ class Pipeline(nn.Module):
                 stacklevel=4,
             )
 
-    # ---- called by the executor
-
     @contextmanager
-    def _taken(
-        self,
-        inputs: Any,
-        targets: Any,
-        keywords: dict[str, Any],
-        apart: Callable[[Any], Any] = lambda value: value,
-    ) -> Iterator[None]:
-        """Around a run: what it reads and makes does not stay in memory until the next one."""
-
-        def cut(value: Any, what: str) -> list:
-            return list(map(apart, micro_batches(value, self.micro_batches, what)))
-
+    def _taken(self, *given: Any) -> Iterator[None]:
+        """Around a run of step() or infer(): what Batches.held() takes, and results that do not stay in memory until the
+        next one."""
+        if self._refused and not self._broken and self._group is not None:
+            self._meet_after_refusal()
+        self._calls, self._refused = self._calls + 1, True
+        self._see_wrappers()
+        self._autocast = Autocast(self._device)
+        self._results = {
+            s.index: [None] * self.micro_batches
+            for s in self._own
+            if not self.program.stages[s.index].outputs
+        }
         try:
-            self._inputs = {
-                name: cut(value, "inputs") for name, value in by_stage(inputs, self._takers).items()
-            }
-            self._targets = cut(targets, "targets")
-            self._check_keywords(inputs, keywords)
-            self._keywords = cut(keywords, "what the stages are given by name")
-            self._autocast = Autocast(self._device)
-            self._results = {
-                s.index: [None] * self.micro_batches
-                for s in self._own
-                if not self.program.stages[s.index].outputs
-            }
-            yield
+            with self._batches.held(*given):
+                yield
         finally:
-            self._inputs, self._targets, self._keywords, self._results = {}, [], [], {}
+            self._results = {}
 
-    def _check_keywords(self, inputs: Any, keywords: dict[str, Any]) -> None:
-        if self._known is not None and (unknown := sorted(keywords.keys() - self._known)):
-            raise PipelineError(f"no layer of the chain takes an argument {unknown[0]!r}")
-        if keywords and not isinstance(inputs, Mapping):  # inputs by stage are cut stage by stage
-            check_batch({"inputs": inputs, **keywords}, self.micro_batches, "what the stages are given")
+    def _meet_after_refusal(self) -> None:
+        """Ranks that did not refuse the call wait in it for this one, and would pair its next batch with their last."""
+        self._agree(
+            "refused call",
+            str(self._calls),
+            "had another call refused",
+            f"call {self._calls} was refused on rank {self.rank} only, and the ranks that made it wait there: let a refused call end "
+            "the run, or make a new pipeline on all ranks",
+        )
+
+    # ---- called by the executor
 
     def _forward_of(self, index: int, trains: bool = True) -> Callable:
         """`trains`: if the plan does."""
@@ -511,7 +489,7 @@ class Pipeline(nn.Module):
 
         def run(micro_batch: int, inputs: tuple | None):
             arguments = this._given(stage.name, micro_batch) if inputs is None else inputs
-            keywords = this._keywords[micro_batch]
+            keywords = this._batches.keywords[micro_batch]
             draws = this._draws if len(stage.ranks) > 1 and trains else None
             with (
                 nullcontext() if scored else torch.no_grad(),
@@ -533,40 +511,13 @@ class Pipeline(nn.Module):
         return forward
 
     def _given(self, name: str, micro_batch: int) -> tuple:
-        of_stage = self._inputs.get(name)
-        if of_stage is None or of_stage[micro_batch] is None:
+        given = self._batches.inputs(name, micro_batch)
+        if given is None:
             raise PipelineError(f'stage "{name}" takes the inputs of the step, but rank {self.rank} got none')
-        return as_arguments(of_stage[micro_batch])
+        return as_arguments(given)
 
     def _loss(self, stage: str, outputs: Any, micro_batch: int) -> torch.Tensor:
-        targets = self._targets[micro_batch]
-        try:
-            loss = outputs if self.loss_fn is None else self.loss_fn(outputs, targets)
-        except Exception as error:
-            if targets is not None:
-                raise
-            what = f"{type(error).__name__}: {error}"
-            raise PipelineError(
-                f"loss_fn(outputs, None) raises {what}; rank {self.rank} computes the loss, but got no targets"
-            ) from error
-        maker = (
-            f'stage "{stage}", which computes the loss because there is no loss_fn,'
-            if self.loss_fn is None
-            else "loss_fn"
-        )
-        if not torch.is_tensor(loss) or loss.numel() != 1:
-            got = (
-                f"a tensor of shape {tuple(loss.shape)}"
-                if torch.is_tensor(loss)
-                else f"a {type(loss).__name__}"
-            )
-            raise PipelineError(
-                f"{maker} returns {got}: expected a tensor with one element, the mean loss of the micro-batch"
-            )
-        if not loss.requires_grad:
-            raise PipelineError(
-                f"{maker} returns a loss that has no gradient: it depends on no trainable parameter"
-            )
+        loss = checked_loss(stage, self.loss_fn, outputs, self._batches.targets[micro_batch], self.rank)
         if stage not in self._seen_losses:
             self._seen_losses.add(stage)
             # The weights of one that fully_shard() has changed are not those that it computes with.

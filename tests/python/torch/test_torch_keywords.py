@@ -8,7 +8,7 @@ from support.plans import Layout, make_plan, placement_text
 from support.torch_jobs import MICRO_BATCHES
 from torch import nn
 
-from ostinato.torch import Pipeline, PipelineError, layers
+from ostinato.torch import BatchError, Pipeline, PipelineError, layers
 
 BATCH, WIDTH = 3, 16
 ONE = Layout("one", (), (0,))
@@ -123,7 +123,7 @@ def test_in_inference(tmp_path):
 def test_refusals(tmp_path):
     plan = str(make_plan(tmp_path, ONE, 8, MICRO_BATCHES))
     pipe, (x, y, _, scale) = Pipeline(plan, layers([Scaled(), *(Plain() for _ in range(7))]), error), given()
-    with pytest.raises(PipelineError, match="no layer of the chain takes an argument 'scales'"):
+    with pytest.raises(BatchError, match="no layer of the chain takes an argument 'scales'"):
         pipe.step(x, y, scales=scale)
     for rows in (len(x) - 1, MICRO_BATCHES):  # the latter can be cut, but is no batch
         with pytest.raises(

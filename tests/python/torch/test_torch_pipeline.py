@@ -258,7 +258,7 @@ def test_a_refused_call_that_the_script_catches(world2, tmp_path):
     assert len(first) == len(second) == 1 and "micro-batches" in first[0] and "micro-batches" in second[0]
     assert value == pytest.approx(torch_jobs.alone(case)["losses"][0])
     (first, _), (second, value) = world2.run(torch_jobs.refused_and_caught, case, (0,))
-    assert "rank 1 did not report within 3 s: call 2 was refused on rank 0 only" in first[1]
+    assert "rank 1 did not report within 3 s: call 1 was refused on rank 0 only" in first[1]
     assert len(second) == 2 and value is None
 
 
