@@ -27,7 +27,7 @@ def arguments():
     parser.add_argument("--width", type=int, default=32)
     parser.add_argument("--unit", type=float, default=0.001, help="seconds of a forward of cost 1")
     parser.add_argument("--record", type=Path, help="write losses and seconds of the steps to this JSON file")
-    parser.add_argument("--local_rank", type=int, default=int(os.environ.get("LOCAL_RANK", 0)))
+    parser.add_argument("--local_rank", type=int, default=int(os.environ.get("LOCAL_RANK", -1)))
     deepspeed.add_config_arguments(parser)
     return parser.parse_args()
 

@@ -24,7 +24,7 @@ def options(text: str) -> argparse.ArgumentParser:
     parser.add_argument("--partition", default="parameters", help="DeepSpeed's partition_method")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--record", type=Path, help="write losses and seconds of the steps to this JSON file")
-    parser.add_argument("--local_rank", type=int, default=int(os.environ.get("LOCAL_RANK", 0)))
+    parser.add_argument("--local_rank", type=int, default=int(os.environ.get("LOCAL_RANK", -1)))
     deepspeed.add_config_arguments(parser)
     return parser
 

@@ -67,10 +67,26 @@ def test_a_rank_that_fails_says_why(monkeypatch, tmp_path):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
     (tmp_path / "torch.py").write_text("raise SystemExit('no torch today')")
     with pytest.raises(
-        ProfileError, match="rank 0 of the transfer measurement failed: no torch today"
+        ProfileError, match="rank [01] of the transfer measurement failed: no torch today"
     ) as raised:
         transfers.measure_transfers(2)
     assert raised.value.status == 7
+
+
+def test_the_rank_that_fails_first_is_named(monkeypatch, tmp_path):
+    """Under mpirun, of which the processes do not inherit their local rank."""
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_RANK", "0")
+    (tmp_path / "falls.py").write_text(
+        "import os, sys, time\n"
+        "time.sleep(60 * (sys.argv[1] == '0'))\n"
+        "sys.exit('OMPI_COMM_WORLD_LOCAL_RANK' in os.environ and 'mpirun' or 'no memory')\n"
+    )
+    with (
+        transfers.processes(2, tmp_path, Cpu(), "falls") as started,
+        pytest.raises(ProfileError, match="rank 1 of the transfer measurement failed: no memory"),
+    ):
+        transfers.wait_for(started, tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -101,6 +101,7 @@ def processes(
     given its rank, their number and the folder first."""
     started: list[subprocess.Popen] = []
     environment = os.environ | ({"DS_ACCELERATOR": "cpu"} if isinstance(device, Cpu) else {})
+    environment.pop("OMPI_COMM_WORLD_LOCAL_RANK", None)  # under mpirun; DeepSpeed compares it with LOCAL_RANK
     try:
         for rank in range(ranks):
             command = [sys.executable, "-m", program, str(rank), str(ranks), str(folder), *arguments]
@@ -121,15 +122,18 @@ def processes(
 
 
 def wait_for(started: list[subprocess.Popen], folder: Path, what: str = "the transfer measurement") -> None:
+    """Raises ProfileError with the last words of the rank that fails first: the rest then lose their connection."""
     deadline = time.monotonic() + TIMEOUT
-    for rank, process in enumerate(started):
-        try:
-            status = process.wait(max(0.1, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired as error:
-            raise ProfileError(f"{what} took more than {TIMEOUT} s") from error
+    while None in (ended := [process.poll() for process in started]):
+        if any(ended) or time.monotonic() > deadline:
+            break
+        time.sleep(0.05)
+    for rank, status in enumerate(ended):
         if status:
             lines = (folder / f"{rank}.log").read_text().strip().splitlines() or ["no message"]
             raise ProfileError(f"rank {rank} of {what} failed: {lines[-1]}", Status.MISSING)
+    if None in ended:
+        raise ProfileError(f"{what} took more than {TIMEOUT} s")
 
 
 def too_few_gpus(ranks: int, device: Any) -> str:
