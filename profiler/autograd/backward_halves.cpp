@@ -2,6 +2,7 @@
 #include "profiler/autograd/backward_halves.h"
 
 #include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/functions/tensor.h>
 
 #include <algorithm>
@@ -62,6 +63,19 @@ bool leads(Node& node, const std::unordered_map<Node*, bool>& on_input_path, boo
     return next.is_valid() && on_input_path.at(next.function.get()) == wanted;
   });
 }
+
+/// Whether something is called with its gradients before it runs: Tensor.register_hook(), retain_grad(),
+/// Node.register_prehook().
+bool is_hooked(Node& node) {
+  return !node.tensor_pre_hooks().empty() || !node.retains_grad_hooks().empty() || !node.pre_hooks().empty();
+}
+
+/// Behind a node's hooks: keeps what they made of its gradients.
+struct Recorder : torch::autograd::FunctionPreHook {
+  explicit Recorder(variable_list& made) : made_(made) {}
+  variable_list operator()(const variable_list& gradients) override { return made_ = gradients; }
+  variable_list& made_;
+};
 
 void add_inputs(edge_list& edges, Node& node) {
   for (std::uint32_t i = 0; i < node.num_inputs(); ++i) edges.emplace_back(node.getptr(), i);
@@ -169,6 +183,27 @@ edge_list BackwardHalves::divert_once() {
   return diverted;
 }
 
+void BackwardHalves::record_hooks() {
+  for (const Edge& start : starts_) {
+    Node& node = *start.function;
+    if (!is_hooked(node) || hooked_.contains(&node)) continue;
+    node.add_pre_hook(std::make_unique<Recorder>(hooked_[&node]));
+  }
+}
+
+/// The engine has called hooks of tensors also of the operator that stands for the inputs, which has not run.
+void BackwardHalves::drop_hooks() {
+  for (auto& [node, made] : hooked_) {
+    node->tensor_pre_hooks().clear();
+    node->retains_grad_hooks().clear();
+    if (made.empty())
+      node->pre_hooks().pop_back();
+    else
+      node->pre_hooks().clear();
+  }
+  hooked_.clear();
+}
+
 variable_list BackwardHalves::run_inputs(const variable_list& gradients) {
   edge_list now, later, wanted = inputs_;
   variable_list given, given_later;
@@ -178,6 +213,7 @@ variable_list BackwardHalves::run_inputs(const variable_list& gradients) {
     (on_path ? given : given_later).push_back(gradients[r]);
   }
   wanted.insert(wanted.end(), starts_.begin(), starts_.end());
+  record_hooks();
   const edge_list diverted = divert_once();
   wanted.insert(wanted.end(), diverted.begin(), diverted.end());
   variable_list results(wanted.size());
@@ -187,11 +223,14 @@ variable_list BackwardHalves::run_inputs(const variable_list& gradients) {
   }
   edge_list reached;
   for (std::size_t s = 0; s < starts_.size(); ++s) {
-    const at::Tensor& gradient = results[inputs_.size() + s];
+    const auto made = hooked_.find(starts_[s].function.get());
+    const bool by_hooks = made != hooked_.end() && !made->second.empty();
+    const at::Tensor& gradient = by_hooks ? made->second[starts_[s].input_nr] : results[inputs_.size() + s];
     if (!gradient.defined()) continue;  // an output of that operator that nobody used
     reached.push_back(starts_[s]);
     arrived_.push_back(gradient);
   }
+  drop_hooks();
   starts_ = std::move(reached);
   starts_.insert(starts_.end(), later.begin(), later.end());
   arrived_.insert(arrived_.end(), given_later.begin(), given_later.end());

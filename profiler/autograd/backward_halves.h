@@ -13,7 +13,8 @@
 // The first half runs the input paths only and captures what reaches each weight root; the second starts
 // there. A root that leads to no input waits for the second half with the gradient that it was given.
 //
-// So a weight root runs in both halves, each time for other gradients. What is not torch's own, such as an
+// So a weight root runs in both halves, each time for other gradients. Its hooks are called in the first
+// half, and the second starts from the gradients that they made. What is not torch's own, such as an
 // autograd.Function, runs once, in the first half: the second starts from the gradients that it made for
 // weights.
 //
@@ -62,6 +63,8 @@ class BackwardHalves {
   void explore();
   void find_weight_roots();
   torch::autograd::edge_list divert_once();
+  void record_hooks();
+  void drop_hooks();
 
   torch::autograd::edge_list roots_, inputs_;
   std::unordered_map<torch::autograd::Node*, bool> on_input_path_;  ///< every node of the graph
@@ -69,6 +72,9 @@ class BackwardHalves {
   std::vector<torch::autograd::Node*> run_once_;  ///< weight roots that are not torch's own
   torch::autograd::edge_list starts_;  ///< of the second half: the other roots' inputs, those ones' weights
   torch::autograd::variable_list arrived_;  ///< there, in the first half
+  /// Nodes of starts_ with hooks, during the first half, and the gradients that these made; empty: the node
+  /// has not run.
+  std::unordered_map<torch::autograd::Node*, torch::autograd::variable_list> hooked_;
   std::uint64_t first_;
   bool can_split_ = true;
 };

@@ -126,6 +126,30 @@ TEST(BackwardHalves, AFunctionOnBothWaysLetsGoOfWhatItSaved) {
   EXPECT_TRUE(equals(w.grad(), 10));
 }
 
+/// Of a weight root, which would run in both halves, and of the operator that ran first.
+TEST(BackwardHalves, HooksAreCalledOnce) {
+  const at::Tensor x = leaf(2), w = leaf(3), table = leaf(5);
+  for (const bool has_inputs : {true, false}) {
+    int calls = 0;
+    const at::Tensor rows = has_inputs ? x * w : table * w;
+    rows.register_hook([&](const at::Tensor& gradient) { return ++calls, gradient * 0.5; });
+    rows.retain_grad();
+    w.mutable_grad().reset();
+    BackwardHalves halves(edges_of({rows.exp().log()}),
+                          has_inputs ? edges_of({x}) : torch::autograd::edge_list());
+    const auto found = halves.run_inputs({at::full({2}, 4.0)});
+    halves.cut();
+    halves.run_weights();
+    EXPECT_EQ(calls, 1);
+    EXPECT_TRUE(at::allclose(rows.grad(), at::full({2}, 2.0)));
+    EXPECT_TRUE(at::allclose(w.grad(), at::full({2}, has_inputs ? 4.0 : 10.0)));
+    if (has_inputs) {
+      EXPECT_TRUE(at::allclose(found.at(0), at::full({2}, 6.0)));
+    }
+  }
+  EXPECT_TRUE(at::allclose(table.grad(), at::full({2}, 6.0)));
+}
+
 TEST(BackwardHalves, WithoutInputsAllBehindTheFirstOperatorIsInTheFirstHalf) {
   const at::Tensor v = leaf(3), w = leaf(5);
   at::Tensor mask = at::full({2}, 2.0);

@@ -32,6 +32,21 @@ class HandedWhole(Handed):
         return super().forward(*pair)
 
 
+class Hooked(nn.Linear):
+    """A hook halves the gradient of its output, once."""
+
+    def forward(self, x):
+        made, called = super().forward(x), []
+
+        def halve(gradient):
+            called.append(gradient)
+            assert len(called) == 1
+            return gradient / 2
+
+        made.register_hook(halve)
+        return made
+
+
 class Viewed(nn.Linear):
     """Returns a view, as nn.Linear itself does for inputs of three dimensions."""
 
@@ -193,11 +208,16 @@ def views() -> list[nn.Module]:
     return [Viewed(WIDTH, WIDTH) for _ in range(LAYERS)]
 
 
+def hooked() -> list[nn.Module]:
+    return [Hooked(WIDTH, WIDTH) for _ in range(LAYERS)]
+
+
 CHAINS = {
     f.__name__: f
     for f in (
         linears,
         views,
+        hooked,
         counted,
         cached,
         frozen,

@@ -52,6 +52,11 @@ def test_split_backwards_on_torchs_runtime(world2, tmp_path, kind):
     assert max(world2.run(one_process.accumulate_on_torch, plan_of(tmp_path, "looped"), kind)) < 1e-6
 
 
+@pytest.mark.parametrize("layout", ["split", "looped"])
+def test_a_split_backward_calls_hooks_of_outputs_once(world2, tmp_path, layout):
+    check(world2.run(one_process.train, plan_of(tmp_path, layout), "hooked"))
+
+
 def test_a_loss_that_trains_is_where_it_is_computed(world2, tmp_path):
     """With a weight that it shares with a layer of another rank."""
     (first, nowhere, _), (last, there, _) = world2.run(one_process.train_a_loss, plan_of(tmp_path, "split"))
