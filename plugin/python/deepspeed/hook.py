@@ -330,6 +330,15 @@ def _checked_load(original):
                         return original(engine, *given, **kwargs)
             if optimizer or checkpoint.reads_weights_by_rank(engine):
                 checkpoint.check_alone(load_dir, tag, engine)
+            if not optimizer:
+                from .save import schedule
+
+                held, folder = (
+                    checkpoint.held_alone(engine.module.parts),
+                    checkpoint.folder_read(engine, load_dir, tag),
+                )
+                with schedule.of_same_groups(engine, folder, held, held):
+                    return original(engine, *given, **kwargs)
         return original(engine, *given, **kwargs)
 
     return load

@@ -70,13 +70,13 @@ def test_a_gradient_of_rounding_alone_may_differ():
 def test_adam_makes_a_step_of_rounding():
     a, b = records(l0=NOISE, l1=1e-10 * NOISE), records(l0=NOISE, l1=-1e-10 * NOISE)
     for made, sign in ((a, 1), (b, -1)):
-        made.steps[0]["weights"] = {
-            "l1": fingerprint_of(sign * 0.01 * torch.ones(1000)),
-            "l0": fingerprint_of(NOISE),
+        made.steps[0] |= {
+            BEFORE: {"l0": fingerprint_of(NOISE), "l1": fingerprint_of(torch.zeros(1000))},
+            "weights": {"l0": fingerprint_of(NOISE), "l1": fingerprint_of(sign * 0.01 * torch.ones(1000))},
         }
     assert compare(a, b).within_rounding
-    b.steps[0]["weights"]["l0"] = fingerprint_of(2 * NOISE)
-    assert [d.name for d in compare(a, b).differences if not d.rounding] == ["l0"]
+    b.steps[0]["weights"] |= {"l0": fingerprint_of(2 * NOISE), "l1": fingerprint_of(torch.ones(1000))}
+    assert [d.name for d in compare(a, b).differences if not d.rounding] == ["l0", "l1"]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Schedules of learning rates over groups of the optimizer of which a plan leaves a rank without some."""
+"""Schedules of learning rates over groups of the optimizer that differ from rank to rank under a plan."""
 
 from dataclasses import replace
 
@@ -39,3 +39,57 @@ def test_a_rank_without_a_group_keeps_the_rates_of_all_groups(world2, stock, tmp
     plan = make_plan(tmp_path, ALONE, LAYERS, MICRO_BATCHES)
     ours = world2.run(trained, replace(options, section={"plan": str(plan)}))
     assert ours == stock(world2, options, trained)
+
+
+def with_a_rate_for_each_layer(options: Options):
+    import deepspeed
+
+    model = make_model(options)
+    groups: dict[str, dict] = {}
+    for name, parameter in model.named_parameters():
+        layer = name.split(".")[0]
+        groups.setdefault(layer, {"params": [], "lr": 0.01 * (1 + int(layer)), "layer": layer})
+        groups[layer]["params"].append(parameter)
+    optimizer = torch.optim.AdamW(groups.values(), lr=0.01)
+    engine, *_ = deepspeed.initialize(
+        model=model,
+        optimizer=optimizer,
+        lr_scheduler=lambda made: torch.optim.lr_scheduler.LambdaLR(made, lambda step: 1 / (1 + step)),
+        config=options.configuration(),
+    )
+    engine.batches = models.micro_batches
+    return engine
+
+
+def saved(options: Options, folder: str) -> None:
+    engine = with_a_rate_for_each_layer(options)
+    engine.train_batch(data_of(engine))
+    engine.save_checkpoint(folder)
+
+
+def loaded(options: Options, folder: str, how: dict[str, bool]) -> tuple[str, bool]:
+    """What loading raises, and whether each layer still has its rate, divided by the schedule."""
+    engine = with_a_rate_for_each_layer(options)
+    raised = ""
+    try:
+        engine.load_checkpoint(folder, **how)
+    except Exception as error:
+        raised = f"{type(error).__name__}: {error}"
+    engine.train_batch(data_of(engine))
+    [step] = {round(0.01 * (1 + int(g["layer"])) / g["lr"], 6) for g in engine.optimizer.param_groups}
+    return raised, step == int(step)
+
+
+@pytest.mark.parametrize("saves", ["plan", "alone"])
+def test_a_schedule_of_another_ranks_groups_is_not_loaded(world2, tmp_path, saves):
+    """DeepSpeed takes it from the rank's own file, also where only weights are wanted."""
+    wave = make_plan(tmp_path, Layout("wave", (2, 4, 6), (0, 1, 1, 0)), LAYERS, MICRO_BATCHES)
+    plan, alone = Options(section={"plan": str(wave)}, optimizer=None), Options(optimizer=None)
+    first, second = (plan, alone) if saves == "plan" else (alone, plan)
+    folder, weights_only = str(tmp_path / "saved"), {"load_optimizer_states": False}
+    world2.run(saved, first, folder)
+    for raised, right in world2.run(loaded, second, folder, weights_only):
+        assert "for different parameter groups on each rank" in raised and right, raised
+    without = weights_only | {"load_lr_scheduler_states": False}
+    assert world2.run(loaded, second, folder, without) == [("", True)] * 2
+    assert world2.run(loaded, first, folder, weights_only) == [("", True)] * 2

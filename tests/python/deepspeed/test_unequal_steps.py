@@ -226,15 +226,19 @@ def test_a_size_that_is_none_stops_every_rank(world2, plans, function, words):
         assert all(part in message for part in words), message
 
 
-def test_a_loader_that_ends_early_stops_every_rank(world2, plans):
-    for message in world2.run(short_of_data, replace(UNEQUAL, section=section_of(plans["halves"]))):
-        assert "reading micro-batch 2: StopIteration" in message, message
+@pytest.mark.parametrize(
+    ("items", "words"), [(2, "reading micro-batch 2: StopIteration"), (0, "StopIteration: ")]
+)
+def test_a_loader_that_ends_stops_every_rank(world2, plans, items, words):
+    """Between two steps by the exception with which scripts end."""
+    for message in world2.run(short_of_data, replace(UNEQUAL, section=section_of(plans["halves"])), items):
+        assert words in message and (items or message == words), message
 
 
-def short_of_data(options: Options) -> str:
+def short_of_data(options: Options, items: int) -> str:
     engine = make_engine(options)
     try:
-        engine.train_batch(itertools.islice(data_of_many_lengths(engine), 2))
+        engine.train_batch(itertools.islice(data_of_many_lengths(engine), items))
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return ""

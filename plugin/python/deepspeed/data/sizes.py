@@ -58,6 +58,7 @@ class Seen:
 
     sizes: tuple[float, ...] = ()
     error: str = ""
+    ended: bool = False  # there is no further step
 
 
 def seen_by(size_of: Callable[[Any], Any], items: Sequence) -> Seen:
@@ -84,11 +85,13 @@ def _checked(size: Any) -> float:
 
 
 def agreed(everyone: Sequence[Seen]) -> tuple[float, ...]:
-    """The sizes that all reading ranks have seen. Raises the same OstinatoError on every rank where one has no
-    sizes, or two differ."""
+    """The sizes that all reading ranks have seen. Raises the same on every rank: StopIteration where the data of one
+    have ended, OstinatoError where one has no sizes, or two differ."""
     for rank, seen in enumerate(everyone):
         if seen.error:
             raise OstinatoError(f"pipeline rank {rank}: {seen.error}")
+    if any(seen.ended for seen in everyone):
+        raise StopIteration
     reading = [(rank, seen.sizes) for rank, seen in enumerate(everyone) if seen.sizes]
     first, sizes = reading[0]
     for rank, other in reading[1:]:

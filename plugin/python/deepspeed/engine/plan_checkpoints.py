@@ -7,10 +7,10 @@ from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
-from deepspeed import comm
 from ostinato.groups import everyones
 
-from ..save import checkpoint, digests, optimizer_state, partition, seal, universal
+from ..section.agreement import of_rank_0
+from ..save import checkpoint, digests, optimizer_state, partition, schedule, seal, universal
 from ..tell import announce
 from .run import Run
 from ..upstream import Engine
@@ -41,8 +41,11 @@ class PlanCheckpoints(Engine):
             facts = partition.facts_of(self.module)
             # Else it writes in the background, and knows when it is done.
             finishes = not self.checkpoint_engine.is_decoupled()
-            if self.global_rank == 0 and save_dir:
-                checkpoint.write(save_dir, tag, self._ostinato.stages, [*names], [*parts], facts, finishes)
+            if save_dir:
+                stages = self._ostinato.stages
+                of_rank_0(
+                    lambda: checkpoint.write(save_dir, tag, stages, [*names], [*parts], facts, finishes)
+                )
             held = checkpoint.held_by(self._ostinato.stages)
             moved = held != checkpoint.held_alone(self._ostinato.stock_parts)
             kept = seal.sealing(self.optimizer) if moved and self.optimizer is not None else nullcontext()
@@ -51,23 +54,16 @@ class PlanCheckpoints(Engine):
                 saved = super().save_checkpoint(
                     save_dir, tag, {} if client_state is None else client_state, theirs, *args, **kwargs
                 )
+                # All ranks have written, and all see it when this returns.
                 if finishes:
                     files = digests.gathered(written)
-                    if self.global_rank == 0:
-                        checkpoint.finish(Path(save_dir) / tag, files)
+                    of_rank_0(lambda: checkpoint.finish(Path(save_dir) / tag, files))
                 if save_latest and not theirs:
-                    self._save_latest(save_dir, tag)
+                    of_rank_0(lambda: checkpoint.write_latest(save_dir, tag))
         if self._ostinato.adapt is not None and save_latest and not theirs:
             check = partial(optimizer_state.check_moved, self, save_dir, tag)
             self._ostinato.adapt.saved(self.global_steps, check)
         return saved
-
-    def _save_latest(self, save_dir, tag: str) -> None:
-        """Writes `latest` once all ranks have written; all ranks see it when this returns."""
-        comm.barrier()
-        if self.global_rank == 0:
-            checkpoint.write_latest(save_dir, tag)
-        comm.barrier()
 
     def _stay(self) -> None:
         if self._ostinato.speedup is not None:
@@ -91,13 +87,14 @@ class PlanCheckpoints(Engine):
         self._stay()
         with self._ostinato.outside.checkpoint("loading a checkpoint"):
             folder = checkpoint.folder_read(self, load_dir, tag)
+            with_schedule = kwargs.get("load_lr_scheduler_states", args[0] if args else True)
             module_only = kwargs.get("load_module_only", args[1] if len(args) > 1 else False)
             saved = None
             optimizer = checkpoint.reads_optimizer(self, load_optimizer_states, module_only)
             digests.refuse_torn(folder, optimizer)
             by_rank = checkpoint.reads_weights_by_rank(self)
+            held = checkpoint.held_by(self._ostinato.stages)
             if optimizer or by_rank:
-                held = checkpoint.held_by(self._ostinato.stages)
                 saved = checkpoint.found(load_dir, tag, held, self)
             if self.load_universal_checkpoint():
                 if load_optimizer_states and not module_only:
@@ -105,7 +102,12 @@ class PlanCheckpoints(Engine):
             elif not by_rank:
                 self.module.refuse_unreadable(folder)
             with (
-                optimizer_state.loading(self, saved if optimizer else None),
+                optimizer_state.loading(self, saved if optimizer else None, with_schedule),
+                nullcontext()
+                if optimizer
+                else schedule.of_same_groups(
+                    self, folder, held, checkpoint.held_alone(self._ostinato.stock_parts)
+                ),
                 universal.idle_reads_nothing(self, self._ostinato.idle),
             ):
                 loaded = super().load_checkpoint(

@@ -88,6 +88,8 @@ class PlanData(StagePasses):
         try:
             run.random_numbers.read_step(lambda: items.append(own(self._next_unread())), batches)
         except Exception as error:  # the user's loader
+            if isinstance(error, StopIteration) and not items:
+                return Seen(ended=True)
             return Seen(error=f"reading micro-batch {len(items)}: {type(error).__name__}: {error}")
         run.step.read_ahead.extend(items)
         return seen_by(size_function(run.section.sizes), items)

@@ -16,6 +16,7 @@ from ostinato.offload import Offloaded
 from ostinato.ranks.watch import Watch
 
 from ..section import plans, verdict
+from ..section.agreement import versions
 from ..data.batches import Batches
 from ..section.config import Paths, Section
 from ..stages.copies import Copies
@@ -74,6 +75,7 @@ class Run:
     parameter_parts: list[ParameterPart]  # the parameters of which this rank holds a part
     copies: Copies | None  # weights that several ranks hold; None where the plan runs in one direction
     idle: torch.nn.Parameter | None  # where this rank has nothing to train
+    configuration: str  # DeepSpeed's, as a digest
     tied_sums: TiedSums | None = None  # where stages of this rank add up gradients of tied layers apart
     dropped_groups: Dropped = field(default_factory=list)  # of the optimizer, which a schedule was made over
     programs: dict[int, Program] = field(default_factory=dict)  # for numbers of micro-batches, once asked for
@@ -120,9 +122,15 @@ class Run:
 
     @property
     def compared_under(self) -> dict[str, Any]:
-        """What a comparison with 1F1B depends on, besides the model."""
+        """What a comparison with 1F1B depends on, besides the code of model and script."""
         plan, parts = self.program.plan_sha256, [int(part) for part in self.stock_parts]
-        return {"plan_sha256": plan, "expected": self.losses_said, "partition": parts}
+        return {
+            "plan_sha256": plan,
+            "expected": self.losses_said,
+            "partition": parts,
+            "configuration": self.configuration,
+            "versions": versions(),
+        }
 
     def leave_check(self, said: str, equal: bool) -> None:
         """For later starts with this plan, on rank 0."""

@@ -202,7 +202,6 @@ class _Judge:
             self._itself = {
                 layer: max(d.by for d in beyond if d.layer == layer) for layer in {d.layer for d in beyond}
             }
-        self._noisy: set[str] = set()  # names of tensors that have had a gradient that was only rounding
         # Largest share of faint elements, by the name of a tensor with a gradient that rounded.
         self._faint: dict[str, float] = {}
 
@@ -234,16 +233,15 @@ class _Judge:
             and self._bound(a) > 0
             and distance <= (self._bound(a) + self._unsteady(step, layer)) * a.norm
         )
-        if kind == "gradients" and (noise or unsteady) and not close:
-            self._noisy.add(name)
-        if kind == "gradients":
-            self._faint[name] = max(self._faint.get(name, 0.0), a.faint, b.faint)
+        if kind == "gradients":  # one that is rounding alone is faint as a whole
+            faint = 1.0 if (noise or unsteady) and not close else max(a.faint, b.faint)
+            self._faint[name] = max(self._faint.get(name, 0.0), faint)
         close = close or (
             kind == "weights"
             and not overflows
             and distance <= self._bound(a) * a.norm + self._moved_by_rounding(step, name)
         )
-        rounding = close or noise or unsteady or (kind == "weights" and name in self._noisy)
+        rounding = close or noise or unsteady
         return Difference(step, kind, name, layer, distance / a.norm if a.norm else math.inf, rounding)
 
     def _unsteady(self, step: int, layer: int) -> float:

@@ -33,7 +33,7 @@ LATEST = "latest"  # DeepSpeed's
 IDLE = "ostinato_idle"  # the parameter of a rank with nothing to train (stages.idle)
 ALONE = "_ostinato_alone"  # in an engine that runs DeepSpeed's own schedule in place of a plan
 Names = list[list[tuple[str, list[int]]]]  # by parameter group: name and shape, in the optimizer's order
-WEIGHTS = "To load only the weights: load_checkpoint(..., load_optimizer_states=False)"
+WEIGHTS = "To load only the weights: load_checkpoint(..., load_optimizer_states=False, load_lr_scheduler_states=False)"
 CONVERT = (
     '; to keep it, run ds_to_universal --inject_missing_state and set "checkpoint": {"load_universal": true}'
 )

@@ -100,10 +100,10 @@ def check_moved(engine: Engine, load_dir: str, tag: str, stages: list[Stage]) ->
 
 
 @contextmanager
-def loading(engine: Engine, saved: Saved | None) -> Iterator[None]:
+def loading(engine: Engine, saved: Saved | None, schedule: bool = True) -> Iterator[None]:
     """Around DeepSpeed's load_checkpoint(): where the rank's own file holds state of different parameters, the
     optimizer gets the right state instead. All ranks must enter it. Raises OstinatoError on each where one
-    cannot read its part, before anything changes.
+    cannot read its part, before anything changes. `schedule`: the learning rate schedule is loaded, too.
     """
     optimizer = engine.optimizer
     if saved is None or optimizer is None or not _lies_otherwise(engine, saved):
@@ -111,7 +111,11 @@ def loading(engine: Engine, saved: Saved | None) -> Iterator[None]:
         with unsealing(optimizer) if optimizer is not None and known else nullcontext():
             yield
         return
-    state, own, replicas = _read(engine, saved), optimizer.load_state_dict, len(engine.grid.dp_group)
+    state, own, replicas = (
+        _read(engine, saved, schedule),
+        optimizer.load_state_dict,
+        len(engine.grid.dp_group),
+    )
 
     def take(*_, **options):
         if kind_of(optimizer) == SHARE:
@@ -133,7 +137,7 @@ def _lies_otherwise(engine: Engine, saved: Saved) -> bool:
     return replicas not in (0, len(engine.grid.dp_group)) or not engine.zero_optimization()
 
 
-def _read(engine: Engine, saved: Saved) -> dict:
+def _read(engine: Engine, saved: Saved, schedule: bool = True) -> dict:
     state: dict = {}
     why = ""
     names = (
@@ -142,7 +146,7 @@ def _read(engine: Engine, saved: Saved) -> dict:
         else _names_alone(engine, saved.held["layers"])
     )
     try:
-        state = _Reader(engine, saved, names).state()
+        state = _Reader(engine, saved, names, schedule).state()
     except OstinatoError as error:
         why = str(error)
     except Exception as error:  # from a file with unexpected contents
@@ -186,9 +190,10 @@ def _names_alone(engine: Engine, layers: list[list[int]]) -> list[Names] | None:
 class _Reader(Files):
     """Assembles the state for this rank's optimizer."""
 
-    def __init__(self, engine: Engine, saved: Saved, names: list[Names] | None):
+    def __init__(self, engine: Engine, saved: Saved, names: list[Names] | None, schedule: bool):
         """`names`: of each pipeline rank of the checkpoint, where its files do not have them."""
         self.engine, self.saved, self.optimizer = engine, saved, engine.optimizer
+        self.schedule = schedule and engine.lr_scheduler is not None
         self.inner = getattr(engine.optimizer, "optimizer", engine.optimizer)  # torch's
         self.groups = [
             [(engine.param_names.get(p, ""), p) for p in group] for group in _groups(engine.optimizer)
@@ -281,9 +286,7 @@ class _Reader(Files):
             state |= {
                 number: slot.state for number, slot in zip(group["params"], slots, strict=True) if slot.state
             }
-        if self.engine.lr_scheduler is not None and not equal(
-            hyperparameters_of(made["param_groups"]), self.hyperparameters
-        ):
+        if self.schedule and not equal(hyperparameters_of(made["param_groups"]), self.hyperparameters):
             raise OstinatoError("the learning rate schedule was for different parameter groups on this rank")
         made["state"] = state
         if not self.kind:

@@ -25,6 +25,7 @@ from ostinato.nn.layers import collect
 from ..errors import OstinatoError
 from ..upstream import Engine
 from .checkpoint import IDLE
+from .optimizer_files import hyperparameters_of
 from .seal import replaced
 
 ADAM = ("exp_avg", "exp_avg_sq")  # the state that the converter knows, besides the fp32 weights
@@ -77,7 +78,7 @@ def refuse_unlike_groups(engine: Engine, idle: Any) -> None:
     """A universal checkpoint has the rates of one rank's groups, and DeepSpeed gives them to the groups of every rank
     by their position. All ranks must call it. `idle`: as for idle_reads_nothing()."""
     groups = engine.optimizer.param_groups if idle is None and engine.optimizer is not None else []
-    held = everyones([repr({key: value for key, value in g.items() if key != "params"}) for g in groups])
+    held = everyones([*map(repr, hyperparameters_of(groups))])
     for number, at_number in enumerate(zip_longest(*held)):
         if len({options for options in at_number if options is not None}) > 1:
             raise OstinatoError(

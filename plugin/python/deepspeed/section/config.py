@@ -40,7 +40,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from ostinato.core import Devices
+from ostinato.core import Devices, placement, search
 from ostinato.errors import Error
 from ostinato.files import no_file, why_not_writable
 from ostinato.groups import timeout_of
@@ -234,6 +234,8 @@ def _faults(section: Section) -> Iterator[Fault]:
             ("search", "device_memory"),
             f'needs a number with a unit, like "40GiB" or "40GB", not "{memory}"',
         )
+    if section.search is not None and (unknown := _unknown_method(section.search.method)):
+        yield ("search", "method"), unknown
     if section.auto and section.search is not None and section.search.inference:
         yield ("search", "inference"), 'needs "profile", because "auto" measures while training'
     if section.fallback and not section.auto and not section.checks:
@@ -245,7 +247,8 @@ def _faults(section: Section) -> Iterator[Fault]:
             yield ("adapt",), "needs a training that runs the same plan in every step"
     for key in ("search", "output"):
         if getattr(section, key) is not None and not section.searches:
-            yield (key,), 'needs "profile" or "auto": true'
+            off = "" if section.plan else ", or no section, for DeepSpeed alone"
+            yield (key,), f'needs "profile" or "auto": true{off}'
 
 
 def _is_memory(text: str) -> bool:
@@ -254,6 +257,16 @@ def _is_memory(text: str) -> bool:
     except Error:
         return False
     return True
+
+
+def _unknown_method(method: str | None) -> str:
+    """What the search says of it before it looks at a placement; "": nothing."""
+    try:
+        search(placement("v", devices=1), micro_batches=1, method=method or "auto")
+    except Error as error:  # a method that is known may not fit the placement
+        _, unknown, known = str(error).partition("not one of ")
+        return f'is "{method}", {unknown}{known}' if unknown else ""
+    return ""
 
 
 OF_ORDERS = {"time_limit", "threads", "seed", "method", "objective"}  # options that do not choose a placement

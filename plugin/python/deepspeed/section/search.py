@@ -127,6 +127,8 @@ def _found(section: Section, paths: Paths, size: Size) -> dict[str, str]:
     if paths.output is not None:
         with suppress(OstinatoError):  # whatever lay there
             put_aside(paths, size.devices)
+        # A run that ends between the two leaves no plan, rather than one for another placement.
+        (paths.output / PLAN).unlink(missing_ok=True)
         Diagnostic(paths.output / PLACEMENT).write(found.placement.text)
         Diagnostic(paths.output / PLAN).write(found.text)
         for name in verdict.BESIDE:  # of the plan before it

@@ -26,8 +26,8 @@ OWN, MEASURE = "DeepSpeed's own schedule", "measure"  # what the next start does
 
 @dataclass(frozen=True)
 class Check:
-    """`under`: what the comparison depends on: the plan that ran, the losses that were expected, and DeepSpeed's
-    partition. `said`: its result, in words. `equal`: bit for bit."""
+    """`under`: what the comparison depends on: the plan that ran, the losses that were expected, DeepSpeed's partition
+    and configuration, and versions. `said`: its result, in words. `equal`: bit for bit."""
 
     under: dict[str, Any]
     said: str

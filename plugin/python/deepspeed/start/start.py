@@ -9,6 +9,7 @@ all ranks start again (first_pass).
 """
 
 import hashlib
+import json
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache, partial
@@ -348,8 +349,15 @@ def _run_of(engine: Engine, placed: Placed, prepared: Prepared, kwargs: dict) ->
         idle=idle,
         tied_sums=TiedSums(engine, rebuilt.apart) if rebuilt.apart else None,
         programs={program.micro_batches: program},
+        configuration=_digest_of(config),
         dropped_groups=dropped_groups(kwargs.get("optimizer"), kwargs.get("lr_scheduler")),
     )
+
+
+def _digest_of(config: Config) -> str:
+    """Of DeepSpeed's configuration, without the section."""
+    keys = {key: value for key, value in config._param_dict.items() if key != "ostinato"}
+    return hashlib.sha256(json.dumps(keys, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def _keep_outputs_whole(engine: Engine, config: Config) -> None:

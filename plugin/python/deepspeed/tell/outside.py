@@ -91,7 +91,7 @@ class Outside:
         try:
             with self._deadline.during(what, ranks):
                 yield
-        except OstinatoError:  # all ranks raise it
+        except (OstinatoError, StopIteration):  # all ranks raise it
             raise
         except Exception as error:
             self._watch.give_up(f"{self._where()}: {what}{ranks} failed: {type(error).__name__}: {error}")
