@@ -50,6 +50,7 @@ from .launcher import agent_has_the_store
 from .reports import Missing, exchanged
 
 FOLDER = "OSTINATO_SECOND_START"  # environment: the folder that the first start left for the second
+PORTS = "OSTINATO_SECOND_PORTS"  # environment: of the launcher's store, and of the second start's
 PATIENCE_S = 5.0  # for children to end
 
 
@@ -80,6 +81,14 @@ def folder_of_first_start() -> Path | None:
         return None
     atexit.register(_remove, folder)
     return folder
+
+
+def meet() -> None:
+    """To be called before torch's start. A script that sets MASTER_PORT itself has now written the port of the
+    launcher's store."""
+    launchers, _, own = os.environ.get(PORTS, "").partition(" ")
+    if own and os.environ.get("MASTER_PORT") == launchers and folder_of_first_start() is not None:
+        os.environ["MASTER_PORT"] = own
 
 
 def why_not_again(further: bool = False) -> str:
@@ -219,7 +228,14 @@ def _agreed(timeout_s: float, mine: str) -> dict[str, str]:
         if why
     ]:
         raise CannotStartAgain(refused[0])
-    return {"TORCHELASTIC_USE_AGENT_STORE": "False", "MASTER_PORT": said[0][1]} if port else {}
+    if not port:
+        return {}
+    own = said[0][1]
+    return {
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "MASTER_PORT": own,
+        PORTS: f"{os.environ['MASTER_PORT']} {own}",
+    }
 
 
 def _free_port() -> str:

@@ -26,6 +26,7 @@ from typing import Any
 import torch.distributed as dist
 from ostinato.errors import put
 
+from . import again
 from .launcher import agent_has_the_store
 from .presence import ranks_in_words
 
@@ -43,6 +44,7 @@ def name_absent() -> None:
 
     @functools.wraps(original)
     def init(*args: Any, **kwargs: Any) -> Any:
+        again.meet()
         if not _of_environment(original, args, kwargs):
             return original(*args, **kwargs)
         here = Arrivals(

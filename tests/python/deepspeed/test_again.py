@@ -119,6 +119,13 @@ def test_torchrun(tmp_path):
     )
 
 
+def test_a_script_that_sets_the_port(tmp_path):
+    """Its own MASTER_PORT is that of the store that torchrun's agent keeps."""
+    port = str(worlds.free_port())
+    command = torchrun("--nproc-per-node", "2", "--master-port", port, SCRIPT, str(tmp_path), "", port)
+    check(tmp_path, launched(tmp_path, [command], [{}]))
+
+
 @pytest.mark.slow  # test_torchrun has a second start under a launcher, test_launch.py two nodes
 def test_torchrun_on_two_nodes(tmp_path):
     place = [

@@ -6,13 +6,14 @@ import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import pytest
 import torch
 from ostinato.deepspeed.errors import OstinatoError
 from ostinato.deepspeed.save.partition import facts_of
-from ostinato.deepspeed.save.seal import unsealed
+from ostinato.deepspeed.save.seal import sealing, unsealed
 from ostinato.deepspeed.section import verdict
 from ostinato.groups import everyones
 from ostinato.deepspeed.save.optimizer_files import Slot
@@ -509,6 +510,13 @@ def test_optimizer_state_of_a_placement_under_deepspeed_alone(world2, plans, sav
         world2.run(load, options, folder, False) for options in (under(alone, plans["wave"]), alone)
     )
     assert [rank["losses"] for rank in ours] == [rank["losses"] for rank in theirs]
+
+
+def test_a_stand_in_for_an_optimizer_has_nothing_to_seal():
+    """As trainers give a rank that has nothing to train: without groups."""
+    stand_in = SimpleNamespace(state_dict=dict)
+    with sealing(stand_in):
+        assert stand_in.state_dict() == {}
 
 
 def test_nothing_to_load(world2, plans, tmp_path):

@@ -6,6 +6,7 @@ import io
 import json
 from contextlib import redirect_stdout
 from dataclasses import replace
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -156,6 +157,26 @@ def test_the_norm_of_gradients_is_summed_rank_by_rank(world2, wave, config, time
     assert [
         sum("get_global_grad_norm() sums rank by rank" in line for line in rank["said"]) for rank in ours
     ] == [times, 0]
+
+
+def trained_with_own_clipping(options) -> dict:
+    """As a trainer that has replaced DeepSpeed's clipping by the same in other words."""
+    from deepspeed.runtime.engine import DeepSpeedEngine
+    from deepspeed.runtime.utils import clip_grad_norm_
+
+    def clip(engine):
+        clip_grad_norm_(parameters=engine.module.parameters(), max_norm=0.1, mpu=engine.mpu)
+
+    with patch.object(DeepSpeedEngine, "clip_fp32_gradients", clip):
+        return trained(options)
+
+
+def test_clipping_of_the_script_is_replaced_only_where_that_is_said(world2, wave):
+    options = replace(BASE, config={"gradient_clipping": 0.1})
+    theirs = world2.run(trained_with_own_clipping, options)
+    ours = world2.run(trained_with_own_clipping, replace(options, section=wave))
+    assert same(ours[0], theirs[0]) and not theirs[0]["error"]
+    assert [sum("clip_fp32_gradients() is not" in line for line in rank["said"]) for rank in ours] == [1, 0]
 
 
 def of_each_layer(model):

@@ -3,7 +3,7 @@
 writes down what each of its two starts has found, in FOLDER/RANK-START.json. It takes both folders relative
 to where it is started.
 
-    torchrun --nproc-per-node 2 second_start.py FOLDER
+    torchrun --nproc-per-node 2 second_start.py FOLDER [RANK THAT IS LATE] [PORT THAT IT SETS]
 """
 
 import atexit
@@ -26,11 +26,12 @@ from torch.utils.data import DataLoader
 INHERITED = 77  # a descriptor that the first start leaves open for programs that it starts
 
 
-def main(folder: str, late: str = "") -> None:
+def main(folder: str, late: str = "", port: str = "") -> None:
     into = Path(folder).resolve()
     found = again.folder_of_first_start()
     if found is not None:
         _come_back(into, late)
+    os.environ["MASTER_PORT"] = port or os.environ["MASTER_PORT"]
     dist.init_process_group("gloo")
     rank, number = dist.get_rank(), 1 if found is None else 2
     total = torch.full([1], rank + 1.0)

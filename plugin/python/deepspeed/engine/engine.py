@@ -22,7 +22,7 @@ from ostinato.offload import Offloaded
 from ostinato.ranks.position import Position
 from ostinato.ranks.presence import Presence
 from ostinato.ranks.watch import Watch, late_after
-from ostinato.restrictions import of_classes
+from ostinato.restrictions import is_deepspeeds, of_classes
 from torch.distributed.distributed_c10d import _get_default_store
 
 from ..section import plans
@@ -413,11 +413,14 @@ class PlanEngine(PlanData, BatchSize):
         )
 
     def clip_fp32_gradients(self):
-        names = self._ostinato.stock_names
-        if names is None:
+        run = self._ostinato
+        if run.stock_names is None:
             super().clip_fp32_gradients()
-        else:
-            clip_as_partitioned(self, names)
+            return
+        if not run.told_of_clipping and not is_deepspeeds(super().clip_fp32_gradients):
+            run.told_of_clipping = True
+            announce.say(announce.CLIPPING)
+        clip_as_partitioned(self, run.stock_names)
 
     def _take_model_step(self, *args, **kwargs) -> None:
         names = self._ostinato.stock_names

@@ -108,6 +108,7 @@ class Run:
     was_equal: bool = False  # an earlier start has measured that this plan keeps the bits of 1F1B
     offloaded: dict[int, Offloaded] = field(default_factory=dict)  # by stage
     told_of_norm: bool = False  # said that get_global_grad_norm() rounds
+    told_of_clipping: bool = False  # said that the script's clip_fp32_gradients() is not called
 
     # ---- made after the engine's __init__ (PlanEngine.ostinato_begin), in this order
     random_numbers: RandomNumbers = field(init=False)

@@ -160,7 +160,7 @@ class Files:
         starts: defaultdict[int, Counter[str]] = defaultdict(Counter)
         for number, held in enumerate(self._files(rank)):
             inner = inner_of(held)
-            groups = hyperparameters_of(inner["param_groups"])
+            groups = hyperparameters_of(inner.get("param_groups", []))
             if read_here and number == 0:
                 self.rest = {k: v for k, v in held.items() if k not in LAID_OUT and k not in inner}
                 self.hyperparameters = groups

@@ -270,7 +270,7 @@ class _Reader(Files):
         raise OstinatoError(f'no layer of the checkpoint has "{name}"')
 
     def _filled(self, groups: list[list[Slot]], tensors: list[list[torch.Tensor]]) -> dict:
-        made = self.inner.state_dict()
+        made = {"param_groups": []} | self.inner.state_dict()
         state: dict[int, dict] = {}
         weights = []
         for index, (group, slots, stepped) in enumerate(

@@ -54,6 +54,8 @@ def sealed(state: dict) -> dict:
     inner = inner_of(state)
     if not isinstance(inner, dict):  # "elastic_checkpoint"
         return state | {constants.DS_VERSION: SEALED, KEY: state[constants.DS_VERSION]}
+    if "param_groups" not in inner:  # a trainer's stand-in for an optimizer, on a rank with nothing to train
+        return state
     groups = inner["param_groups"]
     gaps = {key: state[key] for key in (GAPS,) if key in state}
     rest = [_Group({key: value for key, value in group.items() if key != "params"}) for group in groups]

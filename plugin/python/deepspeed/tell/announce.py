@@ -143,6 +143,7 @@ def _ranges(layers: list[int]) -> str:
     return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in zip(first, last, strict=True))
 
 
+CLIPPING = "clip_fp32_gradients() is not DeepSpeed's own, and is not called: this plan clips by the norm that DeepSpeed's has under 1F1B"
 NORM = "get_global_grad_norm() sums rank by rank, and layers have moved: it equals 1F1B's norm up to rounding"
 
 
