@@ -35,7 +35,7 @@ Searched run_search(const Placement& placement, SearchOptions options, const Int
 Plan run_shortest(const Placement& placement, SearchOptions options, const InterruptGuard& guard,
                   const std::string& label, Io& io);
 
-/// The same for micro-batches of sizes of their own; effort and time limit of `options` count.
+/// The same for micro-batches of unequal size; effort and time limit of `options` count.
 Searched run_search_unequal(const Placement& placement, const std::vector<MicroBatch>& sizes,
                             const SearchOptions& options, bool keep_order, const InterruptGuard& guard);
 

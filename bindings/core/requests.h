@@ -22,7 +22,7 @@ namespace ostinato::core {
 /// From the section [search]; `threads` 0 becomes as many as the machine has.
 SearchOptions search_options(const Options& options, int micro_batches);
 
-/// For micro-batches of sizes of their own: effort, seed, time limit and stop of these.
+/// For micro-batches of unequal size: effort, seed, time limit and stop of these.
 UnequalOptions unequal_options(const SearchOptions& options);
 
 /// From the section [simulate].

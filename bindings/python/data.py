@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 Stage = tuple[float, float]  # forward and backward of one micro-batch on one stage, in any unit of time
-# Of a micro-batch whose samples have these sizes, by stage.
+# By stage, for a micro-batch with samples of these sizes.
 Times = Callable[[Sequence[float]], Sequence[Stage]]
 Batch = list[int]  # indices of the samples of a micro-batch
 

@@ -34,7 +34,7 @@ struct Itinerary {
 
   /// Per instruction: how many sends and computes of this rank take what this compute made, one figure for
   /// each of the stage's outputs (forward) or inputs (backward). 0: another rank of the stage serves it, or
-  /// it is a gradient that nobody wants.
+  /// no stage wants this gradient.
   std::vector<std::vector<int>> takers;
 
   /// Per instruction: the sends of what this compute made, as indices into the rank's list.

@@ -34,7 +34,7 @@ Program lower(const Plan& plan, const Placement& placement);
 Program lower_files(const std::filesystem::path& plan_path, const std::filesystem::path& placement_path,
                     int micro_batches = 0);
 
-/// A placement whose plans are lowered step by step, from their texts: of micro-batches that differ, say.
+/// Lowers a placement's plans step by step, from their texts: for unequal micro-batches, say.
 //
 //   const StepPlacement steps(toml, "placement.toml");
 //   Program program = steps.lower(plan_json);

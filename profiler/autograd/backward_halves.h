@@ -32,8 +32,8 @@ namespace ostinato {
 class BackwardHalves {
  public:
   /// `roots`: where gradients are given. `inputs`: where those of the inputs come out. Both hold the graph
-  /// until cut(). `first`: the sequence number that the first node of this graph may have: ones before it are
-  /// of a graph that others share, which is not taken apart. O(nodes of the graph).
+  /// until cut(). `first`: the sequence number that the first node of this graph may have: earlier nodes
+  /// belong to a shared graph, which is not taken apart. O(nodes of the graph).
   BackwardHalves(torch::autograd::edge_list roots, torch::autograd::edge_list inputs,
                  std::uint64_t first = 0);
 

@@ -51,7 +51,7 @@ class EventTimer final : public DeviceTimer {
   struct Log {
     std::vector<Mark> marks;
     std::array<cupti::Range, kDepth> open{};
-    int depth = 0;  ///< may exceed kDepth: those have no range of their own
+    int depth = 0;  ///< may exceed kDepth: deeper ones have no range
   };
 
   Log* log_of_this_thread() noexcept;

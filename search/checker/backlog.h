@@ -16,7 +16,7 @@
 
 namespace ostinato::checker {
 
-/// Of a task or a set about whose start nothing is known.
+/// The start of a task or a set when nothing is known of it.
 inline constexpr Nanoseconds kUnknown = -1;
 
 /// The largest (least head + sum of times) over all sets of the tasks added so far: over every h, h and the

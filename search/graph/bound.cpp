@@ -58,7 +58,7 @@ class PathBounds {
   }
 
  private:
-  /// Vertices whose longest path is no shorter than a share of the bound; of few vertices all.
+  /// Vertices with a longest path of at least a share of the bound; all, if there are few.
   void find_long_paths() {
     const OperatorGraph& graph = times_.graph;
     std::vector<Ticks> shortest(graph.size(), kGraphNever);

@@ -8,7 +8,7 @@
 namespace ostinato::graph {
 namespace {
 
-/// ceil(work * count / sum) in ticks: the time of `work` at the mean of `count` speeds whose sum is given.
+/// ceil(work * count / sum) in ticks: the time of `work` at the mean of `count` speeds with this sum.
 Ticks at_mean(std::int64_t work, std::int64_t count, std::int64_t sum) {
   __extension__ using Wide = __int128;
   return static_cast<Ticks>((static_cast<Wide>(work) * kTicksPerUnit * count + sum - 1) / sum);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Splits that nobody computed: as many layers on every device as on any other, or as a run has them.
+// Splits made without a search: the same number of layers on every device, or the split of a run.
 
 #include <vector>
 

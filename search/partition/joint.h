@@ -42,10 +42,10 @@
 
 namespace ostinato {
 
-/// Whether placements are tried that leave devices idle: the last ones, and of unlike ones those of a kind
-/// before others (joint_candidates.h, device_orders()). some: on half of the devices, a quarter,
-/// ..., one, and on whole nodes; up to kFewDevices on any number. every: on any number, and stages for a
-/// short latency may leave any device idle.
+/// Whether to try placements that leave devices idle: the last ones, in each order of unlike devices
+/// (joint_candidates.h, device_orders()). some: on half of the devices, a quarter, ..., one, and on whole
+/// nodes; up to kFewDevices on any number. every: on any number, and stages for a short latency may leave any
+/// device idle.
 enum class FewerDevices { none, some, every };
 inline constexpr int kFewDevices = 8;
 

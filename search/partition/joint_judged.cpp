@@ -73,7 +73,7 @@ void Judged::add_planned(Candidate candidate) {
   add(std::move(candidate));
 }
 
-/// The latency of one micro-batch does not grow with what a device does for the others.
+/// The latency of one micro-batch does not grow with its devices' work for other micro-batches.
 Nanoseconds Judged::first_bound(const Candidate& candidate) const {
   return objective() == Objective::latency ? 0 : simple_bound(profile_, candidate, micro_batches());
 }

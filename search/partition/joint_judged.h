@@ -52,7 +52,7 @@ class Judged {
 
   void add(Candidate candidate);
   void add_placed(Candidate candidate, int percent = 100);
-  /// One whose plan is there.
+  /// One that already has a plan.
   void add_planned(Candidate candidate);
 
   /// Partitions within so many percent of the memory, unless it has cuts, and bounds from both sides, in a

@@ -163,7 +163,7 @@ class Stages {
   Nanoseconds latency_;
 };
 
-/// Every layer a stage of its own, in the order in which the forwards start.
+/// Every layer as a separate stage, in the order in which the forwards start.
 std::vector<Stage> one_a_layer(const GraphSolution& solution, int layers) {
   std::vector<Stage> stages;
   for (const int v : solution.order)

@@ -21,7 +21,7 @@ enum class ChunkLayout { looped, wave };
 /// stage becomes two on its device, of which the first recomputes. Stages over a graph stay whole.
 enum class Recompute { never, needed, partly, always };
 
-/// Layers that say a lane run there (stages.h) in which stages; else they compute. keeping: in those that do
+/// In which stages layers that name a lane run on it (stages.h); else they compute. keeping: in those that do
 /// not recompute, whose lanes take no memory from them.
 enum class LanesOf { none, keeping, all };
 

@@ -75,7 +75,7 @@ Number share(Number whole, int parts) {
 /// Of `bytes` over a ring of these devices, at least two.
 Nanoseconds all_reduce(const LinkTable& links, const std::vector<int>& devices, Bytes bytes);
 
-/// That of a model whose layers all compute, lanes or not.
+/// The model with all layers computing, lanes or not.
 Model all_computing(const Profile& profile, PartitionOptions options);
 
 /// The cost of these layers alone on one device of this kind, without blocks. O(layers + edges).

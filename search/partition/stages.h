@@ -21,8 +21,7 @@ namespace ostinato {
 Placement place_stages(const Profile& profile, const PartitionOptions& options,
                        const std::vector<Stage>& stages);
 
-/// What the placement's file says of the profiled model; with its layers where the profile can tell each from
-/// others.
+/// What the placement's file says of the profiled model; with its layers if the profile can tell them apart.
 ModelFacts facts_of(const Profile& profile, const PartitionOptions& options,
                     const std::vector<Stage>& stages);
 

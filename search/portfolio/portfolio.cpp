@@ -153,7 +153,7 @@ bool Portfolio::settled_by_round(int width) {
   return false;
 }
 
-/// Last, so that whatever it finds is better than what all others do.
+/// Last, so that what it finds beats all other techniques.
 void Portfolio::run_patiently() {
   const Nanoseconds known = objective_of(hunt_);
   run(kPatience);

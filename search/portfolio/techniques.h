@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The techniques of a search, a table: each offers schedules to the incumbent or proves bounds, and has a
-// file of its own. docs/search.md, "The techniques", says what each does and costs. portfolio.h says when
-// each runs.
+// The techniques of a search, a table: each offers schedules to the incumbent or proves bounds, and has its
+// own file. docs/search.md, "The techniques", says what each does and costs. portfolio.h says when each runs.
 //
 //   Hunt hunt(...);
 //   techniques::kNamed.run(hunt);

@@ -105,9 +105,9 @@ def partition(
     `micro_batches` of a step bound what is in flight; 0: as many as there are stages. `chunks` stages a
     device, laid out "looped" or as a "wave". `stages`: runs of the "chain", or connected sets of the "graph".
     `shard`: layers of which each device holds a part, with commas. `recompute`: "never"; "needed": stages
-    that do not fit otherwise; "partly": of those as few layers as it takes, as a stage of their own;
-    "always". The result's `report` is what `ostinato partition --json` prints. Raises InfeasibleError where
-    no partition fits.
+    that do not fit otherwise; "partly": as few of their layers as it takes, as a separate stage; "always".
+    The result's `report` is what `ostinato partition --json` prints. Raises InfeasibleError where no
+    partition fits.
     """
     options = {"chunks": chunks, "layout": layout, "stages": stages, "shard": shard, "recompute": recompute, "inference": inference,
                "split_backward": split_backward, "allow_incomplete": allow_incomplete}  # fmt: skip
@@ -162,15 +162,15 @@ def search_sizes(
     time_limit: float = 10,
     seed: int = 0,
 ) -> Plan:
-    """A plan for one step whose micro-batches differ: which enters when is searched, too. Never worse than
-    1F1B in the order given or in sorted orders; `lower_bound` is of these sizes. `effort`: percent of the
-    usual work, which takes up to about 20 ms: cheap enough for every step. `keep_order`: every backward, and
-    each forward that computes losses, runs in the order given on its device, so that gradients are added as
-    in 1F1B.
+    """A plan for one step of unequal micro-batches; their entry order is searched, too. Never worse than 1F1B
+    in the order given or in sorted orders; `lower_bound` is of these sizes. `effort`: percent of the usual
+    work, which takes up to about 20 ms: cheap enough for every step. `keep_order`: every backward, and each
+    forward that computes losses, runs in the order given on its device, so that gradients are added as in
+    1F1B.
 
     `sizes`: of each micro-batch, and `size`: of the one that the placement describes; times, memory and bytes
-    grow in proportion. A micro-batch may name blocks with times (ns) and memory (bytes) of their own. Or a
-    file (`ostinato-sizes/1`), which has all of it.
+    grow in proportion. A micro-batch may give blocks their own times (ns) and memory (bytes). Or a file
+    (`ostinato-sizes/1`), which has all of it.
 
     >>> p = placement("v", devices=2, forward=100, backward=200)
     >>> plan = search_sizes(p, [10, 40, 20, 30], size=10)

@@ -382,7 +382,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Simulation:
-    """Makespans of a plan whose times vary, ascending, in nanoseconds."""
+    """Makespans of a plan under varying times, ascending, in nanoseconds."""
 
     makespans: tuple[int, ...]
 

@@ -3,10 +3,10 @@
 // Beam search over partial schedules, in the order of time.
 //
 // A partial schedule is one count per block (instance.h), the time from which each device is free, and the
-// ends of the steps that others still wait for. Every child starts one more step, no earlier than the step
-// before, so each semi-active schedule is reached in exactly one way. Of all children of a level the `width`
-// with the least lower bound survive, a few per vector of counts. Source: Sabuncuoglu, Bayiz (1999), beam
-// search for job shops; here with memory and identical jobs.
+// ends that later steps still wait for. Every child starts one more step, no earlier than the step before, so
+// each semi-active schedule is reached in exactly one way. Of all children of a level the `width` with the
+// least lower bound survive, a few per vector of counts. Source: Sabuncuoglu, Bayiz (1999), beam search for
+// job shops; here with memory and identical jobs.
 //
 //   BeamResult r = beam_search(in, whole_horizon(in, 8), {.width = 64});
 //   r.order      // blocks in the order of their starts; the i-th mention of a block is its micro-batch i

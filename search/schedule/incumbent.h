@@ -33,7 +33,7 @@ class Incumbent {
   bool offer(const Orders& orders, const std::string& method);
   /// The same for one sequence of blocks in which the i-th mention of a block is its micro-batch i.
   bool offer(const std::vector<int>& sequence, const std::string& method);
-  /// The same for a schedule whose starts are to be kept.
+  /// The same for a schedule, keeping its starts.
   bool offer(std::vector<ScheduledBlock> schedule, const std::string& method);
 
   /// The best becomes a schedule of all micro-batches, and so are further offers.

@@ -37,7 +37,7 @@ constexpr std::int64_t kStarts = 30, kEntry = 35;
 /// Up to so many steps the local search begins in several places.
 constexpr int kFewSteps = 256;
 
-/// The schedules of search/named that are cheap to make and that others use; "1f1b" first: whatever the work
+/// Schedules of search/named that are cheap to make and in common use; "1f1b" first: whatever the work
 /// allows, the plan is no worse.
 constexpr const char* kTemplates[] = {"1f1b",  "interleaved-1f1b", "1f1b+",  "zb-h1",
                                       "zb-h2", "interleaved-zb",   "hanayo", "chimera",

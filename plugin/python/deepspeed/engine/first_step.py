@@ -163,7 +163,7 @@ def _gradients(outputs: Any) -> int:
 
 
 def _is_scripted(layer: Any) -> bool:
-    """Whether it shares a program with others of its class; a traced module has its own."""
+    """Whether it shares a program with other layers of its class; a traced module has its own."""
     parts = layer.modules() if isinstance(layer, torch.nn.Module) else ()
     return any(isinstance(part, torch.jit.RecursiveScriptModule) for part in parts)
 

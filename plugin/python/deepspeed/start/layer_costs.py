@@ -80,8 +80,8 @@ class _Local(Layer):
 
 
 def chosen_of(sizes: Sequence[float]) -> list[int]:
-    """Micro-batches that represent all: the one of the size nearest to the mean, and others whose sizes are at
-    least a quarter apart."""
+    """Micro-batches that represent all: the one nearest to the mean in size, and more with sizes at least a
+    quarter apart."""
     mean = statistics.fmean(sizes)
     chosen = [min(range(len(sizes)), key=lambda i: abs(sizes[i] - mean))]
     for i in sorted(range(len(sizes)), key=sizes.__getitem__):

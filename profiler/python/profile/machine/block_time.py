@@ -70,8 +70,8 @@ class Cost(NamedTuple):
 
 
 def measure_blocks(size: int, touched: int) -> Cost:
-    """Medians of the ranks, and of blocks their mean; a step's is that of the rank that waits least for
-    others. Layers touch `touched` bytes. Takes some seconds. Raises ProfileError where a rank fails.
+    """Medians of the ranks, and of blocks their mean; a step's is from the rank that waits least for others.
+    Layers touch `touched` bytes. Takes some seconds. Raises ProfileError where a rank fails.
     """
     with tempfile.TemporaryDirectory(prefix="ostinato-blocks-") as name:
         folder = Path(name)

@@ -97,8 +97,8 @@ def given_transfers(latency: int, bandwidth: float) -> list[Any]:
 def processes(
     ranks: int, folder: Path, device: Any, program: str = PROGRAM, *arguments: str
 ) -> Iterator[list[subprocess.Popen]]:
-    """Each on a device of its own, as far as there are so many of this kind. `program`: a module, which is
-    given its rank, their number and the folder first."""
+    """Each on a separate device, as far as there are enough of this kind. `program`: a module, which is given
+    its rank, their number and the folder first."""
     started: list[subprocess.Popen] = []
     environment = os.environ | ({"DS_ACCELERATOR": "cpu"} if isinstance(device, Cpu) else {})
     environment.pop("OMPI_COMM_WORLD_LOCAL_RANK", None)  # under mpirun; DeepSpeed compares it with LOCAL_RANK

@@ -2,7 +2,7 @@
 """Who holds the memory of a rank while a micro-batch runs: recorded from the allocator, not added up from
 rows.
 
-    recordings = record_memory(job, profile, ranks=2)     # one a rank, whose layers are built anew, one rank after the other
+    recordings = record_memory(job, profile, ranks=2)     # one a rank: its layers are rebuilt, one rank after another
     recordings[0].peak(), recordings[0].counted_peak      # bytes: what the owners hold at most, and what the allocator counted
 
 owners.py says who owns what.

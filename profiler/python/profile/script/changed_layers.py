@@ -103,8 +103,8 @@ def shared_memory(types: Types) -> Iterator[None]:
 
 
 def twin(module: nn.Module, types: Types) -> nn.Module:
-    """A copy with tensors of its own in the same memory, those that are not registered as well: it has none of
-    the hooks that DeepSpeed puts on parameters."""
+    """A copy with separate tensors in the same memory, including unregistered ones: it has none of the hooks
+    that DeepSpeed puts on parameters."""
     with shared_memory(types):
         return copy.deepcopy(module)
 

@@ -5,8 +5,9 @@
     with world.pretended():
         torch.distributed.init_process_group("nccl")  # at once, on any machine
 
-Nothing is sent. The others are taken to hold what this rank holds: a sum over 4 ranks is 4 times this rank's,
-a gathered list has this rank's object 4 times, and what another rank would broadcast stays as it is here.
+Nothing is sent. The other ranks are assumed to hold what this rank holds: a sum over 4 ranks is 4 times this
+rank's, a gathered list has this rank's object 4 times, and what another rank would broadcast stays as it is
+here.
 """
 
 from __future__ import annotations
