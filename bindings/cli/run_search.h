@@ -43,7 +43,7 @@ Searched run_search_unequal(const Placement& placement, const std::vector<MicroB
 SearchedCurve run_pareto(const Placement& placement, SearchOptions options, int points,
                          const InterruptGuard& guard, Io& io);
 
-/// A time limit is that of the command, from when this is made: it reads, searches, writes and prints.
+/// A time limit is for the whole command, from when this is made: it reads, searches, writes and prints.
 class CommandTime {
  public:
   /// The options with what is left to search: reading took its part, writing a plan of so many steps will.

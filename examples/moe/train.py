@@ -13,7 +13,7 @@ import torch.distributed as dist
 from deepspeed.pipe import PipelineModule
 from deepspeed.utils import groups
 
-# data, model and training are those of the GPT.
+# Data, model and training are the GPT's.
 sys.path.append(str(Path(__file__).resolve().parents[1] / "gpt"))
 from data import corpus, micro_batches
 from experts import layers

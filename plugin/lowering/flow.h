@@ -9,7 +9,7 @@
 // only says what an instruction waits for, so one execution decides:
 //
 //   a compute     until it has its messages, on all ranks of its stage together; of a stage without inputs,
-//                 behind that of the front
+//                 after the front's
 //   a receive     for nothing; the first along an edge from a peer, which brings its shapes, until that has
 //                 been sent; with `receives_wait` (shapes that may change) every one
 //   a send        until fewer than `ahead` messages of its rank to that peer are still to be consumed, oldest

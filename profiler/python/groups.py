@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Process groups beside those of the launch: of some of its ranks, and of two ranks for each direction of a
-link.
+"""Process groups besides the launch's: of some of its ranks, and of two ranks for each direction of a link.
 
     group = make_group([0, 1], among=half)                     # on every rank of `half`
     links = link_groups(program.links, ranks, group, device)   # {peer: (to it, from it)}, as Executor(links=...) takes them

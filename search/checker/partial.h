@@ -36,7 +36,7 @@ struct Choice {
 /// The rules for one placement, number of micro-batches and deadline. One partial schedule is open at a time.
 class Moves {
  public:
-  /// Only schedules that end by `deadline` are of interest; where the windows have an origin, those that end
+  /// Only schedules that end by `deadline` are of interest; if the windows have an origin, schedules that end
   /// there by it. `windows` must be known. Backwards, time runs from the end to the start: edges are turned
   /// round, and what gives back takes. Each step's earliest start must be known.
   Moves(const Graph& graph, const Windows& windows, int n, Nanoseconds deadline, bool backwards);

@@ -12,8 +12,8 @@
 
 namespace ostinato::checker {
 
-/// S6 in one direction of time; times must fit as those of windows do (Windows::affordable). O(blocks *
-/// (blocks + edges) + devices * (blocks + edges) + log(span) * edges * pairs of their devices).
+/// S6 in one direction of time; times must fit as for windows (Windows::affordable). O(blocks * (blocks +
+/// edges) + devices * (blocks + edges) + log(span) * edges * pairs of their devices).
 Wide whole_steps_bound(const Graph& graph, int n, bool backwards);
 
 }  // namespace ostinato::checker

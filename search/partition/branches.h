@@ -12,9 +12,9 @@
 // are laid out: more than a stage on a parallel branch needs.
 //
 // Where the layers have more than kMostDownsets downsets, small layers are joined (contraction.h) until they
-// have no more. The result is no longer exact then, and its bound is that of the work alone. Runs of layers
-// in their order (chain.h) are tried too, and taken where the busiest device is less busy: they may end
-// between two layers that are joined, and need not be connected.
+// have no more. The result is no longer exact then, and its bound counts only the work. Runs of layers in
+// their order (chain.h) are tried too, and taken where the busiest device is less busy: they may end between
+// two layers that are joined, and need not be connected.
 //
 // Source: Tarnawski, Phanishayee, Devanur, Mahajan, Paravecino, "Efficient algorithms for device placement of
 // DNN graph operators" (NeurIPS 2020); this adds connected stages to their dynamic program.

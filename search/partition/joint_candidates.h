@@ -11,9 +11,9 @@ struct DeviceOrder {
   std::vector<int> devices;  ///< all of them
 };
 
-/// As listed; and unlike devices with those of a kind together. Memory is needed more at the front, a
-/// transfer costs more between some, and some are too slow to be worth one. With one chunk a device on all of
-/// them the order is found as the stages are (chain::best_kind_order).
+/// As listed; and unlike devices grouped by kind. Memory is needed more at the front, a transfer costs more
+/// between some, and some are too slow to be worth one. With one chunk a device on all of them the order is
+/// found as the stages are (chain::best_kind_order).
 std::vector<DeviceOrder> device_orders(const Cluster& cluster);
 
 /// Every candidate that keeps its activations, on all devices. `graph`: the profile has branches.

@@ -34,7 +34,7 @@ class Judged {
   const JointOptions& options() const { return options_; }
   int micro_batches() const { return options_.search.micro_batches; }
   Objective objective() const { return options_.search.objective; }
-  /// Devices share processors: then a plan's value is that of its replay there.
+  /// Devices share processors: a plan's value is then its replay's value.
   bool sharing() const { return sharing_; }
 
   std::vector<Candidate>& list() { return list_; }
@@ -87,8 +87,8 @@ class Judged {
   /// As short a step in less memory, or for times that vary.
   void hold_less(Candidate& candidate) const;
   /// The shortest with its optimizer's step; of several, one with fewest blocks. On shared processors one
-  /// with fewest blocks of those that are as short but for what a replay does not know: each block more is
-  /// one more change of thread. list().size(): none has a plan.
+  /// with fewest blocks among plans as short, up to what a replay does not know: each more block is one more
+  /// change of thread. list().size(): none has a plan.
   std::size_t best() const;
   /// The plan's value, and what the optimizer's step adds to it.
   Nanoseconds whole_value(const Candidate& candidate) const;

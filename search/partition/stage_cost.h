@@ -84,7 +84,7 @@ StageCost cost_of_run(const Model& model, int kind, const Layers& layers);
 /// Of a stage of these layers.
 StageCost cost_on_kind(const Model& model, int kind, const Layers& layers);
 
-/// The cost of a sharded stage on each of `devices`, at least two: that of the slowest kind among them.
+/// The cost of a sharded stage on each of `devices`, at least two: the cost on their slowest kind.
 StageCost cost_of_shard(const Model& model, const Layers& layers, const std::vector<int>& devices);
 
 /// Either of the last two, and the layers' forwards once more in the backward where the stage recomputes.

@@ -93,9 +93,9 @@ struct Placement {
   const Link& link_between(int from, int to) const;
 
   /// Nanoseconds from the end of `input.block` to the earliest start of `block`. 0 where the devices of
-  /// `block` are a subset of those of the input; else each device of `block` that does not hold the input is
-  /// served by the device of the input that is quickest for it, and the slowest of these counts. Links are
-  /// not contended.
+  /// `block` are a subset of the input's; else each device of `block` that does not hold the input is served
+  /// by the device of the input that is quickest for it, and the slowest of these counts. Links are not
+  /// contended.
   Nanoseconds transfer(const Dependency& input, int block) const;
 
   /// Index of the block of that name, or -1. O(blocks).

@@ -12,7 +12,7 @@ namespace ostinato {
 
 struct OneBatch {
   Placement placement;  ///< unrolled(): block i * blocks + b is block b of micro-batch i
-  Plan plan;            ///< one micro-batch of it; the figures are those of the plan
+  Plan plan;            ///< one micro-batch of it; with the plan's figures
 };
 
 /// For drawing: the same blocks, with the names and micro-batches of the plan's steps.

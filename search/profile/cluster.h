@@ -15,7 +15,7 @@
 
 namespace ostinato {
 
-/// Speeds are counted in millionths of that of the profiled device.
+/// Speeds are in millionths of the profiled device's.
 inline constexpr std::int64_t kUsualSpeed = 1'000'000;
 
 struct DeviceKind {
@@ -57,7 +57,7 @@ struct Cluster {
 /// Devices of one kind, without links of their own.
 Cluster alike(int devices, Bytes memory);
 
-/// The links of a cluster: its own, else those that the profile measured, else none (transfers are free).
+/// The links of a cluster: its own, else the profile's measured ones, else none (transfers are free).
 class LinkTable {
  public:
   LinkTable() = default;

@@ -23,7 +23,7 @@ struct Spread {
 
 /// What a layer reads from an earlier one, or shows of its memory.
 struct LayerInput {
-  int layer = 0;  ///< index; smaller than that of the layer that reads
+  int layer = 0;  ///< index; smaller than the reading layer's
   Bytes bytes = 0;
 
   friend bool operator==(const LayerInput&, const LayerInput&) = default;

@@ -50,7 +50,7 @@ const Restriction* find_rule(const Restrictions& restrictions, Rule rule);
 /// 0: as many as pay.
 int most_chunks(const Restrictions& restrictions);
 
-/// The first that these stages break, all those of one plan on `devices`, or null. `split`: some backward is
+/// The first that these stages, all of one plan on `devices`, break; or null. `split`: some backward is
 /// split. O(restrictions * (stages + layers)).
 const Restriction* first_broken(const Restrictions& restrictions, const std::vector<Stage>& stages,
                                 int devices, bool split);

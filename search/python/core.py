@@ -67,10 +67,10 @@ def placement(
     """A placement of a named shape: "v", "x", "m", "nn", "k", "looped", "wave", ... (`ostinato placement
     --help` draws them).
 
-    Times and memory are those of one stage and one micro-batch; a list has one for each device. `weight`
-    above 0 splits the backward; `offload` above 0 copies what a stage keeps to the host for so long, and back.
-    `bandwidth` is in GB/s, 0: bytes are free. `layers` of the model are shared by the stages, so that DeepSpeed
-    can run a plan of it.
+    Times and memory are for one stage and one micro-batch; a list has one for each device. `weight` above 0
+    splits the backward; `offload` above 0 copies what a stage keeps to the host for so long, and back.
+    `bandwidth` is in GB/s, 0: bytes are free. `layers` of the model are shared by the stages, so that
+    DeepSpeed can run a plan of it.
 
     >>> placement("v", devices=2, forward=[1000, 3000]).blocks
     ('s0.F', 's1.F', 's1.B', 's0.B')
@@ -332,12 +332,11 @@ def plan(
     other, each with its share of `devices` and `micro_batches`; "auto": the number that makes a step
     shortest. The plan is of one of them, and `report["degrees"]` has them all. `slices`: `devices` are ranks,
     so many of which hold slices of each layer (tensor parallelism), as the profile of the same number says;
-    "auto", and the default of several profiles: that with the shortest step.
+    "auto", and the default of several profiles: the one with the shortest step.
 
     `sizes`: of the micro-batches of one step, as for `search_sizes()`, but without figures of blocks; `size`:
-    that of the micro-batch that was profiled, 0: what the profile says ("tokens"). The placement is then the
-    one, of those that are tried for micro-batches that are alike, on which the best order found for these is
-    shortest.
+    of the micro-batch that was profiled, 0: what the profile says ("tokens"). The placement is then, of those
+    tried for equal micro-batches, the one whose best order found for these is shortest.
     """
     options = {
         "objective": objective, "time_limit": time_limit, "threads": threads, "seed": seed, "method": method, "robust": robust, "max_chunks": max_chunks,
@@ -396,9 +395,9 @@ def simulate(
     runs: int = 100,
     seed: int = 0,
 ) -> Simulation:
-    """Replays the plan's order on each device with times that vary by up to the share `jitter`, those of all
-    blocks of a micro-batch alike by up to `unequal`, and transfers that take `transfer_factor` times as long.
-    The same seed gives the same makespans.
+    """Replays the plan's order on each device with times that vary by up to the share `jitter`, all blocks of
+    a micro-batch alike by up to `unequal`, and transfers that take `transfer_factor` times as long. The same
+    seed gives the same makespans.
 
     `sizes` and `size`: other micro-batches than the plan's, as for `search_sizes()`, as many as it has.
     Raises InputError where a device has not the memory for them in this order.

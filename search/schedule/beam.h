@@ -45,8 +45,8 @@ BeamGoal whole_horizon(const Instance& instance, int micro_batches, const Propag
 struct BeamOptions {
   int width = 64;
   int flavour = 0;  ///< 0 .. kBeamFlavours - 1: how children of equal bound are ranked
-  /// Keep every state that no other one of its counts dominates, and those that might deadlock. If nothing
-  /// was cut off then, all schedules below `give_up` were covered.
+  /// Keep every state that no other with its counts dominates, and states that might deadlock. If nothing was
+  /// cut off then, all schedules below `give_up` were covered.
   bool exact = false;
   Nanoseconds give_up = std::numeric_limits<Nanoseconds>::max();  ///< only results below this are wanted
   std::function<bool()> stop;                                     ///< asked once a level; empty: never

@@ -26,9 +26,8 @@ struct DispatchRule {
   /// that needs all devices then finds them aligned, and a device that two chains cross in opposite
   /// directions is never left without work: its neighbours hold up only steps that none waits for yet.
   bool phases = false;
-  /// A free device waits for a step that the rule wants before those that are ready, if it still can be done
-  /// so long after its first start: a step too many ahead of that one would delay all that wait for it. 0: it
-  /// never waits.
+  /// A free device waits for a step that the rule ranks above the ready ones, if it can still be done so long
+  /// after its first start: one step too many ahead of it would delay all that wait for it. 0: never waits.
   Nanoseconds span = 0;
   /// Blocks without inputs start only at multiples of this (beat.h). 0: at any time.
   Nanoseconds beat = 0;

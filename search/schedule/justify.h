@@ -35,7 +35,7 @@ struct Justified {
   std::int64_t steps = 0;  ///< that were scheduled, in all passes: what it cost
 };
 
-/// The best schedule of all passes, that of `sequence` itself included. `sequence` must be one: inputs before
+/// The best schedule of all passes, including that of `sequence`. `sequence` must be one: inputs before
 /// followers. O(steps * (log steps + what is ready and may not go + how far steps go ahead)) a pass.
 Justified justify(const Instance& instance, const Instance& mirror, int micro_batches,
                   const std::vector<int>& sequence, const JustifyOptions& options);

@@ -21,9 +21,9 @@ from .lanes import on_lane
 
 
 def moe_parts(moe: Any) -> list[nn.Module]:
-    """`moe`: a deepspeed.moe.layer.MoE. The groups that exchange tokens are those of DeepSpeed for its `ep_size`
-    (examples/moe makes them). Raises ValueError for a layer with a residual MLP, with Tutel, or that drops no tokens:
-    then the shapes of what is exchanged would change with every micro-batch."""
+    """`moe`: a deepspeed.moe.layer.MoE. Tokens are exchanged within DeepSpeed's groups for its `ep_size`
+    (examples/moe makes them). Raises ValueError for a layer with a residual MLP, with Tutel, or that drops no
+    tokens: then the shapes of what is exchanged would change with every micro-batch."""
     inner = moe.deepspeed_moe
     for wrong, what in (
         (moe.use_residual, "use_residual=True"),

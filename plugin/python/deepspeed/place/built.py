@@ -65,7 +65,7 @@ def _noting_build(spec: Any, built: Built) -> Any:
 
 
 def states_of(model: Model, specs: dict[str, Any]) -> dict[str, tuple[Any, ...]]:
-    """By name of a module, of those that were noted. `specs`: of all modules of this rank in DeepSpeed's partition,
+    """States that were noted, by module name. `specs`: of all modules of this rank in DeepSpeed's partition,
     in the order in which it has built them."""
     waiting = list(vars(model).get(BUILT, ()))
     found = {}

@@ -135,7 +135,7 @@ def finish(folder: Path, files: dict[str, str]) -> None:
 
 def clear(save_dir: str, tag: str) -> None:
     """Before DeepSpeed alone saves under a tag that a plan has saved before, on rank 0: removes ostinato.json, which
-    would not describe the new files, and those of ranks, as DeepSpeed alone may have fewer."""
+    would not describe the new files, and the ranks' files, as DeepSpeed alone may have fewer."""
     folder = Path(save_dir) / tag
     if (folder / NAME).is_file():
         (folder / NAME).unlink()
@@ -246,7 +246,7 @@ def parts_in(record: dict[str, Any]) -> list[Parts]:
 
 
 def holders(held: dict[str, Any], layer: int | None) -> list[int]:
-    """The pipeline ranks that held a layer; of a sharded one, those of the first direction."""
+    """The pipeline ranks that held a layer; for a sharded one, the first direction's."""
     ranks = [rank for rank, layers in enumerate(held["layers"]) if layer in layers]
     return held.get("directions", {}).get(str(layer), [ranks])[0]
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the files of a checkpoint are those that one save_checkpoint() has written: a run that ends while it
-saves, or copies that are mixed, leave files of several, which fit each other in everything but their contents.
+"""Whether one save_checkpoint() has written all files of a checkpoint: a run that ends while it saves, or
+mixed copies, leave files of several saves, which fit each other in everything but their contents.
 
     with noting(engine.checkpoint_engine) as written: ...       # DeepSpeed's save_checkpoint()
     checkpoint.finish(folder, gathered(written))                # "files" in ostinato.json

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts of parameters: those that the ranks of a sharded stage hold, and those that optimizers step.
+"""Parts of parameters that the ranks of a sharded stage hold, or that optimizers step.
 
     half = Part(dimension=1, begin=2, end=4, whole=[3, 4])      # of a matrix of three rows, the right half
     pieces_of(Piece("3.weight", start=0, size=6, at=0), {"3.weight": half})     # three, of two elements each

@@ -66,10 +66,10 @@ def measure_pairs(wire: Any, rank: int, pairs: Sequence[tuple[int, int]]) -> lis
 
 
 def measure_kinds(ranks: Sequence[int], device: Any) -> list[Any]:
-    """TransferCosts between the ranks of a pipeline, numbered by stage. One pair of each kind is measured, a
-    host's ranks or those of two hosts, and stands for all. Seconds at any number of ranks.
+    """TransferCosts between the ranks of a pipeline, numbered by stage. One pair of each kind (on one host,
+    on two hosts) is measured and stands for all. Seconds at any number of ranks.
 
-    Called by every rank of the world. `ranks`: those of the pipeline, in the world."""
+    Called by every rank of the world. `ranks`: the pipeline's, in the world."""
     hosts = everyones(socket.gethostname())
     one_host = {(a, b): hosts[ranks[a]] == hosts[ranks[b]] for a, b in all_pairs(len(ranks))}
     example = {kind: (ranks[a], ranks[b]) for (a, b), kind in reversed(one_host.items())}  # the first

@@ -155,7 +155,7 @@ def with_flops(rows: list[Any], flops: dict[tuple[str, str], int]) -> list[Any]:
 
 
 def count(layer: Layer, recorder: Any) -> tuple[int, int]:
-    """Operators that were counted in one forward and backward, and those of them that were recorded as well."""
+    """Operators that were counted in one forward and backward, and how many of them were recorded."""
     counters = {phase: LaunchCounter() for phase in PHASES}
     with recording(recorder):
         there, back = (counted_pass(recorder, layer, phase, counter) for phase, counter in counters.items())
