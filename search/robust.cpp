@@ -268,7 +268,7 @@ Plan in_variation(const Placement& placement, const SearchOptions& options, std:
     from = &plan;
   }
   Plan robust = with_schedule(placement, *from, best->schedule());
-  const auto most = [&](const Plan& plan) {  // in replays other than those that it was chosen by
+  const auto most = [&](const Plan& plan) {  // in other replays than it was chosen by
     const auto all = varied_makespans(placement, plan, options.robust_ppm, kReplays, options.seed + 1);
     return all[all.size() * kOfReplays / 100];
   };

@@ -30,8 +30,8 @@ struct SearchedCurve {
 /// InputError for more steps than it can hold.
 Searched run_search(const Placement& placement, SearchOptions options, const InterruptGuard& guard, Io& io);
 
-/// The same for the shortest plan alone, whatever memory it takes: one of many, of which one is chosen.
-/// `label` stands in the progress line.
+/// The same for the shortest plan alone, whatever memory it takes: one candidate of many. `label` stands in
+/// the progress line.
 Plan run_shortest(const Placement& placement, SearchOptions options, const InterruptGuard& guard,
                   const std::string& label, Io& io);
 

@@ -116,7 +116,7 @@ std::string robust_line(const Plan& plan) {
                           100 * share_of(plan), format_time(robust.within), format_time(robust.shortest)));
 }
 
-/// A search of placements may be cut where that of what it takes was not.
+/// A search of placements may be cut even if its winner's search was not.
 std::string cut_text(const Plan& plan) {
   if (!plan.search.cut_by_limit) return "";
   if (!is_optimal(plan)) return ", stopped early";

@@ -158,7 +158,7 @@ class OneWay {
     }
   }
 
-  /// After append(), with the state that was open before. The step's end may stay: only those of begun steps
+  /// After append(), with the state that was open before. The step's end may stay: only ends of begun steps
   /// are read.
   void undo(int b, const State& state) {
     --count_[b];

@@ -159,7 +159,7 @@ class Proof {
     }
   }
 
-  /// Layers come from the last to the first: those that read this one are known.
+  /// Layers come from the last to the first: this one's readers are known.
   void hold(std::size_t l) {
     Layer& layer = layers_[l];
     for (std::size_t k = 0; k < on_kind_.size(); ++k) {

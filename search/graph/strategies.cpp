@@ -179,7 +179,7 @@ class Product {
         sum += whole(loads_.costs().transfer(u, loads_.device(u), d));
     return sum;
   }
-  /// The published program compares the ids of vertices with that of the device.
+  /// The published program compares the ids of vertices with the device's.
   bool feeds_its_number(int u, int d) const {
     const OperatorGraph& graph = loads_.costs().graph();
     const auto successors = graph.successors[u];

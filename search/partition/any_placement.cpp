@@ -215,7 +215,7 @@ class AnyPlacementBound {
   }
 
   /// D4: of a chain, the cheapest stages at a price of memory: each holds what it reads, and keeps the rest
-  /// or runs its forward again. O(layers²) a price, of which there are fewer the more layers there are.
+  /// or runs its forward again. O(layers²) a price; the more layers, the fewer prices.
   Nanoseconds by_stages() const {
     const __int128 free = room();
     const std::size_t layers = held_.size();

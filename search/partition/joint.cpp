@@ -246,8 +246,8 @@ class Chooser {
   }
 
   /// What its cuts cost, as a rank: the best of one chunk per device little, and an even split, which may be
-  /// the same stages, nothing; those for 1F1B begin with these; those of several take a search, and the
-  /// longer, the more they are.
+  /// the same stages, nothing; cuts for 1F1B begin with these; several chunks take a search, longer the more
+  /// there are.
   static int effort_of(const Candidate& candidate) {
     const int chunks = candidate.options.chunks;
     if (candidate.even) return 1;

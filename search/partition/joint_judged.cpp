@@ -32,8 +32,8 @@ constexpr long kNodes = 300'000;
 constexpr Nanoseconds kReplayed = 100;
 /// Percent of a search's usual work, by which a candidate is judged first.
 constexpr int kShortEffort = 5;
-/// The cuts of one candidate take so small a part of the time that is left, at most; those of the best stages
-/// with one chunk per device.
+/// The largest part of the time left that one candidate's cuts take; and the cuts of the best stages with one
+/// chunk per device.
 constexpr double kCutShare = 1.0 / 16, kUsualShare = 1.0 / 2;
 
 bool recomputes(const Candidate& candidate) {

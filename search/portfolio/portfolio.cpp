@@ -78,7 +78,7 @@ void Portfolio::run_for_objective() {
   hunt_.take_all();
   if (!found) return run_phases();
   if (hunt_.proved()) return;
-  run(kNamed);  // never worse than those that repeat nothing
+  run(kNamed);  // never worse than what repeats nothing
   run(kWindows);
   if (of_span()) run(kPatience);
   if (hunt_.proved() || hunt_.stopped()) return;

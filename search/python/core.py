@@ -104,10 +104,10 @@ def partition(
 
     `micro_batches` of a step bound what is in flight; 0: as many as there are stages. `chunks` stages a
     device, laid out "looped" or as a "wave". `stages`: runs of the "chain", or connected sets of the "graph".
-    `shard`: layers of which each device holds a part, with commas. `recompute`: "never"; "needed": stages
-    that do not fit otherwise; "partly": as few of their layers as it takes, as a separate stage; "always".
-    The result's `report` is what `ostinato partition --json` prints. Raises InfeasibleError where no
-    partition fits.
+    `shard`: layers that each device holds in part, with commas. `recompute`: "never"; "needed": stages that
+    do not fit otherwise; "partly": as few of their layers as it takes, as a separate stage; "always". The
+    result's `report` is what `ostinato partition --json` prints. Raises InfeasibleError where no partition
+    fits.
     """
     options = {"chunks": chunks, "layout": layout, "stages": stages, "shard": shard, "recompute": recompute, "inference": inference,
                "split_backward": split_backward, "allow_incomplete": allow_incomplete}  # fmt: skip

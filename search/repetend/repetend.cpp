@@ -87,7 +87,7 @@ std::int64_t sweep_work(std::int64_t usual, std::int64_t blocks) {
   return usual + usual / kManyBlocks * std::max(blocks, std::min(8 * blocks, kManyBlocks));
 }
 
-/// Periods of `unroll` micro-batches below this are shorter for each than that of `best`.
+/// Periods of `unroll` micro-batches below this are shorter for each than `best`'s.
 Nanoseconds below_rate_of(const Repetend& best, int unroll) {
   return static_cast<Nanoseconds>((static_cast<__int128>(best.period) * unroll - 1) / best.unroll) + 1;
 }

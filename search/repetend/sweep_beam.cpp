@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // 1. run() places item after item: place() makes a child of every state and phase, takes the cheapest, adds
-//    what the order on a device costs once it is complete, and keeps one of those that look alike from what
-//    is to come. Several micro-batches have more states than a beam can hold; for these it also adds what the
-//    next devices would cost if every item there took the phase nearest to its neighbour's.
+//    what the order on a device costs once it is complete, and keeps one of the children that look alike to
+//    later steps. Several micro-batches have more states than a beam can hold; for these it also adds what
+//    the next devices would cost if every item there took the phase nearest to its neighbour's.
 // 2. starts() follows the cheapest state back, and the trees from phases to starts.
 #include "search/repetend/sweep_beam.h"
 

@@ -26,7 +26,7 @@ struct GroupStarts {
 };
 
 /// `longest[g * groups + h]`: the longest path from the start of a step of g to the end of a step of h.
-/// O(groups^3) for each circle that is found, of which there are few.
+/// O(groups^3) for each circle that is found; there are few.
 GroupStarts least_extent(const std::vector<Nanoseconds>& longest, int groups);
 
 /// Groups of the objective.

@@ -24,7 +24,7 @@ namespace ostinato {
 
 class Words {
  public:
-  /// `sequence`: blocks, of which the i-th mention is micro-batch i, inputs first, within the memory.
+  /// `sequence`: blocks; the i-th mention of one is micro-batch i, inputs first, within the memory.
   Words(const Instance& instance, int micro_batches, const std::vector<int>& sequence,
         Objective objective = Objective::makespan);
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // How the work is spent, each part starting from the best so far:
 // 1. A proof that nothing fits, or else a lower bound; the search ends as soon as the bound is met.
-// 2. The named schedules with micro-batches in the given and in sorted orders, those of the 1F1B family
-//    whatever the work allows; then dispatching by several rules: up to 30 % of the work.
+// 2. The named schedules with micro-batches in the given and in sorted orders, the 1F1B family whatever the
+//    work allows; then dispatching by several rules: up to 30 % of the work.
 // 3. The order of entry: in the best dispatched schedule two micro-batches change places, or one moves: up
 //    to 65 %.
 // 4. Annealing (improve.h) until the work is used up, two rounds cool and two warm by turns; steps of at

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A layer of deepspeed.moe in parts, of which the two exchanges of tokens can run beside what the rank computes.
+"""A layer of deepspeed.moe in parts: its two exchanges of tokens can run beside what the rank computes.
 
     moe = MoE(width, expert, num_experts=8, ep_size=2)
     chain = [Attention(), *moe_parts(moe), Joined()]     # gate | dispatch | experts | combine | sum

@@ -44,7 +44,8 @@ class Shard:
         return Shard(index, self.count)
 
     def enter(self, x: torch.Tensor) -> torch.Tensor:
-        """The identity; its backward sums the ranks' gradients. For inputs of which each rank computes a part."""
+        """The identity; its backward sums the ranks' gradients. For inputs that each rank computes in
+        part."""
         return _Enter.apply(x, self) if self.count > 1 else x
 
     def leave(self, part: torch.Tensor) -> torch.Tensor:

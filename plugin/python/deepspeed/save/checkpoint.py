@@ -116,7 +116,7 @@ def write(
 ) -> None:
     """Writes ostinato.json, on rank 0, before the rest of the checkpoint; if `finishes`, it is complete after
     finish() only. `names`: of each pipeline rank's optimizer; None where DeepSpeed's files have them. `parts`: of
-    each, the parameters of which it holds a part. `facts`: of the model, from `partition`.
+    each, the parameters that it holds in part. `facts`: of the model, from `partition`.
     """
     record = held_by(stages) | {"model": facts} | ({} if None in names else {"parameters": names})
     record |= ({"parts": parts} if any(parts) else {}) | ({"files": None} if finishes else {})
@@ -164,7 +164,7 @@ def reads_optimizer(engine, wanted: bool, module_only: bool) -> bool:
 class Saved:
     """A checkpoint. `held`: what its optimizer state belongs to; `now`: what ranks hold; `names`: of each
     pipeline rank's optimizer, where DeepSpeed's files do not have them; `recorded`: it has an ostinato.json;
-    `parts`: of each pipeline rank, the parameters of which it held a part; `experts`: the model has some.
+    `parts`: of each pipeline rank, the parameters that it held in part; `experts`: the model has some.
     """
 
     folder: Path
@@ -241,7 +241,7 @@ def held_in(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def parts_in(record: dict[str, Any]) -> list[Parts]:
-    """By pipeline rank, the parameters of which it held a part."""
+    """By pipeline rank, the parameters that it held in part."""
     return [{name: Part(*part) for name, part in of_rank.items()} for of_rank in record.get("parts", ())]
 
 

@@ -119,7 +119,7 @@ class Slot:
 
 
 class Files:
-    """The optimizer state of one checkpoint, of which each pipeline rank has written its own."""
+    """The optimizer state of one checkpoint; each pipeline rank has written its own."""
 
     def __init__(
         self,

@@ -52,10 +52,10 @@ Parts = dict[str, Part]  # by parameter
 
 
 def pieces_of(piece: Piece, parts: Parts) -> list[Piece]:
-    """In elements of the whole parameter, of which `parts` may have a part."""
+    """In elements of the whole parameter, which `parts` may have in part."""
     return parts[piece.name].pieces(piece) if piece.name in parts else [piece]
 
 
 def whole_shape(name: str, shape: Sequence[int], parts: Parts) -> torch.Size:
-    """Of a parameter of which a rank holds this shape."""
+    """Of a parameter that a rank holds in this shape."""
     return torch.Size(parts[name].whole if name in parts else shape)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A world of ranks of which only rank 0 exists, for the script that is profiled.
+"""A world of ranks where only rank 0 exists, for the script that is profiled.
 
     world = World(4)
     with world.pretended():
