@@ -180,7 +180,7 @@ void bind_randomness(py::module_& m) {
         return made;
       },
       py::arg("state"), py::arg("count"),
-      "The state of a generator on a CPU once so many words of 32 bits were drawn.");
+      "The state of a generator on a CPU once this many words of 32 bits were drawn.");
   m.def(
       "words_between",
       [](const at::Tensor& before, const at::Tensor& after, std::uint64_t most) {

@@ -31,7 +31,7 @@ constexpr int kFarthest = 3;
 /// Random moves at once, and times that they may lead nowhere.
 constexpr int kRandomMoves = 6;
 constexpr int kInVain = 24;
-/// What is said of a plan: of so many replays of each kind, per cent that are not longer.
+/// What is said of a plan: of this many replays of each kind, per cent that are not longer.
 constexpr int kReplays = 200;
 constexpr int kOfReplays = 95;
 /// Ends that are computed, at an effort of 100.

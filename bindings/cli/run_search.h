@@ -46,7 +46,7 @@ SearchedCurve run_pareto(const Placement& placement, SearchOptions options, int 
 /// A time limit is for the whole command, from when this is made: it reads, searches, writes and prints.
 class CommandTime {
  public:
-  /// The options with what is left to search: reading took its part, writing a plan of so many steps will.
+  /// The options with what is left to search: reading took its part, writing a plan of this many steps will.
   SearchOptions to_search(SearchOptions options, std::int64_t steps) const;
   /// When the limit of the options is over, but not sooner than a moment from now; nullopt: it has none.
   std::optional<std::chrono::steady_clock::time_point> to_print(const SearchOptions& options) const;

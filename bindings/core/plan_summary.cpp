@@ -48,7 +48,7 @@ std::string period_line(const Plan& plan) {
                                     proof(steady.period, plan.lower_bound.period, plan.optimal.period)));
 }
 
-/// Of a plan of forwards alone: with so many requests in flight the busiest device never waits, by Little's
+/// Of a plan of forwards alone: with this many requests in flight the busiest device never waits, by Little's
 /// law; with more, each of them only takes longer. 0: not of this plan.
 std::int64_t requests_in_flight(const Plan& plan, const Placement& placement) {
   if (!plan.sizes.empty()) return 0;

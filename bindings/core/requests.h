@@ -36,7 +36,7 @@ PartitionOptions on_devices(int count, const std::string& memory);
 /// their own. Throws UsageError, and InputError for such a profile.
 PartitionOptions on_cluster(Cluster cluster, const std::string& memory);
 
-/// Devices that are alike, on hosts one after the other: so many of them, which share so many cores.
+/// Devices that are alike, on consecutive hosts: this many of them share this many cores.
 using SharedCores = std::pair<int, int>;
 PartitionOptions on_shared_cores(int count, const std::string& memory, const std::vector<SharedCores>& hosts);
 

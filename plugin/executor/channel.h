@@ -54,7 +54,7 @@ class Channel {
   virtual std::unique_ptr<Transfer> send(std::vector<at::Tensor> tensors, int rank) = 0;
   virtual std::unique_ptr<Transfer> receive(std::vector<at::Tensor> tensors, int rank) = 0;
 
-  /// Once open: do messages of so many bytes, to this rank and from it, go through the memory of one host?
+  /// Once open: do messages of this many bytes, to this rank and from it, go through the memory of one host?
   virtual bool is_near(int /*rank*/, std::int64_t /*bytes*/) const { return false; }
 
   /// What a receive may be posted ahead of.

@@ -25,7 +25,7 @@ inline constexpr std::int64_t kMailboxBytes = std::int64_t{1} << 20;
 /// Where programs change from step to step: there is a slot for every message of a step, whatever its order.
 inline constexpr std::int64_t kLargeMailboxBytes = std::int64_t{16} << 20;
 
-/// The largest message that goes through a mailbox where so many are on their way at once.
+/// The largest message that goes through a mailbox where this many are on their way at once.
 std::int64_t slot_bytes(int messages, std::int64_t bytes = kMailboxBytes);
 
 /// `bytes`: of each mailbox.

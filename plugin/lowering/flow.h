@@ -2,7 +2,7 @@
 #pragma once
 // How far the ranks of a program of forwards may part, where nothing comes back that says what has arrived.
 //
-//   const int ahead = sends_ahead(program, 2, false);   // with so many under way to a peer a rank waits
+//   const int ahead = sends_ahead(program, 2, false);   // with this many under way to a peer a rank waits
 //   const int front = front_stage(program, 2, false);   // its rank may tell other ranks what comes in next
 //
 // Both ask whether the program still runs to its end under more rules than its own. As in deadlock.h a rule

@@ -8,8 +8,8 @@
 // gaps in which the device waited for its next launch, where CUPTI tells the kernels' own time; and what a
 // thread launches outside every range is not seen at all. Marks cost the device about a microsecond each.
 //
-// Bounded: a thread has room for so many marks, and what does not fit is counted in `beyond_limit`; an event
-// that the device refuses is counted in `call_errors`. Either makes the profile incomplete
+// Bounded: a thread has room for this many marks, and what does not fit is counted in `beyond_limit`; an
+// event that the device refuses is counted in `call_errors`. Either makes the profile incomplete
 // (cupti/attribution.h).
 
 #include <c10/core/Event.h>

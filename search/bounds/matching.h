@@ -49,7 +49,7 @@ struct Area {
 };
 Area area_of(const Instance& instance, int d, const std::vector<Held>& held);
 
-/// What n micro-batches take at least where so many bytes are to be had: ceil(n * bytes_time / room). 2^61
+/// What n micro-batches take at least where this many bytes are available: ceil(n * bytes_time / room). 2^61
 /// where it is more: no step that is planned is as long (check_totals), so memory holds no order.
 Nanoseconds window_of(const Area& area, int n, Bytes room);
 

@@ -23,7 +23,7 @@ constexpr double kMostWindowRows = 2e6;
 /// Vertices * (edges + vertices) up to which the work before and behind each is looked at: a few seconds.
 constexpr double kMostWorkRows = 2e7;
 
-/// Of more vertices than so many, those on paths below this share of the bound are not looked at further, and
+/// Beyond this many vertices, vertices on paths below this share of the bound are not looked at further, and
 /// windows are only seen on the way from the start.
 constexpr int kAllMatter = 1000;
 constexpr double kMatters = 0.98;

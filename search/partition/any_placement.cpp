@@ -16,7 +16,7 @@ namespace {
 constexpr long kWorkOfOne = 200'000, kWork = 3'000'000;
 /// Of memory times time: rounding to less keeps products within 128 bits.
 constexpr __int128 kMostHeld = __int128{1} << 50;
-/// Layers of D4; it tries so many prices times the square of the number of layers.
+/// Layers of D4; it tries this many prices times the square of the number of layers.
 constexpr std::size_t kMostStaged = 4096;
 
 class AnyPlacementBound {

@@ -64,7 +64,7 @@ struct Problem {
   /// O(1).
   struct Fitting {
     Load load;
-    int recomputed;  ///< the first so many of its layers
+    int recomputed;  ///< this many of its first layers
   };
   std::optional<Fitting> fitting(int device, int stage, int first, int end, Nanoseconds limit) const;
   /// The same, whether it fits or not.
@@ -80,7 +80,7 @@ using Ends = std::vector<int>;
 struct Found {
   Ends ends;
   std::vector<int> device_of;   ///< per stage
-  std::vector<int> recomputed;  ///< per stage: the first so many of its layers
+  std::vector<int> recomputed;  ///< per stage: this many of its first layers
   Nanoseconds busiest = 0;
   Nanoseconds lower_bound = 0;  ///< proven for this problem
   bool proved_empty = false;    ///< nothing fits, and every partition was excluded

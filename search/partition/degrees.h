@@ -26,7 +26,7 @@ struct Degree {
   int pipeline = 1;  ///< devices of each pipeline
   int replicas = 1;
   int slices = 1;  ///< ranks for each device of a pipeline; 1 where options put slices aside, too
-  const Profile* profile = nullptr;  ///< of so many slices
+  const Profile* profile = nullptr;  ///< of this many slices
   JointOptions options;              ///< of one replica
   std::optional<JointChoice> choice;
   Nanoseconds all_reduce = 0;  ///< on the device where it takes longest

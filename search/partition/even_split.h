@@ -13,7 +13,7 @@ namespace ostinato {
 /// InputError for more stages than layers, or none.
 StageCuts cut_evenly(const Profile& profile, const PartitionOptions& options);
 
-/// With so many layers each, none of them 0. Throws InputError where these are not the profile's layers or
+/// With this many layers each, none of them 0. Throws InputError where these are not the profile's layers or
 /// the devices' number.
 StageCuts cut_as(const Profile& profile, const PartitionOptions& options, const std::vector<int>& layers);
 

@@ -26,7 +26,7 @@ Candidate recomputing(const Candidate& candidate, Recompute how);
 /// devices than before, how many there are.
 std::string moved_name(const Candidate& from, const Candidate& moved);
 
-/// The same with so many percent of the memory of every device.
+/// The same with this many percent of the memory of every device.
 PartitionOptions in_part_of_memory(PartitionOptions options, int percent);
 
 /// Numbers of devices, fewer than all, on which one chunk each is tried; falling.

@@ -28,7 +28,7 @@ namespace {
 
 /// Nodes of branch and bound for one candidate with several chunks.
 constexpr long kNodes = 300'000;
-/// A replay on shared processors is good to one part in so many.
+/// A replay on shared processors is good to one part in this many.
 constexpr Nanoseconds kReplayed = 100;
 /// Percent of a search's usual work, by which a candidate is judged first.
 constexpr int kShortEffort = 5;

@@ -55,7 +55,7 @@ class Judged {
   /// One that already has a plan.
   void add_planned(Candidate candidate);
 
-  /// Partitions within so many percent of the memory, unless it has cuts, and bounds from both sides, in a
+  /// Partitions within this many percent of the memory, unless it has cuts, and bounds from both sides, in a
   /// small part of the time that is left, unless the candidate is needed(). No placement: `why_not` says why.
   void place(std::size_t index, int percent = 100);
   /// To be placed, or searched, whatever the clock says: so that there is a plan, and none that is longer

@@ -18,7 +18,7 @@
 namespace ostinato {
 
 enum class Rule {
-  most_chunks,      ///< a device has at most so many stages that it does not share
+  most_chunks,      ///< a device has at most this many stages that it does not share
   whole_backwards,  ///< no backward is split
   no_shards,        ///< no stage lies on several devices
   fixed_ends,       ///< layer 0 on the first device that is used, the last layer on the last one

@@ -328,10 +328,10 @@ def plan(
     "split", "shards", "recompute", "branches", "moves", "lanes", "fewer-devices". `exact_losses` leaves out what
     changes losses by rounding: split backwards, shards. `fixed_ends`: inputs on the first device, the loss on
     the last one, as in 1F1B, which leaves out waves. What the profile's "restrictions" forbid is not tried
-    either; `report["not_tried"]` says what was left out, and why. `replicas`: so many pipelines beside each
+    either; `report["not_tried"]` says what was left out, and why. `replicas`: this many pipelines beside each
     other, each with its share of `devices` and `micro_batches`; "auto": the number that makes a step
     shortest. The plan is of one of them, and `report["degrees"]` has them all. `slices`: `devices` are ranks,
-    so many of which hold slices of each layer (tensor parallelism), as the profile of the same number says;
+    this many of which hold slices of each layer (tensor parallelism), as the profile of the same number says;
     "auto", and the default of several profiles: the one with the shortest step.
 
     `sizes`: of the micro-batches of one step, as for `search_sizes()`, but without figures of blocks; `size`:

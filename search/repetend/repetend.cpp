@@ -79,7 +79,7 @@ std::optional<Repetend> first_listed(const Instance& in, int unroll, Nanoseconds
 
 /// Micro-batches of a repetend up to which a sweep is tried: of more, the phases are too many for a beam.
 constexpr int kMostSweptUnroll = 2;
-/// Sweeps may take twice the usual work for an eighth of so many blocks and more, three times for twice as
+/// Sweeps may take twice the usual work for an eighth of this many blocks and more, three times for twice as
 /// many.
 constexpr std::int64_t kManyBlocks = 1000;
 
@@ -123,7 +123,7 @@ std::optional<Repetend> shortest_swept(const Sweeps& sweeps, int unroll, Nanosec
   return best;
 }
 
-/// No period of so many micro-batches up to this exists, as far as `found` knows.
+/// No period of this many micro-batches up to this exists, as far as `found` knows.
 Nanoseconds refuted_for(const Bounds& bounds, const std::vector<Repetend>& found, int unroll) {
   Nanoseconds refuted = std::max<Nanoseconds>(1, bounds.period(unroll)) - 1;
   for (const Repetend& r : found) {

@@ -19,7 +19,7 @@
 namespace ostinato {
 namespace {
 
-/// A round may take one part in so many of the work that is left.
+/// A round may take one part in this many of the work that is left.
 constexpr std::int64_t kShares = 2;
 constexpr std::int64_t kLeastWidth = 16;
 constexpr std::int64_t kMostWidth = 1000;

@@ -62,7 +62,7 @@ struct BeamResult {
   std::int64_t work = 0;  ///< children * blocks that were looked at: a clock that runs alike on every machine
 };
 
-/// Work that a search of so many steps is likely to need, in units of BeamResult::work.
+/// Work that a search of this many steps is likely to need, in units of BeamResult::work.
 std::int64_t beam_work(const Instance& instance, std::int64_t steps, int width);
 
 /// O(steps * width * children * (blocks + edges)).

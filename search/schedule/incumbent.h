@@ -22,8 +22,8 @@ struct Score {
   friend auto operator<=>(const Score&, const Score&) = default;
 };
 
-/// Where `more` > 0, offers are schedules of `micro_batches` whose steady state is to be repeated for so many
-/// more: only those with one are taken, and the score is what they become (stretch.h).
+/// Where `more` > 0, offers are schedules of `micro_batches` whose steady state is to be repeated for this
+/// many more: only those with one are taken, and the score is what they become (stretch.h).
 class Incumbent {
  public:
   Incumbent(const Instance& instance, int micro_batches, Objective objective, int more = 0)

@@ -23,7 +23,7 @@ class SharedReplay {
   /// Both must outlive this.
   SharedReplay(const Placement& placement, const StepGraph& graph);
 
-  /// The makespan. `times`: of each step, alone on its devices; `transfer_ppm`: transfers take so many
+  /// The makespan. `times`: of each step, alone on its devices; `transfer_ppm`: transfers take this many
   /// millionths of their time. O(steps * (log steps + hosts) + dependencies).
   Nanoseconds run(const std::vector<Nanoseconds>& times, std::int64_t transfer_ppm);
 

@@ -34,7 +34,7 @@ using Clock = std::chrono::steady_clock;
 /// How much of the work may be spent on beginnings, and how much then on the order of entry, in percent.
 constexpr std::int64_t kStarts = 30, kEntry = 35;
 
-/// Up to so many steps the local search begins in several places.
+/// Up to this many steps the local search begins in several places.
 constexpr int kFewSteps = 256;
 
 /// Schedules of search/named that are cheap to make and in common use; "1f1b" first: whatever the work

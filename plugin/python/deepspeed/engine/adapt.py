@@ -257,7 +257,7 @@ class Adapt:
             say(f"all ranks stay where they are, because they could not go on from a checkpoint: {error}")
 
     def before_step(self, step: int) -> None:
-        """All ranks must call it, after so many steps. They start again here, not where the checkpoint was
+        """All ranks must call it, after this many steps. They start again here, not where the checkpoint was
         saved: by now the script has done what follows a checkpoint, such as an evaluation or more files
         beside it."""
         if not self._next or not self._moves or self._saved != step:

@@ -3,7 +3,7 @@
 in DeepSpeed's engine under a plan.
 
     count_blocks(profile.rank, profile.layers, device)  # where that can be measured: rank.forward, .backward, .step_time; more for .read
-    cost = measure_blocks(196608, 1 << 22)              # Cost(forward=..., ...), ns; messages of so many bytes, layers that touch so many
+    cost = measure_blocks(196608, 1 << 22)              # Cost(forward=..., ...), ns; messages of this many bytes, layers that touch this many
 
 Two ranks train layers that hardly compute (ostinato.deepspeed.block_time, known here by its name only: the
 plugin is built on the profiler). On an accelerator nothing is measured: the host runs ahead of the device

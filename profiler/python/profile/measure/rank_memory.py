@@ -118,7 +118,7 @@ def builder_of_stages(
 def record_memory(
     job: Job, profile: Any, ranks: int, progress: Progress = no_progress
 ) -> list[Recording | None]:
-    """Of each of so many ranks, cut as timeline.ranks_of() cuts them; None: its layers do not fit into this
+    """Of each of this many ranks, cut as timeline.ranks_of() cuts them; None: its layers do not fit into this
     machine's memory, or the model is a graph: of layers, which is not recorded, or a module, which is
     recorded as one rank only."""
     cuts, settings = cuts_of(profile, ranks), read_settings(job.config, job.optimizer)

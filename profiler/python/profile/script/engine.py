@@ -55,7 +55,7 @@ class Host(Protocol):
     def fail(self, error: ProfileError) -> NoReturn: ...
 
     def restart(self, size: int) -> None:
-        """The script needs a world of so many ranks. Returns where that would not help."""
+        """The script needs a world of this many ranks. Returns where that would not help."""
 
 
 def patched(owner: type, name: str, made: dict[tuple[type, str], Any]) -> Callable:

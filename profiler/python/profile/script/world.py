@@ -111,7 +111,7 @@ def get_backend(world: World, original: Callable) -> Callable:
 
 
 def reduced(_world: World, original: Callable) -> Callable:
-    """All ranks hold the same: their sum is so many times this rank's."""
+    """All ranks hold the same: their sum is this many times this rank's."""
     signature = inspect.signature(original)
 
     @functools.wraps(original)

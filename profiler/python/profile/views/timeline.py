@@ -191,7 +191,7 @@ STATIC = {PARAMETERS: "parameters", GRADIENTS: "gradients", OPTIMIZER: "optimize
 
 
 def ranks_of(profile: Any, stages: int, recordings: Sequence[Recording | None] = ()) -> list[RankTimeline]:
-    """One micro-batch through so many ranks, by their profile: times of transfers are left out."""
+    """One micro-batch through this many ranks, by their profile: times of transfers are left out."""
     runs, ranks = list(runs_of(profile)), []
     total = max(1, sum(run.slice.time for run in runs))
     for number, (first, last) in enumerate(cuts_of(profile, stages)):
