@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Long work of the core under Python: on a thread of its own, without the GIL, while the caller's thread
-// takes Ctrl-C and reports progress.
+// Runs the core's long work for Python on a separate thread, without the GIL; the caller's thread handles
+// Ctrl-C and reports progress.
 //
 //   Aside aside(progress);                                      // a callable, or None
 //   const Plan plan = aside.run([&](const std::atomic<bool>* stop, auto report) { ... });

@@ -31,8 +31,8 @@ core::Options options_of(const std::vector<std::string>& sections, const Setting
 
 namespace {
 
-/// One micro-batch of its own size: as the placement says, times `size` / `of`, and the blocks that are named
-/// with figures of their own. Throws InputError.
+/// One micro-batch of a given size: as the placement says, times `size` / `of`, with separate figures for the
+/// blocks named. Throws InputError.
 MicroBatch micro_batch(const Placement& placement, std::int64_t size, std::int64_t of,
                        const std::map<std::string, Nanoseconds>& times,
                        const std::map<std::string, Bytes>& memory) {

@@ -146,7 +146,7 @@ void bind_program(py::module_& m) {
           "front_stage",
           [](const Program& p, bool dynamic_shapes) { return front_stage(p, kSendsAhead, dynamic_shapes); },
           py::arg("dynamic_shapes") = false,
-          "Of forwards alone: the stage that may take each request before all others that take some; -1: "
+          "For forwards only: the stage that may take each request before any other that takes some; -1: "
           "none.")
       .def("instructions", [](const Program& p, int rank) {
         check_rank(p, rank);
@@ -156,8 +156,7 @@ void bind_program(py::module_& m) {
 
 void bind_steps(py::module_& m) {
   py::class_<StepPlacement>(
-      m, "StepPlacement",
-      "A placement whose plans are lowered step by step, each for the micro-batches of one step.")
+      m, "StepPlacement", "Lowers a placement's plans step by step, each for the micro-batches of one step.")
       .def(py::init<const std::string&, const std::string&>(), py::arg("text"), py::arg("name") = "placement",
            "`name` stands in messages for the file. ValueError with that and the line.")
       .def("lower", &StepPlacement::lower, py::call_guard<py::gil_scoped_release>(), py::arg("plan"),
@@ -181,7 +180,7 @@ void bind_randomness(py::module_& m) {
         return made;
       },
       py::arg("state"), py::arg("count"),
-      "The state of a generator on a CPU once so many words of 32 bits were drawn.");
+      "The state of a generator on a CPU once this many words of 32 bits were drawn.");
   m.def(
       "words_between",
       [](const at::Tensor& before, const at::Tensor& after, std::uint64_t most) {

@@ -28,8 +28,8 @@ at::Tensor to_tensor(py::handle object, int stage, const std::string& within = "
                        "; expected a tensor or a tuple of tensors and None");
 }
 
-/// Another stage takes the bytes of a tensor: a type of tensor that holds none itself (a DTensor) or others
-/// than its elements in order (a sparse one) would end in a fault.
+/// Another stage takes the bytes of a tensor: a tensor type that holds none itself (a DTensor) or not just
+/// its elements in order (a sparse one) would end in a fault.
 void expect_bytes(py::handle object, const std::string& stage) {
   if (!THPVariable_Check(object.ptr())) return;
   const at::Tensor& tensor = THPVariable_Unpack(object.ptr());

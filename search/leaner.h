@@ -12,10 +12,10 @@
 
 namespace ostinato {
 
-/// `plan`, or one whose objective and makespan are no more, in which the devices together hold less memory,
-/// and none more than the fullest did. What was proved of `plan` is said of it. By bisection over the memory
-/// of a device with short searches, within `options`' limits, until kLeanerInVain of them in a row find
-/// nothing; none where a limit cut `plan`, nor where its method was asked for.
+/// `plan`, or one with no greater objective or makespan in which the devices together hold less memory and
+/// none holds more than the fullest did. It claims what was proved of `plan`. Bisects the memory of a device
+/// with short searches, within `options`' limits, until kLeanerInVain in a row find nothing. No search if a
+/// limit cut `plan`, or if the caller asked for its method.
 Plan in_less_memory(const Placement& placement, const SearchOptions& options, Plan plan);
 
 inline constexpr int kLeanerInVain = 3;

@@ -27,7 +27,7 @@ constexpr int kLeastWork = 10;
 constexpr std::int64_t kCertifyingWork = 10'000'000;
 constexpr std::int64_t kSpanWork = 8'000'000;
 
-/// The largest amount of which all amounts of memory are multiples: peaks differ by at least this.
+/// The greatest common divisor of all amounts of memory: peaks differ by at least this.
 Bytes grain_of(const Placement& placement) {
   Bytes grain = 0;
   const auto add = [&](Bytes amount) { grain = std::gcd(grain, amount); };

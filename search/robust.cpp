@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// 1. A plan is one list of its steps by start. Scenario 0 has the placement's times; of the others, half vary
+// 1. A plan is one list of its steps by start. Scenario 0 has the placement's times; of the rest, half vary
 //    each step, and half each micro-batch.
 // 2. A move takes a step in front of one of the steps before it on a device. It is legal if all that the step
 //    waits for stays in front of it, and no device runs out of memory.
 // 3. From the move on, ends are computed again in all scenarios at once. The move stays if scenario 0 is
-//    within the limit and the longest eighth of the others got shorter.
+//    within the limit and the longest eighth of the rest got shorter.
 // 4. This is repeated over the whole list until no move helps. Then some random moves within the limit lead
 //    away, and from there it climbs again (iterated local search: Lourenco, Martin, Stuetzle 2003), until
 //    kInVain of these in a row have found nothing better or the work is used up.
@@ -31,7 +31,7 @@ constexpr int kFarthest = 3;
 /// Random moves at once, and times that they may lead nowhere.
 constexpr int kRandomMoves = 6;
 constexpr int kInVain = 24;
-/// What is said of a plan: of so many replays of each kind, per cent that are not longer.
+/// What is said of a plan: of this many replays of each kind, per cent that are not longer.
 constexpr int kReplays = 200;
 constexpr int kOfReplays = 95;
 /// Ends that are computed, at an effort of 100.
@@ -268,7 +268,7 @@ Plan in_variation(const Placement& placement, const SearchOptions& options, std:
     from = &plan;
   }
   Plan robust = with_schedule(placement, *from, best->schedule());
-  const auto most = [&](const Plan& plan) {  // in replays other than those that it was chosen by
+  const auto most = [&](const Plan& plan) {  // in other replays than it was chosen by
     const auto all = varied_makespans(placement, plan, options.robust_ppm, kReplays, options.seed + 1);
     return all[all.size() * kOfReplays / 100];
   };

@@ -21,7 +21,7 @@ namespace ostinato::cli {
 int run(const std::vector<std::string>& args, std::ostream& out, std::ostream& err,
         const std::string& launcher = "");
 
-/// Every command, in the order of the pipeline, those of the Python half included.
+/// Every command, in the order of the pipeline, including the Python half's.
 std::vector<std::string> command_names();
 
 std::string version();

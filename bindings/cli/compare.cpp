@@ -27,7 +27,7 @@
 namespace ostinato::cli {
 namespace {
 
-/// Devices whose memory has a row of its own.
+/// Most devices whose memory gets its own row.
 constexpr std::int64_t kMostDeviceRows = 16;
 
 struct Side {
@@ -79,7 +79,7 @@ Side known_side(const std::string& name, const Side& first) {
 
 using Cell = std::function<std::string(const Side&)>;
 
-/// Names in the first column, a plan in each of the others.
+/// Names in the first column, a plan in each of the rest.
 class Table {
  public:
   explicit Table(const std::vector<Side>& sides) : sides_(sides) {}

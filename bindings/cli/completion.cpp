@@ -25,7 +25,7 @@ const Words kShells = {"bash", "zsh"};
 const std::string kZsh =
     "autoload -Uz compinit bashcompinit\n(( $+functions[compdef] )) || compinit\nbashcompinit\n";
 
-/// Of a command of this half, whose two halves `partition` has, too.
+/// Of a command of this half, with both halves of `partition`.
 Words options_of(const Command& command) {
   std::set<std::string> names;
   for (const Words& args : {Words{}, Words{"--strategy=best"}}) {

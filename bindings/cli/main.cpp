@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `ostinato` without Python: the same commands, but for those that run models.
+// `ostinato` without Python: the same commands, except those that run models.
 
 #include <csignal>
 #include <iostream>

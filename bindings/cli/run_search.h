@@ -30,12 +30,12 @@ struct SearchedCurve {
 /// InputError for more steps than it can hold.
 Searched run_search(const Placement& placement, SearchOptions options, const InterruptGuard& guard, Io& io);
 
-/// The same for the shortest plan alone, whatever memory it takes: one of many, of which one is chosen.
-/// `label` stands in the progress line.
+/// The same for the shortest plan alone, whatever memory it takes: one candidate of many. `label` stands in
+/// the progress line.
 Plan run_shortest(const Placement& placement, SearchOptions options, const InterruptGuard& guard,
                   const std::string& label, Io& io);
 
-/// The same for micro-batches of sizes of their own; effort and time limit of `options` count.
+/// The same for micro-batches of unequal size; effort and time limit of `options` count.
 Searched run_search_unequal(const Placement& placement, const std::vector<MicroBatch>& sizes,
                             const SearchOptions& options, bool keep_order, const InterruptGuard& guard);
 
@@ -43,10 +43,10 @@ Searched run_search_unequal(const Placement& placement, const std::vector<MicroB
 SearchedCurve run_pareto(const Placement& placement, SearchOptions options, int points,
                          const InterruptGuard& guard, Io& io);
 
-/// A time limit is that of the command, from when this is made: it reads, searches, writes and prints.
+/// A time limit is for the whole command, from when this is made: it reads, searches, writes and prints.
 class CommandTime {
  public:
-  /// The options with what is left to search: reading took its part, writing a plan of so many steps will.
+  /// The options with what is left to search: reading took its part, writing a plan of this many steps will.
   SearchOptions to_search(SearchOptions options, std::int64_t steps) const;
   /// When the limit of the options is over, but not sooner than a moment from now; nullopt: it has none.
   std::optional<std::chrono::steady_clock::time_point> to_print(const SearchOptions& options) const;

@@ -132,7 +132,7 @@ void refuse_what_needs_the_page(const CommandLine& line, const Asked& asked) {
     throw UsageError("--placement needs --against: it is the placement of that plan");
 }
 
-/// Of a plan for micro-batches of sizes of their own.
+/// Of a plan for micro-batches of unequal size.
 void refuse_named(const std::vector<std::string>& against) {
   const auto& names = named_schedules();
   for (const std::string& what : against)

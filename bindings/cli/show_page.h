@@ -15,7 +15,7 @@ namespace ostinato::cli {
 struct PageRequest {
   std::string file = {};                     ///< to write; empty: no page
   std::vector<std::string> against = {};     ///< plan files, or names of schedules
-  std::vector<std::string> placements = {};  ///< where those of `against` may lie, too
+  std::vector<std::string> placements = {};  ///< more files, for those of `against`
   std::string trace = {};                    ///< folder of a measured step; empty: none
   ModelFacts model = {};                     ///< of the plan's placement
 };

@@ -24,7 +24,7 @@ struct GraphProblem {
   std::string source;  ///< of the graph, for messages
   graph::OperatorGraph graph;
   graph::GraphDevices devices;
-  std::optional<LayerOperators> of_profile;  ///< whose times are nanoseconds, and whose memory is an estimate
+  std::optional<LayerOperators> of_profile;  ///< its times are nanoseconds, its memory is an estimate
 
   /// Nanoseconds of a profile, else the file's units.
   Json number(graph::Ticks t) const;

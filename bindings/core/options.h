@@ -5,7 +5,7 @@
 //
 //   Options options({"search"});
 //   options.set("time_limit", "2.5", "--time-limit");
-//   options.fill(read_options("ostinato.toml"));      // what nobody set; then the default
+//   options.fill(read_options("ostinato.toml"));      // what is not set; then the default
 //   options.integer("threads")
 //
 // Options file (TOML): format = "ostinato-options/1", then a table a section, keys with underscores.

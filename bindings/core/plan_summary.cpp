@@ -31,7 +31,7 @@ std::string line(const std::string& name, const std::string& text) {
   return wrapped(fmt::format("  {:<17} {}\n", name, text), 20);
 }
 
-/// `where`: "for these stages", where others may be better.
+/// `where`: "for these stages", if other stages may be better.
 std::string proof(Nanoseconds value, Nanoseconds bound, bool optimal, bool by_exhaustion = false,
                   const char* where = "") {
   if (optimal) return fmt::format("optimal{} (proved{})", where, by_exhaustion ? " by exhaustion" : "");
@@ -48,7 +48,7 @@ std::string period_line(const Plan& plan) {
                                     proof(steady.period, plan.lower_bound.period, plan.optimal.period)));
 }
 
-/// Of a plan of forwards alone: with so many requests in flight the busiest device never waits, by Little's
+/// Of a plan of forwards alone: with this many requests in flight the busiest device never waits, by Little's
 /// law; with more, each of them only takes longer. 0: not of this plan.
 std::int64_t requests_in_flight(const Plan& plan, const Placement& placement) {
   if (!plan.sizes.empty()) return 0;
@@ -116,14 +116,14 @@ std::string robust_line(const Plan& plan) {
                           100 * share_of(plan), format_time(robust.within), format_time(robust.shortest)));
 }
 
-/// A search of placements may be cut where that of what it takes was not.
+/// A search of placements may be cut even if its winner's search was not.
 std::string cut_text(const Plan& plan) {
   if (!plan.search.cut_by_limit) return "";
   if (!is_optimal(plan)) return ", stopped early";
   return ", stopped early: other placements are untried";
 }
 
-/// What the step takes where devices share processors; of a step whose micro-batches are alike.
+/// What the step takes if devices share processors; for equal micro-batches only.
 std::string sharing_line(const Plan& plan, const Placement& placement) {
   if (placement.hosts.empty() || !plan.sizes.empty()) return "";
   const Nanoseconds shared = replayed_makespan(placement, plan.micro_batches, plan.schedule);
@@ -159,7 +159,7 @@ Nanoseconds value_of(const Plan& plan, const Placement& placement) {
 }
 
 /// 1F1B, plain or interleaved, unless the plan is compared with that on better stages; and the best of the
-/// others that fit.
+/// rest that fit.
 std::string reference_lines(const Plan& plan, const Placement& placement, Nanoseconds value,
                             const Until& until) {
   const std::vector<Reference> list = references_of(plan, placement, until);

@@ -29,7 +29,7 @@ Nanoseconds busiest_device(const Placement& placement) {
 
 struct Row {
   std::string mark, name, bound, value, ratio, memory;
-  std::string note = {};  ///< in a line of its own
+  std::string note = {};  ///< on a separate line
 };
 
 /// The widest text of a column.
@@ -39,7 +39,7 @@ std::size_t width_of(const std::vector<Row>& rows, std::string Row::*column) {
   return width;
 }
 
-/// In kColumns: a name that is too long for that has a line of its own.
+/// In kColumns: a name that is too long for that gets its own line.
 std::string format_rows(const std::vector<Row>& rows) {
   const std::size_t bound = width_of(rows, &Row::bound), value = width_of(rows, &Row::value),
                     ratio = width_of(rows, &Row::ratio), memory = width_of(rows, &Row::memory);
@@ -195,7 +195,7 @@ std::string gain_text(const Baselines& base, const Candidate& best) {
   return text;
 }
 
-/// Devices between others that have no block: only --fewer-devices leaves them so.
+/// Devices without a block between devices with one: only --fewer-devices leaves them so.
 std::string unused_text(const Placement& placement) {
   std::vector<std::string> names;
   for (const Device& device : placement.devices) names.push_back(device.name);
@@ -207,7 +207,7 @@ std::string unused_text(const Placement& placement) {
                      fmt::join(names, ", "), names.size() == 1 ? "has" : "have");
 }
 
-/// "the last 2 of the 4 devices", or which of them, where they are others.
+/// "the last 2 of the 4 devices", or which of them, if not the last.
 std::string idle_devices(const std::vector<int>& idle, int devices) {
   if (idle.front() + static_cast<int>(idle.size()) == devices)
     return fmt::format("the last {} of the {} devices", idle.size(), devices);

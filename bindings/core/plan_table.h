@@ -13,8 +13,8 @@
 
 namespace ostinato::core {
 
-/// Candidates that might have become the shortest in more time: whose search the limit cut above its bound,
-/// or that were not tried.
+/// Candidates that might have become the shortest in more time: not tried, or cut by the limit above their
+/// bound.
 std::size_t cut_candidates(const JointChoice& choice);
 
 /// More time may find a shorter plan. False: no limit had a say, and without one the plan is the same.

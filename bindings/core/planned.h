@@ -31,7 +31,7 @@ struct Planned {
   ModelFacts facts;
   double seconds = 0;  ///< of all searches
   bool cut = false;    ///< a time limit or a stop ended one of them, and more time may find a shorter plan
-  /// Where the step has sizes of its own (plan_sizes()): candidates, and what the plan of each takes.
+  /// If the step has its own sizes (plan_sizes()): candidates, and the time that each's plan takes.
   std::vector<std::pair<std::size_t, Nanoseconds>> of_sizes;
 
   const Candidate& best() const { return choice.candidates[choice.winner]; }

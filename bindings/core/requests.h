@@ -22,7 +22,7 @@ namespace ostinato::core {
 /// From the section [search]; `threads` 0 becomes as many as the machine has.
 SearchOptions search_options(const Options& options, int micro_batches);
 
-/// For micro-batches of sizes of their own: effort, seed, time limit and stop of these.
+/// For micro-batches of unequal size: effort, seed, time limit and stop of these.
 UnequalOptions unequal_options(const SearchOptions& options);
 
 /// From the section [simulate].
@@ -36,7 +36,7 @@ PartitionOptions on_devices(int count, const std::string& memory);
 /// their own. Throws UsageError, and InputError for such a profile.
 PartitionOptions on_cluster(Cluster cluster, const std::string& memory);
 
-/// Devices that are alike, on hosts one after the other: so many of them, which share so many cores.
+/// Devices that are alike, on consecutive hosts: this many of them share this many cores.
 using SharedCores = std::pair<int, int>;
 PartitionOptions on_shared_cores(int count, const std::string& memory, const std::vector<SharedCores>& hosts);
 

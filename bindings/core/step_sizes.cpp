@@ -132,7 +132,7 @@ std::vector<ScheduledBlock> started(const Orders& orders, const Placement& place
   return all;
 }
 
-/// A plan with sizes may start blocks that take no time together with others: only its own times tell which
+/// A plan with sizes may start blocks that take no time together with other blocks: only its times tell which
 /// is first.
 std::vector<ScheduledBlock> with_sizes_of(const Plan& plan, const Placement& placement,
                                           const std::vector<MicroBatch>& sizes) {

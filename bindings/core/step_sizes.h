@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Sizes of micro-batches beside a profile, and beside a plan that was made for others.
+// Applies micro-batch sizes to a profile, and to a plan made for other sizes.
 //
 //   const std::vector<MicroBatch> step = sized(profile, placement, {512, 2048}, 1024);
 //   const Planned planned = plan_sizes({{&profile, joint}}, {{512, 2048}, 1024}, {});
@@ -15,17 +15,17 @@
 
 namespace ostinato::core {
 
-/// Micro-batches of a placement whose stages say their layers. Memory and messages grow in proportion to
+/// Micro-batches of a placement with stages that say their layers. Memory and messages grow in proportion to
 /// `size` / `of`. So do times, but where the profile was measured at two sizes or more (Profile::sizes): then
-/// they follow the straight lines between these, and beyond them the lines through the outermost two. Sizes
-/// that are no whole numbers count in 1024ths. Throws InputError where the placement has layers that the
-/// profile lacks.
+/// they follow the straight lines between these, and beyond them the lines through the outermost two.
+/// Fractional sizes count in 1024ths. Throws InputError where the placement has layers that the profile
+/// lacks.
 std::vector<MicroBatch> sized(const Profile& profile, const Placement& placement,
                               const std::vector<double>& sizes, double of);
 
-/// What plan_profile() does, for one step of these sizes: of the placements that it tries for micro-batches
-/// of the profile's size, that whose plan for the sizes is shortest. `sizes.of` 0: the profile's tokens.
-/// Throws InputError where neither is known, UsageError where the options do not go with sizes, and what
+/// What plan_profile() does, for one step of these sizes: of the placements that it tries for the profile's
+/// size, takes the one with the shortest plan for these sizes. `sizes.of` 0: the profile's tokens. Throws
+/// InputError where neither is known, UsageError where the options do not go with sizes, and what
 /// plan_profile() and search_unequal() throw.
 Planned plan_sizes(const std::vector<SlicedProfile>& profiles, const BareSizes& sizes,
                    const UnequalOptions& unequal, const Searcher& searcher);

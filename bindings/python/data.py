@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 Stage = tuple[float, float]  # forward and backward of one micro-batch on one stage, in any unit of time
-# Of a micro-batch whose samples have these sizes, by stage.
+# By stage, for a micro-batch with samples of these sizes.
 Times = Callable[[Sequence[float]], Sequence[Stage]]
 Batch = list[int]  # indices of the samples of a micro-batch
 
@@ -268,7 +268,7 @@ class _Exchange:
         self.work = [[sum(costs[k].work[s] for k in side) for s in self.stages] for side in (mine, other)]
 
     def best(self, count: int) -> tuple[tuple[list[int], list[int]] | None, int]:
-        """After exchanging so many with as many, and how many ways were looked at."""
+        """After exchanging this many with as many, and how many ways were looked at."""
         given, taken = self._parts(self.mine, count), self._parts(self.other, count)
         best, found = self.limit, None
         for x, of_x in given:

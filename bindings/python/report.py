@@ -373,7 +373,7 @@ def _speeds_of_adapted(args: argparse.Namespace) -> list[float]:
 
 
 def _read(folder: Path) -> list[RankTrace]:
-    """The traces of ranks of which one computes at least: else there are no blocks to compare."""
+    """The ranks' traces: at least one rank computes, else there are no blocks to compare."""
     ranks = read_traces(folder)
     if not any(i.is_compute for trace in ranks for i in trace.instructions):
         raise TraceError(

@@ -66,7 +66,7 @@ def main():
 
 
 def leave():
-    """Ends the process together with the others, without the teardown of gloo's threads: groups that
+    """Ends the process together with the other ranks, without tearing down gloo's threads: groups that
     DeepSpeed makes keep theirs alive, and now and then a rank aborts on them ("terminate called without an
     active exception")."""
     deepspeed.comm.barrier()

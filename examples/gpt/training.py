@@ -44,7 +44,7 @@ def train(engine, data, args):
 
 
 def leave():
-    """Ends the process together with the others, without the teardown of gloo's threads: groups that
+    """Ends the process together with the other ranks, without tearing down gloo's threads: groups that
     DeepSpeed makes keep theirs alive, and now and then a rank aborts on them ("terminate called without an
     active exception")."""
     deepspeed.comm.barrier()

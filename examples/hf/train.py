@@ -4,7 +4,7 @@ a pipeline.
 
     torchrun --standalone --nproc-per-node 2 examples/hf/train.py --deepspeed_config examples/hf/ds_config.json --save out/hf
 
-`--model` is the folder of a checkpoint, or one with a config.json alone, whose weights are drawn.
+`--model` is a checkpoint's folder, or one with only a config.json: the weights are then drawn.
 """
 
 import argparse

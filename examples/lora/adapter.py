@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LoRA by hand: a frozen linear layer with two thin ones beside it, of which the second begins with zeros."""
+"""LoRA by hand: a frozen linear layer with two thin ones beside it; the second begins with zeros."""
 
 from torch import nn
 

@@ -3,7 +3,7 @@
 
     torchrun --standalone --nproc-per-node 2 examples/lora/train.py --deepspeed_config examples/lora/ds_config.json --save out/lora
 
-`--model` is the folder of a checkpoint, or one with a config.json alone, whose weights are drawn.
+`--model` is a checkpoint's folder, or one with only a config.json: the weights are then drawn.
 """
 
 import argparse

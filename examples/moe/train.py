@@ -13,7 +13,7 @@ import torch.distributed as dist
 from deepspeed.pipe import PipelineModule
 from deepspeed.utils import groups
 
-# data, model and training are those of the GPT.
+# Data, model and training are the GPT's.
 sys.path.append(str(Path(__file__).resolve().parents[1] / "gpt"))
 from data import corpus, micro_batches
 from experts import layers
@@ -38,7 +38,7 @@ def main():
         parts, num_stages=args.stages, loss_fn=loss, partition_method=args.partition, seed_layers=True
     )
     engine, *_ = deepspeed.initialize(args=args, model=model, model_parameters=list(model.parameters()))
-    engine.has_moe_layers = True  # DeepSpeed knows that of its own class of layers alone: experts stay apart
+    engine.has_moe_layers = True  # DeepSpeed sets it only for its own class of layers: experts stay apart
     replica = engine.grid.get_data_parallel_rank()
     data = micro_batches(corpus(), engine.train_micro_batch_size_per_gpu(), args.context, args.seed + replica)
     train(engine, data, args)

@@ -112,7 +112,7 @@ def main():
         "--placement",
         type=Path,
         default=Path("placement.toml"),
-        help="whose [[stages]] say which layers a stage has",
+        help="its [[stages]] say which layers a stage has",
     )
     parser.add_argument("--steps", type=int, default=5)
     args = parser.parse_args()

@@ -19,10 +19,10 @@ namespace ostinato {
 class BackwardRoots {
  public:
   BackwardRoots();
-  /// Takes the outputs that require a gradient; the others are skipped, here and in run(). `one_by_one`:
-  /// run() starts from one output after the other and not from all at once, as a host does that calls
-  /// Tensor.backward() on each: what several outputs share is computed several times, and gradients are added
-  /// in that host's order, bit for bit.
+  /// Takes the outputs that require a gradient and skips the rest, here and in run(). `one_by_one`: run()
+  /// starts from one output after another instead of all at once, like a host that calls Tensor.backward() on
+  /// each: what several outputs share is computed several times, and gradients are added in that host's
+  /// order, bit for bit.
   explicit BackwardRoots(const std::vector<at::Tensor>& outputs, bool one_by_one = false);
   BackwardRoots(BackwardRoots&&) noexcept;
   BackwardRoots& operator=(BackwardRoots&&) noexcept;

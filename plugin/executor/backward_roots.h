@@ -13,7 +13,7 @@ namespace ostinato {
 struct BackwardRoots::Edges {
   torch::autograd::edge_list roots;
   std::vector<std::size_t> output;  ///< index of the output that a root belongs to
-  bool one_by_one = false;          ///< each root has an engine run of its own
+  bool one_by_one = false;          ///< each root gets a separate engine run
 
   /// One gradient per root, zeros where none came.
   torch::autograd::variable_list pick(const std::vector<at::Tensor>& gradients) const;

@@ -38,7 +38,7 @@ Buffer BufferPool::take(const TensorSpec& spec, const Order& order) {
   meter_.add(spec.bytes());
   const c10::InferenceMode ordinary(false);  // it is reused, where the caller's mode may be another one
   at::Tensor tensor = at::empty(spec.sizes, at::TensorOptions().dtype(spec.dtype).device(device_));
-  // The allocator gives out memory whose last use was issued on this stream, and need not have ended.
+  // The allocator gives out memory whose last use was issued on this stream but may not have ended.
   std::unique_ptr<c10::Event> event;
   note(event);
   return Buffer(this, std::move(tensor), spec.requires_grad, order, std::move(event));

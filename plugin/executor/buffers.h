@@ -7,7 +7,7 @@
 //   ...                                  // giving it back is the destructor's work
 //
 // A buffer that somebody still refers to when it is given back (a hook that kept the tensor, a view in user
-// code) is let go instead of being reused: nobody ever sees a tensor change under their hands.
+// code) is dropped instead of being reused: no holder ever sees its tensor change.
 //
 // On an accelerator a buffer is given back when the work that reads it has been issued, not ended. So it
 // comes with an event, and whatever fills it must wait for that: is_free(). One that the last compute gave
@@ -99,10 +99,9 @@ class BufferPool {
   /// O(log shapes); allocates only where no buffer of that shape and dtype is free.
   Buffer take(const TensorSpec& spec, const Order& order = {});
 
-  /// While messages take other shapes than before (micro-batches of unequal size), buffers of one shape
-  /// hardly come again: where none is free, all others that are go first, so that no more is held than is in
-  /// use. To fit one shape into the buffer of another would gain nothing: an allocation is 0.1 % of a
-  /// transfer.
+  /// While message shapes vary (micro-batches of unequal size), a shape rarely recurs: if none of its buffers
+  /// is free, all free buffers go first, so that no more is held than is in use. Fitting one shape into
+  /// another's buffer would gain nothing: an allocation is 0.1 % of a transfer.
   void shapes_change(bool yes) { shapes_change_ = yes; }
 
   /// Before each compute.

@@ -16,8 +16,7 @@ class ProcessGroup;
 
 namespace ostinato {
 
-/// Groups of two ranks for the transfers to one peer, and for those from it: streams of their own on an
-/// accelerator.
+/// Two-rank groups for the transfers to one peer and from it: separate streams on an accelerator.
 struct LinkGroups {
   c10::intrusive_ptr<c10d::ProcessGroup> to, from;
 };

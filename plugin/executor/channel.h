@@ -8,8 +8,8 @@
 //   auto arrived = channel.receive({buffer}, 1);
 //   if (!arrived->wait(std::chrono::seconds(300))) ...
 //
-// Between a directed pair of ranks the k-th send meets the k-th receive, whose tensors have as many bytes,
-// one by one. Nothing else is promised: a send may need its receive to complete (rendezvous).
+// Between a directed pair of ranks the k-th send meets the k-th receive; their tensors have equal bytes, one
+// by one. Nothing else is promised: a send may need its receive to complete (rendezvous).
 //
 // On an accelerator all of this only issues work. A transfer begins when what is on the current stream by
 // then has ended (lane.h is that stream), and wait() makes the stream that is current there wait for its end.
@@ -54,7 +54,7 @@ class Channel {
   virtual std::unique_ptr<Transfer> send(std::vector<at::Tensor> tensors, int rank) = 0;
   virtual std::unique_ptr<Transfer> receive(std::vector<at::Tensor> tensors, int rank) = 0;
 
-  /// Once open: do messages of so many bytes, to this rank and from it, go through the memory of one host?
+  /// Once open: do messages of this many bytes, to this rank and from it, go through the memory of one host?
   virtual bool is_near(int /*rank*/, std::int64_t /*bytes*/) const { return false; }
 
   /// What a receive may be posted ahead of.

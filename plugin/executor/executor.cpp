@@ -105,7 +105,7 @@ void Executor::set_program(Program program) {
     throw ExecutionError(
         "the next program must have the stages, transfers and micro-batches of the executor's first program");
   const std::lock_guard lock(changes_);
-  // Element by element: others refer to the rank's list.
+  // Element by element: other objects refer to the rank's list.
   for (std::size_t r = 0; r < program.ranks.size(); ++r) program_.ranks[r].swap(program.ranks[r]);
   program_.plan_sha256 = program.plan_sha256;
   program_.makespan = program.makespan;
@@ -150,8 +150,8 @@ void Executor::step() {
   }
   for (auto& [name, beside] : lanes_) end_until(-1, beside);
   traffic_.finish();
-  // On an accelerator the step has only been issued so far, and a transfer whose peer never comes hangs
-  // there.
+  // On an accelerator the step has only been issued so far, and a transfer hangs there if its peer never
+  // comes.
   expect_ended(trace_.unfinished(timeout_));
   trace_.finish();
   at_ = -1;

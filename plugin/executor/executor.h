@@ -71,10 +71,10 @@ class Executor {
   /// `module` must outlive the executor. Throws ExecutionError where the stage is not on this rank.
   void set_stage(int stage, StageModule& module);
 
-  /// Between two steps: from now on runs another program, which has the same stages and as many micro-batches
-  /// in another order. All ranks must be given it between the same two steps. Throws ExecutionError for one
-  /// that fails prove_deadlock_free(), or whose stages or transfers are others; the one before it stays then.
-  /// Asserts programs_change. O(instructions).
+  /// Between two steps: switches to a program with the same stages and as many micro-batches in another
+  /// order. All ranks must be given it between the same two steps. If it fails prove_deadlock_free() or has
+  /// other stages or transfers, throws ExecutionError and keeps the current program. Asserts programs_change.
+  /// O(instructions).
   void set_program(Program program);
 
   /// One step. Throws what a module throws; TimeoutError and ExecutionError as their names say. After a

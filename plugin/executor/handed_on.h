@@ -6,8 +6,8 @@
 //   const HandedOn handed(outputs);        // right behind the forward
 //   handed.expect_unchanged(stage);        // when it is taken, and when its send is over
 //
-// It counts changes as autograd does, so one of any view of the same tensor is one, and holds the counters
-// alone: the tensors go when nobody needs them.
+// It counts changes as autograd does, so a change to any view of the tensor counts. It holds only the
+// counters: the tensors can be freed.
 
 #include <ATen/core/Tensor.h>
 

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Ranks of one host hand small messages over through its memory; all others go by another channel.
+// Ranks of one host pass small messages through its memory; all else goes by another channel.
 //
 //   auto channel = make_host_channel(make_c10d_channel(group, ranks, at::kCPU));
 //
 // open() finds out which peers are on this host: each side offers a mailbox (mailbox.h) for what it sends,
 // over the other channel, and the peer says whether it could open it. A pair that cannot, for whatever reason
-// (another host, a container of its own, an old kernel), goes on as if this channel were not there. So do
-// tensors that do not live on the CPU, and messages above the size of a slot, whose time is that of copying
-// them: both sides know the size, so nothing has to be said about the way.
+// (another host, a separate container, an old kernel), goes on as if this channel were not there. So do
+// tensors that do not live on the CPU, and messages above the size of a slot, which take as long as their
+// copy: both sides know the size, so they agree on the way.
 //
 // A small message costs two copies and, where its receiver sleeps, one system call; no thread stands between,
 // as in gloo. A send is over when it was received, as in gloo. Memory: kMailboxBytes for each peer and
-// direction. A peer whose process ends is an error within a tenth of a second.
+// direction. If a peer's process ends, that is an error within 0.1 s.
 
 #include <memory>
 
@@ -25,7 +25,7 @@ inline constexpr std::int64_t kMailboxBytes = std::int64_t{1} << 20;
 /// Where programs change from step to step: there is a slot for every message of a step, whatever its order.
 inline constexpr std::int64_t kLargeMailboxBytes = std::int64_t{16} << 20;
 
-/// The largest message that goes through a mailbox where so many are on their way at once.
+/// The largest message that goes through a mailbox where this many are on their way at once.
 std::int64_t slot_bytes(int messages, std::int64_t bytes = kMailboxBytes);
 
 /// `bytes`: of each mailbox.

@@ -34,7 +34,7 @@ struct Itinerary {
 
   /// Per instruction: how many sends and computes of this rank take what this compute made, one figure for
   /// each of the stage's outputs (forward) or inputs (backward). 0: another rank of the stage serves it, or
-  /// it is a gradient that nobody wants.
+  /// no stage wants this gradient.
   std::vector<std::vector<int>> takers;
 
   /// Per instruction: the sends of what this compute made, as indices into the rank's list.
@@ -47,7 +47,7 @@ struct Itinerary {
   /// lets them pass it, those up to the compute after it, so that what that one needs arrives meanwhile.
   std::vector<int> post_until;
 
-  /// Per instruction: at a receive, so many sends to its peer have certainly been received once it has
+  /// Per instruction: at a receive, this many sends to its peer have certainly been received once it has
   /// arrived, because the peer consumed them before it sent. No send has to be waited for or polled (gloo
   /// cannot poll) before the end of the step, and no buffer of one is kept much longer than needed.
   std::vector<int> sends_over;

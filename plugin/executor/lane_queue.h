@@ -7,8 +7,8 @@
 //   ...                                          // the rank goes on with its list
 //   network.wait(exchange);                      // before it takes `outputs`; throws what the stage threw
 //
-// On a CPU a thread of its own computes, with the caller's grad mode and autocast. On an accelerator the
-// caller issues the work on a stream beside its own, and wait() lets its stream wait for that.
+// On a CPU a separate thread computes, with the caller's grad mode and autocast. On an accelerator the caller
+// issues the work on a stream beside its own, and wait() lets its stream wait for that.
 
 #include <ATen/core/Tensor.h>
 
@@ -57,7 +57,7 @@ class LaneQueue {
   std::condition_variable changed_;
   std::deque<std::packaged_task<void()>> waiting_;
   bool closing_ = false;
-  std::thread thread_;  // last: uses the others
+  std::thread thread_;  // last: uses the rest
 };
 
 }  // namespace ostinato

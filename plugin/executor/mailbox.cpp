@@ -30,7 +30,7 @@ constexpr std::string_view kShown = "/memfd:ostinato (deleted)";  ///< what /pro
 constexpr std::size_t kLine = 64;  ///< cache line: what one side writes often is apart from the rest
 
 /// Before it sleeps, a side looks for about as long as sleeping and being woken takes: at most twice the best
-/// choice. It lets others run meanwhile, for there may be fewer cores than ranks.
+/// choice. It yields meanwhile, as there may be fewer cores than ranks.
 constexpr auto kLooks = 50us;
 
 /// A side that sleeps looks after the other one as often.
@@ -39,7 +39,7 @@ constexpr auto kCheck = 100ms;
 using State = std::atomic<std::uint32_t>;
 static_assert(State::is_always_lock_free);
 
-/// States of a slot, whose t-th message is number t * slots + its place. They may wrap around.
+/// States of a slot; its t-th message is number t * slots + its place. They may wrap around.
 std::uint32_t free_for(std::int64_t turn) { return static_cast<std::uint32_t>(2 * turn); }
 std::uint32_t full_with(std::int64_t turn) { return static_cast<std::uint32_t>(2 * turn + 1); }
 

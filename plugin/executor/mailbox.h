@@ -54,7 +54,7 @@ class Mailbox {
 
   Address address() const;
 
-  /// Nobody can open it from now on; those who have, keep it.
+  /// From now on it cannot be opened; those who have it keep it.
   void close();
 
   std::int64_t slot_bytes() const;

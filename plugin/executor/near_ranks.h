@@ -2,7 +2,7 @@
 #pragma once
 // Sums and exchanges between the ranks that run a stage together, where all of them are on one host.
 //
-//   NearRanks ranks(make_host_channel(...), rank, 4, 300s);    // on each of the four; waits for the others
+//   NearRanks ranks(make_host_channel(...), rank, 4, 300s);    // on each of the four; waits for the rest
 //   if (ranks.are_near()) {                                    // the same answer everywhere is the caller's
 //     ranks.sum(gradient);                                     // in place; the same bits on every rank
 //     std::vector<at::Tensor> parts = ranks.gather(part);
@@ -46,7 +46,7 @@ class NearRanks {
   /// Every rank's tensor, by rank.
   std::vector<at::Tensor> gather(const at::Tensor& tensor);
 
-  /// That of rank `from`, in place on the others.
+  /// Rank `from`'s, in place on the other ranks.
   void broadcast(const at::Tensor& tensor, int from);
 
  private:

@@ -9,7 +9,7 @@ namespace ostinato {
 
 class PeerProcess {
  public:
-  /// Nobody yet: as good as ended.
+  /// No process yet: counts as ended.
   PeerProcess() = default;
 
   /// The process that has this number now; a later one of the same number is not mistaken for it.

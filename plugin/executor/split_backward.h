@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A backward in two halves: first the gradients of the stage's inputs, which the stage before waits for,
-// later those of its weights (Qi et al., Zero Bubble Pipeline Parallelism, 2023).
+// later its weights' (Qi et al., Zero Bubble Pipeline Parallelism, 2023).
 //
 //   SplitBackward split(std::move(roots), inputs);
 //   split.run_inputs(gradients);        // adds to the inputs' .grad

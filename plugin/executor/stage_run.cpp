@@ -59,7 +59,7 @@ at::Tensor leaf(const at::Tensor& tensor, bool wants_gradient) {
   return alias;
 }
 
-/// Of inference tensors nobody counts changes.
+/// Torch does not count changes of inference tensors.
 std::int64_t version_of(const at::Tensor& tensor) {
   return tensor.defined() && !tensor.is_inference() ? tensor._version() : 0;
 }

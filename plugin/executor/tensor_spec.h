@@ -28,7 +28,7 @@ struct TensorSpec {
   bool requires_grad = false;  ///< of the sender's tensor: a gradient comes back
   at::ScalarType dtype = at::kFloat;
   std::vector<std::int64_t> sizes{};
-  Order order{};  ///< not of gradients: they have one of their own
+  Order order{};  ///< not of gradients: they have their own
 
   std::int64_t bytes() const;
   friend bool operator==(const TensorSpec&, const TensorSpec&) = default;

@@ -12,8 +12,8 @@
 // the first step receives it at its place in the list and from then on ahead of need. Gradients need none:
 // they look like what went forward, which a rank has made, received, or been handed on its own (learn()). A
 // message that later looks different is an error that says so. What gradients do need is their order in
-// memory, which the first one along an edge to a peer is preceded by; later ones are laid out alike, and
-// those of outputs that the first message did not have are contiguous.
+// memory: it precedes the first one along an edge to a peer. Later ones are laid out alike, and gradients of
+// outputs that the first message lacked are contiguous.
 //
 // Where shapes may change (`dynamic`), one int64 before every message along an edge says whether it looks
 // like the one before it to that peer (kUnchanged), or its shapes follow (kAnnounced). Such a receive is
@@ -110,7 +110,7 @@ class Traffic {
   void finish();
 
   /// From another thread, where the step cannot end any more: waits end with an ExecutionError that says
-  /// `why`, but for those of messages that are here.
+  /// `why`, except for messages that are here.
   void abandon(const std::string& why);
 
   /// "0SEND_F3 of rank 0 (its instruction 7)": what the other side does for the transfer at `index`.

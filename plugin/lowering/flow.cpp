@@ -16,7 +16,7 @@ constexpr int kNoFront = -1;
 /// Messages from one rank to another, in their order.
 struct Stream {
   std::size_t sent = 0;
-  std::size_t over = 0;             ///< the oldest so many have been consumed
+  std::size_t over = 0;             ///< this many of the oldest are consumed
   std::vector<char> consumed = {};  ///< per message
 };
 

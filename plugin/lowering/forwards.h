@@ -15,8 +15,8 @@
 namespace ostinato {
 
 /// The first `micro_batches` of the stages `stages` (ascending indices into program.stages), which are
-/// numbered anew in that order; transfers go with the computes that they serve. `makespan` is the planned end
-/// of what is left, bounds and peaks are none. Throws std::invalid_argument for numbers that the program does
+/// renumbered in that order; transfers go with the computes that they serve. `makespan` is the planned end of
+/// what is left, bounds and peaks are none. Throws std::invalid_argument for numbers that the program does
 /// not have, and where a stage is left without one that feeds it. O(instructions).
 Program forwards(const Program& program, int micro_batches, const std::vector<int>& stages);
 

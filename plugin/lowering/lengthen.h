@@ -15,10 +15,10 @@
 
 namespace ostinato {
 
-/// At least `micro_batches`; the plan as it is where it has as many. `plan` must be a valid one of
-/// `placement`. Figures but for the makespan are those of the shorter plan, and nothing is proved of this
-/// one. Throws InputError for more than kMostLengthenedSteps steps, and where no repetend is found. O(steps
-/// of the result), and find_repetend().
+/// At least `micro_batches`; the plan as it is if it has as many. `plan` must be a valid one of `placement`.
+/// All figures but the makespan are the shorter plan's, and nothing is proved of this one. Throws InputError
+/// for more than kMostLengthenedSteps steps, and where no repetend is found. O(steps of the result), and
+/// find_repetend().
 Plan lengthened(const Plan& plan, const Placement& placement, int micro_batches);
 
 inline constexpr std::int64_t kMostLengthenedSteps = std::int64_t{1} << 24;

@@ -23,7 +23,7 @@
 namespace ostinato {
 namespace {
 
-/// A compute or a transfer, as a node of the graph whose linear order the ranks' lists are projections of.
+/// A compute or a transfer: a node of a graph. The ranks' lists are projections of its linear order.
 struct Event {
   Nanoseconds time = 0;  ///< when it can happen: start of a compute (of one on a lane: when its inputs are
                          ///< there), end of a transfer's producer
@@ -73,7 +73,7 @@ class Lowering {
     ++events_[after].waiting;
   }
 
-  /// Of the micro-batch, where each has a size of its own.
+  /// Of the micro-batch, if each has its own size.
   Nanoseconds time_of(int block, int micro_batch) const {
     return plan_.sizes.empty() ? placement_.blocks[block].time : plan_.sizes[micro_batch].times[block];
   }

@@ -29,12 +29,11 @@ namespace ostinato {
 Program lower(const Plan& plan, const Placement& placement);
 
 /// Reads both files, checks the plan with the independent checker, and lowers it; for at least
-/// `micro_batches` (lengthen.h), 0: those of the plan. Throws InputError with what is wrong and in which
-/// file.
+/// `micro_batches` (lengthen.h), 0: the plan's. Throws InputError with what is wrong and in which file.
 Program lower_files(const std::filesystem::path& plan_path, const std::filesystem::path& placement_path,
                     int micro_batches = 0);
 
-/// A placement whose plans are lowered step by step, from their texts: of micro-batches that differ, say.
+/// Lowers a placement's plans step by step, from their texts: for unequal micro-batches, say.
 //
 //   const StepPlacement steps(toml, "placement.toml");
 //   Program program = steps.lower(plan_json);

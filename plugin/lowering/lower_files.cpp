@@ -55,7 +55,7 @@ Program lower_of(const std::string& name, const Plan& plan, const Placement& pla
   }
 }
 
-/// `plan`, whose micro-batches may be more than those of its file. `name`: of the placement's file.
+/// `plan` may have more micro-batches than its file. `name`: of the placement's file.
 Program lowered(const Plan& plan, const PlacementFile& file, const std::string& name,
                 std::string plan_sha256) {
   Program program = lower_of(name, plan, file.placement);

@@ -122,9 +122,9 @@ const std::string& lane_of(const Program& program, const Instruction& compute);
 std::vector<std::string> lanes_of(const Program& program, const Instruction& compute);
 
 /// True where every stage adds to its weights' gradients in micro-batch order 0, 1, 2, ..., and one that
-/// feeds no other to its losses: then floating-point sums are those of 1F1B, bit for bit, but for what a
-/// sharded stage sums over its ranks. Of a split backward both halves must keep it: one that cannot be split
-/// adds to its weights in the first. O(instructions).
+/// feeds no other to its losses: then floating-point sums equal 1F1B's bit for bit, except for sums of a
+/// sharded stage over its ranks. Of a split backward both halves must keep it: one that cannot be split adds
+/// to its weights in the first. O(instructions).
 bool keeps_order(const Program& program);
 
 /// (source, target) of each pair of ranks between which something travels, ascending. O(instructions log

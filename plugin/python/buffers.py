@@ -84,7 +84,7 @@ def _same(a: torch.Tensor | None, b: torch.Tensor | None) -> bool:
 
 
 def _expanded(tensor: torch.Tensor) -> bool:
-    """Torch lets nobody write to it."""
+    """Torch refuses writes to it."""
     return tensor.layout == torch.strided and any(
         step == 0 and size > 1 for step, size in zip(tensor.stride(), tensor.shape, strict=True)
     )

@@ -136,7 +136,7 @@ class RankTrace(BaseModel):
 
     def why_no_run(self) -> str:
         """Why nothing can be compared with the plan, in words; empty: it can."""
-        if self.step_plans:  # whose times are compared, not the blocks'
+        if self.step_plans:  # their times are compared, not the blocks'
             return ""
         if not (self.predicted or self.makespan):
             return "'makespan' is 0, but a step takes time: the plan has no times of layers, or the file is damaged"
@@ -189,7 +189,7 @@ def read_traces(folder: Path) -> list[RankTrace]:
 
 
 def missing_devices(ranks: list[RankTrace]) -> list[int]:
-    """Devices of which ranks are missing: others exchange messages with them, or more pipelines have the other
+    """Devices with missing ranks: other ranks exchange messages with them, or more pipelines have the other
     devices."""
     counts = Counter(trace.device for trace in ranks)
     peers = {i.peer for trace in ranks for i in trace.instructions if i.peer is not None}

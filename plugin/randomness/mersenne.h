@@ -2,7 +2,7 @@
 #pragma once
 // The state of torch's generator on a CPU, as torch.get_rng_state() has it: moved on without making numbers.
 //
-//   skip_words(state, 98'304);                            // as if so many 32-bit words had been drawn
+//   skip_words(state, 98'304);                            // as if this many 32-bit words had been drawn
 //   words_between(before, state, 1 << 24);                // 98304
 //
 // Every number that a layer draws takes one or two words of a Mersenne Twister with blocks of 624. Drawing

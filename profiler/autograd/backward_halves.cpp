@@ -116,7 +116,7 @@ Node* BackwardHalves::first_operator() const {
   return is_root ? nullptr : first;
 }
 
-/// Depth first from the roots, with a stack of its own: a graph is as deep as the model.
+/// Depth first from the roots, with an explicit stack: a graph is as deep as the model.
 void BackwardHalves::explore() {
   for (const Edge& input : inputs_) on_input_path_[input.function.get()] = true;
   if (Node* first = inputs_.empty() ? first_operator() : nullptr) {
@@ -226,7 +226,7 @@ variable_list BackwardHalves::run_inputs(const variable_list& gradients) {
     const auto made = hooked_.find(starts_[s].function.get());
     const bool by_hooks = made != hooked_.end() && !made->second.empty();
     const at::Tensor& gradient = by_hooks ? made->second[starts_[s].input_nr] : results[inputs_.size() + s];
-    if (!gradient.defined()) continue;  // an output of that operator that nobody used
+    if (!gradient.defined()) continue;  // an unused output of that operator
     reached.push_back(starts_[s]);
     arrived_.push_back(gradient);
   }

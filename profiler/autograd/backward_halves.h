@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A backward in two halves: first the gradients of the inputs, later those of the weights (Qi et al., Zero
-// Bubble Pipeline Parallelism, arXiv 2401.10241).
+// A backward in two halves: first the gradients of the inputs, later of the weights (Qi et al., Zero Bubble
+// Pipeline Parallelism, arXiv 2401.10241).
 //
 //   BackwardHalves halves(roots, inputs);             // looks the graph over
 //   variable_list found = halves.run_inputs(given);   // a gradient per root in, one per input out
@@ -31,9 +31,9 @@ namespace ostinato {
 
 class BackwardHalves {
  public:
-  /// `roots`: where gradients are given. `inputs`: where those of the inputs come out. Both hold the graph
-  /// until cut(). `first`: the sequence number that the first node of this graph may have: ones before it are
-  /// of a graph that others share, which is not taken apart. O(nodes of the graph).
+  /// `roots`: where gradients are given. `inputs`: where input gradients come out. Both hold the graph until
+  /// cut(). `first`: the sequence number that the first node of this graph may have: earlier nodes belong to
+  /// a shared graph, which is not taken apart. O(nodes of the graph).
   BackwardHalves(torch::autograd::edge_list roots, torch::autograd::edge_list inputs,
                  std::uint64_t first = 0);
 
@@ -68,7 +68,7 @@ class BackwardHalves {
 
   torch::autograd::edge_list roots_, inputs_;
   std::unordered_map<torch::autograd::Node*, bool> on_input_path_;  ///< every node of the graph
-  std::vector<torch::autograd::Node*> order_;     ///< but the inputs: each behind those that it leads to
+  std::vector<torch::autograd::Node*> order_;     ///< without the inputs: each after the nodes it leads to
   std::vector<torch::autograd::Node*> run_once_;  ///< weight roots that are not torch's own
   torch::autograd::edge_list starts_;  ///< of the second half: the other roots' inputs, those ones' weights
   torch::autograd::variable_list arrived_;  ///< there, in the first half

@@ -24,7 +24,7 @@ inline constexpr Result kMaxLimitReached = 12;      ///< no further record in th
 inline constexpr Result kQueueEmpty = 18;           ///< pop without a push on this thread
 inline constexpr Result kMultipleSubscribers = 39;  ///< another tool holds CUPTI
 
-/// CUpti_ActivityKind, those that the collector turns on.
+/// The CUpti_ActivityKinds that the collector turns on.
 enum class RecordKind : std::uint32_t {
   memcpy = 1,
   memset = 2,

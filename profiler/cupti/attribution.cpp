@@ -22,8 +22,8 @@ void add(const Activity& activity, DeviceTime* time) {
   ++time->activities;
 }
 
-/// Launches that must have a kernel. A runtime launch may be recorded again as the driver launch inside it,
-/// which has no kernel of its own: those are left out.
+/// Launches that must have a kernel. A runtime launch may be recorded again as the driver launch inside it.
+/// That has no separate kernel, and is left out.
 std::vector<Launch> outermost(std::vector<Launch> launches) {
   std::sort(launches.begin(), launches.end(), [](const Launch& a, const Launch& b) {
     return std::tuple(a.thread, a.start, a.driver) < std::tuple(b.thread, b.start, b.driver);

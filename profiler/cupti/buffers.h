@@ -10,7 +10,7 @@
 // beyond its limit.
 //
 // Locks: one mutex, held for list operations only. No call into CUPTI is made under it, because CUPTI calls
-// take() and give() while it holds locks of its own. take() allocates only while the pool grows.
+// take() and give() while it holds its own locks. take() allocates only while the pool grows.
 
 #include <cstddef>
 #include <cstdint>

@@ -38,7 +38,7 @@ const Library& this_machines_library() {
   return *library;
 }
 
-/// The device's records, and those that tie them to ranges: an external correlation is written for API
+/// The device's records, and records that tie them to ranges: an external correlation is written for API
 /// records only.
 constexpr std::array kNeeded = {abi::RecordKind::external_correlation,
                                 abi::RecordKind::runtime,

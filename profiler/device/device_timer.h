@@ -47,7 +47,7 @@ struct TimerChoice {
   std::string why_not_cupti;  ///< who holds it, or what is missing; "": CUPTI times
 };
 
-/// The device has no clock of its own that can be read; what() says why not CUPTI, and that there are no
+/// The device has no clock that can be read; what() says why CUPTI cannot time it, and that there are no
 /// events.
 class NoTimer : public std::runtime_error {
  public:

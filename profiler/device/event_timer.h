@@ -8,8 +8,8 @@
 // gaps in which the device waited for its next launch, where CUPTI tells the kernels' own time; and what a
 // thread launches outside every range is not seen at all. Marks cost the device about a microsecond each.
 //
-// Bounded: a thread has room for so many marks, and what does not fit is counted in `beyond_limit`; an event
-// that the device refuses is counted in `call_errors`. Either makes the profile incomplete
+// Bounded: a thread has room for this many marks, and what does not fit is counted in `beyond_limit`; an
+// event that the device refuses is counted in `call_errors`. Either makes the profile incomplete
 // (cupti/attribution.h).
 
 #include <c10/core/Event.h>
@@ -51,7 +51,7 @@ class EventTimer final : public DeviceTimer {
   struct Log {
     std::vector<Mark> marks;
     std::array<cupti::Range, kDepth> open{};
-    int depth = 0;  ///< may exceed kDepth: those have no range of their own
+    int depth = 0;  ///< may exceed kDepth: deeper ones have no range
   };
 
   Log* log_of_this_thread() noexcept;

@@ -17,7 +17,7 @@
 
 namespace ostinato {
 
-/// `arguments` as the dispatcher has them, at least those of the operator's schema without defaults.
+/// `arguments` as the dispatcher has them, at least those without defaults in the schema.
 std::optional<std::int64_t> flops_of(std::string_view name, c10::ArrayRef<const c10::IValue> arguments);
 
 }  // namespace ostinato

@@ -20,7 +20,7 @@ struct OperatorEvent {
   Nanoseconds children = 0;  ///< time of the operators that it called itself
   Bytes allocated = 0;       ///< by this thread while it ran, with the operators that it called
   Bytes children_allocated = 0;
-  std::int64_t sequence = kNoSequence;  ///< a backward node carries that of the forward operator that made it
+  std::int64_t sequence = kNoSequence;  ///< a backward node carries its forward operator's
   std::uint64_t thread = 0;             ///< torch's logical thread
   std::uint64_t forward_thread = 0;     ///< of a backward node: where its forward ran; else 0
   /// Of this call, with what it calls; kUnknown also where its caller's has them.

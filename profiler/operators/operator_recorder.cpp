@@ -114,7 +114,7 @@ void open_range(const OperatorRecorder::State& state, int number) {
   state.options.timer->open(range);
 }
 
-/// Where a caller's count holds this call's already, it has none of its own.
+/// If a caller's count already includes this call, it gets none itself.
 void count_flops(OperatorEvent& event, const OperatorEvent* caller, const at::RecordFunction& function) {
   event.flops = OperatorEvent::kUnknown;
   event.counted = caller != nullptr && caller->counted;

@@ -11,7 +11,7 @@
 // The hot path allocates nothing: buffers are made when the recorder is; a thread claims one with its first
 // event. What does not fit is counted, never silently lost. Nodes wrap each other, so an event knows the time
 // of what it called, and self time is what is left. An event costs about half a microsecond, which is in the
-// self time of its caller. Names are copied, because those of backward nodes do not outlive the call.
+// self time of its caller. Names are copied, because backward nodes' names do not outlive the call.
 //
 // One recorder can be started at a time; start() throws std::logic_error otherwise. start() and stop() must
 // not run beside recorded operators.

@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Process groups beside those of the launch: of some of its ranks, and of two ranks for each direction of a
-link.
+"""Process groups besides the launch's: of some of its ranks, and of two ranks for each direction of a link.
 
     group = make_group([0, 1], among=half)                     # on every rank of `half`
     links = link_groups(program.links, ranks, group, device)   # {peer: (to it, from it)}, as Executor(links=...) takes them
 
-On an accelerator a process group runs its transfers on streams of its own, one for each pair of ranks, or,
-where the default group was initialised with a device, one for all: a transfer then waits for every one that
-was issued before it, whoever it is for. So each direction of a link has a group of its own, whose stream
-comes before those that compute and takes few of the device's processors from them. Gloo has no streams, and
-one group serves all.
+On an accelerator a process group runs its transfers on its own streams: one for each pair of ranks, or one
+for all if the default group was initialised with a device. A transfer then waits for all that were issued
+before it, to any rank. So each direction of a link has its own group. Its stream comes before the compute
+streams and takes few of the device's processors from them. Gloo has no streams, and one group serves all.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -62,7 +60,7 @@ def is_of_a_peer(error: RuntimeError) -> bool:
 
 @contextmanager
 def unbound() -> Iterator[None]:
-    """Groups that are made meanwhile have communicators of their own, which begin when they are first used.
+    """Groups that are made meanwhile have separate communicators, which start at their first use.
 
     DeepSpeed initialises the default group with the rank's GPU. torch then splits its communicator for each
     new group, which every rank of the world must take part in, and hangs where only the members make it.
@@ -138,7 +136,7 @@ def backend_of_links(group: dist.ProcessGroup | None, device: torch.device) -> s
 
 
 def backends_of(group: dist.ProcessGroup | None) -> Mapping[str, str]:
-    """By type of device, whose tensors the group sends with it."""
+    """By type of device, the backend that sends its tensors."""
     return BackendConfig(dist.Backend(dist.get_backend_config(group))).get_device_backend_map()
 
 

@@ -52,7 +52,7 @@ std::string too_much_at_once(const Instance& in, const std::vector<Held>& held, 
   return "";
 }
 
-/// Above so many blocks only the first order is looked at: a set of blocks that have run takes a bit for
+/// Above this many blocks only the first order is looked at: a set of blocks that have run takes a bit for
 /// each.
 constexpr int kMostTried = 1 << 12;
 

@@ -64,7 +64,7 @@ class Side {
     int giver;  ///< -1: never given back
     Bytes bytes;
   };
-  /// A block that takes, with those that take nothing and run no more often than it.
+  /// A block that takes, with blocks that take nothing and run no more often.
   struct Group {
     int taker;
     std::vector<Share> shares;
@@ -131,8 +131,8 @@ class Side {
     return work;
   }
 
-  /// The steps of a group, cut where their work or what they hold changes; the work of those that hold
-  /// nothing is returned.
+  /// The steps of a group, cut where their work or what they hold changes; returns the work of steps that
+  /// hold nothing.
   Wide split(const Group& group, Nanoseconds instant, std::vector<Piece>& pieces) const {
     const Wide most = started(group.taker, instant);
     std::vector<Wide> cuts = {most};

@@ -24,9 +24,8 @@ struct Held {
       distance;  ///< longest path from the start of the one to the end of the other; 0 where giver is -1
 };
 
-/// The matching of M3 of these pairs with a path, `bytes` of them unset, where blocks take or give back
-/// (below 0) this much memory, then those that are never given back; absent where it leaves bytes given back
-/// unmatched.
+/// The matching of M3 for these pairs with a path (`bytes` unset), where blocks take or give back (below 0)
+/// this much memory; then what is never given back. Absent if bytes given back stay unmatched.
 std::optional<std::vector<Held>> match_pairs(const std::vector<Held>& pairs,
                                              const std::map<int, Bytes>& memory);
 
@@ -50,7 +49,7 @@ struct Area {
 };
 Area area_of(const Instance& instance, int d, const std::vector<Held>& held);
 
-/// What n micro-batches take at least where so many bytes are to be had: ceil(n * bytes_time / room). 2^61
+/// What n micro-batches take at least where this many bytes are available: ceil(n * bytes_time / room). 2^61
 /// where it is more: no step that is planned is as long (check_totals), so memory holds no order.
 Nanoseconds window_of(const Area& area, int n, Bytes room);
 

@@ -52,7 +52,7 @@ std::vector<Nanoseconds> times_that_stay(const Instance& in, const std::vector<i
   return result;
 }
 
-/// M6 for one set, of whose blocks the first `stays` nanoseconds are left.
+/// M6 for one set, leaving the first `stays` nanoseconds of each of its blocks.
 Nanoseconds beside(const Instance& in, const std::vector<int>& cut, Nanoseconds stays, int n,
                    const std::function<bool()>& stop) {
   Placement rest = in.placement();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The bounds that look at every step: M4 to M6, S4 to S6 and E of docs/bounds.md. They cost more than those
-// of bounds.h, so the search asks for them where its best plan does not meet the others.
+// The bounds that look at every step: M4 to M6, S4 to S6 and E of docs/bounds.md. They cost more than the
+// bounds of bounds.h, so the search computes them only when its best plan misses those.
 //
 //   const Nanoseconds least = bound_by_windows(in, mirror, Objective::makespan, 8, 31, work);
 //   const Trial trial = try_all(in, mirror, Objective::makespan, 8, 31, 1'000'000);

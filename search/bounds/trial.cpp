@@ -158,7 +158,7 @@ class OneWay {
     }
   }
 
-  /// After append(), with the state that was open before. The step's end may stay: only those of begun steps
+  /// After append(), with the state that was open before. The step's end may stay: only ends of begun steps
   /// are read.
   void undo(int b, const State& state) {
     --count_[b];
@@ -193,7 +193,7 @@ class OneWay {
     const auto devices = in_.devices_of(b);
     return needed(b) == 0 || std::none_of(devices.begin(), devices.end(), [&](int d) { return full(b, d); });
   }
-  /// E3: nobody would mind if it ran sooner.
+  /// E3: running it sooner disturbs nothing.
   bool harmless(int b) const {
     const auto devices = in_.devices_of(b);
     return needed(b) == 0 ||
@@ -305,7 +305,7 @@ class OneWay {
   std::vector<Nanoseconds> start_, floor_;
   std::vector<char> ready_;
   std::vector<int> place_;
-  std::vector<int> due_;  ///< of each block: from this micro-batch on, nobody waits for its end
+  std::vector<int> due_;  ///< of each block: from this micro-batch on, no step waits for its end
   // The state that is open, with the step that is tried:
   std::vector<int> count_;
   std::vector<Nanoseconds> free_, ends_;  ///< per device; of micro-batch i of block b at b * n + i

@@ -65,7 +65,7 @@ class WholeSteps {
     }
   }
 
-  /// Of the block whose followers find_followers() found last.
+  /// Of the block last given to find_followers().
   Grid grid_before(int device) const {
     Grid grid;
     Bytes kept = 0;

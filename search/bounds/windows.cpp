@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Earliest computes W1 to W5 for one direction of time; the tails are those of the mirrored instance.
+// Earliest computes W1 to W5 for one direction of time; the tails come from the mirrored instance.
 // 1. Once: for each block on each of its devices, the blocks that precede it there, and the bytes of a
 //    micro-batch that it finds held. With an origin, also which blocks wait for that device at all.
 // 2. Micro-batch by micro-batch, blocks in topological order: the previous micro-batch (W2), the inputs

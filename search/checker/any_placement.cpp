@@ -71,8 +71,8 @@ class Proof {
     return static_cast<Nanoseconds>(std::min<Wide>(best, std::numeric_limits<Nanoseconds>::max()));
   }
 
-  /// D4: as D2, of a chain whose stages keep what they read as well. Stages that end before a layer are known
-  /// when those that begin there are added.
+  /// D4: as D2, for a chain whose stages also keep what they read. Stages that end before a layer are known
+  /// when stages that begin there are added.
   Nanoseconds by_stages() const {
     const Wide free = free_memory();
     const std::size_t n = layers_.size();
@@ -159,7 +159,7 @@ class Proof {
     }
   }
 
-  /// Layers come from the last to the first: those that read this one are known.
+  /// Layers come from the last to the first: this one's readers are known.
   void hold(std::size_t l) {
     Layer& layer = layers_[l];
     for (std::size_t k = 0; k < on_kind_.size(); ++k) {
@@ -336,7 +336,7 @@ class Proof {
   bool trains_ = false;
 };
 
-/// Empty, or why the files cannot belong together, or why nobody could prove the claim.
+/// Why the files cannot belong together, or why the claim has no proof; else empty.
 std::string mismatch(const Plan& plan, const PlacementFile& file, const Profile& profile,
                      const Cluster& cluster) {
   const std::string& model = file.model.sha256;

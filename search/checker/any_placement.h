@@ -13,7 +13,7 @@
 
 namespace ostinato {
 
-/// The devices of a plan's claim, where nobody says otherwise: all like the first of its placement.
+/// The devices that a plan's claim assumes by default: all like the first of its placement.
 Cluster devices_of_claim(const Plan& plan, const Placement& placement);
 
 /// `most_work`: ways to fill a device that are tried. Fails where the plan claims nothing, or what these

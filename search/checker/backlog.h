@@ -16,13 +16,13 @@
 
 namespace ostinato::checker {
 
-/// Of a task or a set about whose start nothing is known.
+/// The start of a task or a set when nothing is known of it.
 inline constexpr Nanoseconds kUnknown = -1;
 
-/// The largest (least head + sum of times) over all sets of the tasks added so far: over every h, h and the
-/// work of the tasks whose heads are at least h. No head may be below the least of the round before, so that
-/// each h below that gains all that is added from then on, and one figure is kept for all of them. A task
-/// whose head is unknown is in no set; those of later rounds may have any head.
+/// The largest (least head + sum of times) over all sets of the tasks added so far: over every h, h plus the
+/// work of the tasks with heads of at least h. No head may be below the least of the round before: each h
+/// below that then gains all that is added from then on, and one figure serves all of them. A task with
+/// unknown head is in no set; the tasks of later rounds may have any head.
 class Backlog {
  public:
   void add(Nanoseconds head, Nanoseconds time);

@@ -227,8 +227,8 @@ void check_unequal_claims(const Timetable& table, const Placement& placement,
   judge_makespan(plan, proved, report);
 }
 
-/// What the plan does, and where that can be told, `claims(table, repeats, report)`: whether the repeating
-/// part is what the plan says. Micro-batches of their own sizes are one micro-batch of a larger placement.
+/// What the plan does, and if that can be told, `claims(table, repeats, report)`: whether the repeating part
+/// is what the plan says. Unequal micro-batches are one micro-batch of a larger placement.
 template <typename Claims>
 CheckResult check(const Plan& planned, const Placement& of_plan, Claims claims) {
   Report report;

@@ -144,7 +144,7 @@ class Earliest {
     }
   }
 
-  /// Only with blocks of which anything will be known.
+  /// Only with blocks that something will be known of.
   void add_sets(Place& here) {
     std::erase_if(here.before, [&](const Place::Before& x) { return waits_[x.block] == 0; });
     std::set<Nanoseconds> gaps = {0};  // of the block's own micro-batches
@@ -175,7 +175,7 @@ class Earliest {
     }
   }
 
-  /// W3: what the device must do before. Tasks of micro-batch i join those of the ones before it.
+  /// W3: what the device must do before. Tasks of micro-batch i join the earlier ones'.
   Nanoseconds after_work(int b, int i, Place& here) {
     Nanoseconds latest = kUnknown;
     for (Place::Set& set : here.sets) {

@@ -30,7 +30,7 @@ struct EarliestStarts {
   std::int64_t work = 0;           ///< steps looked at: the same on every machine
 };
 
-/// W3 and W4 look at micro-batches of their own while K^2 * pairs of related blocks is at most this.
+/// W3 and W4 look at K micro-batches one by one, with K^2 * pairs of related blocks at most this.
 inline constexpr Wide kMostEarliestWork = 1 << 24;
 
 /// All sums of times must fit (checker/windows.h). O(blocks * (blocks + edges)), and for the K micro-batches

@@ -6,8 +6,8 @@
 //   e.verdict == Verdict::none                         // no: 31 is a lower bound
 //
 // Breadth-first over partial schedules (checker/partial.h), level by level: all of a level have as many
-// steps. Of those with equal counts only the ones that no other dominates go on, and only those that can
-// still end in time. docs/bounds.md, section E, proves that nothing is lost.
+// steps. A schedule goes on only if no other with equal counts dominates it and it can still end in time.
+// docs/bounds.md, section E, proves that nothing is lost.
 
 #include <cstdint>
 

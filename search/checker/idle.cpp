@@ -32,7 +32,7 @@ class Count {
   std::size_t passed_ = 0;
 };
 
-/// A block that takes memory, with the blocks on the device of which no more steps start than of it.
+/// A block that takes memory, with the blocks on the device that start no more steps than it.
 struct Taker {
   struct Giver {
     int block;  ///< -1: never given back

@@ -4,9 +4,9 @@
 // left can still end in time.
 //
 // Steps are appended by start; steps of one start by (takes time, place in the order of the graph). Every
-// step starts when its devices are free and its inputs are there, never later: the memory of a device depends
-// on the order of its steps alone, so a later start helps nobody. What is left of the past are counts per
-// block, the time from which each device is free, and the ends that others still wait for.
+// step starts as soon as its devices are free and its inputs are there: a device's memory depends only on the
+// order of its steps, so a later start gains nothing. The state is a count per block, the time from which
+// each device is free, and the ends that other steps still wait for.
 
 #include <cstdint>
 #include <vector>
@@ -36,7 +36,7 @@ struct Choice {
 /// The rules for one placement, number of micro-batches and deadline. One partial schedule is open at a time.
 class Moves {
  public:
-  /// Only schedules that end by `deadline` are of interest; where the windows have an origin, those that end
+  /// Only schedules that end by `deadline` are of interest; if the windows have an origin, schedules that end
   /// there by it. `windows` must be known. Backwards, time runs from the end to the start: edges are turned
   /// round, and what gives back takes. Each step's earliest start must be known.
   Moves(const Graph& graph, const Windows& windows, int n, Nanoseconds deadline, bool backwards);
@@ -86,7 +86,7 @@ class Moves {
   std::vector<std::vector<Input>> inputs_;
   std::vector<std::vector<int>> followers_;
   std::vector<Nanoseconds> longest_transfer_;  ///< from each block
-  std::vector<int> due_;  ///< of each block: from this micro-batch on, nobody waits for its end
+  std::vector<int> due_;  ///< of each block: from this micro-batch on, no step waits for its end
   std::vector<Nanoseconds> time_;
   std::vector<Bytes> memory_, needed_, room_;
   // The open partial schedule.

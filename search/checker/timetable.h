@@ -35,12 +35,12 @@ class Report {
 };
 
 /// The starts of a schedule by block and micro-batch. Reports each step that is missing, doubled, out of
-/// range, or whose end is beyond int64; complete() only without any of these. O(steps log steps), whatever
-/// the plan claims as N.
+/// range, or ends beyond int64; complete() only without any of these. O(steps log steps), whatever the plan
+/// claims as N.
 class Timetable {
  public:
-  /// `of_blocks` > 0: the placement is unrolled() from so many blocks, whose names and micro-batches messages
-  /// have.
+  /// `of_blocks` > 0: the placement is unrolled() from this many blocks; messages name those and their
+  /// micro-batches.
   Timetable(const Plan& plan, const Placement& placement, Report& report, int of_blocks = 0);
 
   bool complete() const { return complete_; }

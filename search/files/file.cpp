@@ -80,7 +80,7 @@ std::filesystem::path folder_of(const std::filesystem::path& path) {
   return path.has_parent_path() ? path.parent_path() : ".";
 }
 
-/// A name in the same folder that nobody can guess; a rename does not cross file systems.
+/// An unguessable name in the same folder; a rename does not cross file systems.
 std::filesystem::path name_beside(const std::filesystem::path& path) {
   std::random_device random;
   return folder_of(path) / fmt::format("{}{:08x}{:08x}{}", kBegin, random(), random(), kEnd);
@@ -149,7 +149,7 @@ class Replacement {
     for (;; name_ = name_beside(target_)) {
       Descriptor file(::open(name_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
       if (!file.is_open()) return file;
-      (void)::flock(file.get(), LOCK_EX);  // without locks nobody removes it, either
+      (void)::flock(file.get(), LOCK_EX);  // without locks nothing removes it, either
       struct stat status {};
       has_name_ = ::fstat(file.get(), &status) != 0 || status.st_nlink > 0;
       if (has_name_) return file;

@@ -25,7 +25,7 @@ void write_file(const std::filesystem::path& path, std::string_view bytes);
 ///   write_file("plan.json", [&](const Sink& sink) { format_plan(plan, placement, sink); });
 void write_file(const std::filesystem::path& path, const std::function<void(const Sink&)>& write);
 
-/// Writes a file for this user alone in the folder for temporary files, under a name that nobody can guess.
+/// Writes a file for this user alone in the folder for temporary files, under a name that cannot be guessed.
 /// Returns its path; throws InputError on failure.
 ///   write_spare("ostinato-plan-", ".json", write)     // /tmp/ostinato-plan-x8Kq0b.json
 std::filesystem::path write_spare(const std::string& begin, const std::string& end,

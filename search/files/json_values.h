@@ -11,9 +11,9 @@
 
 namespace ostinato {
 
-/// Parses `text` and returns the top-level object, whose "format" is checked (check_format). The elements of
-/// its member `streamed`, if that is an array, go to `on_element` as they are read, in order, and are left
-/// out of the result: 10^6 steps never stand in memory. They may come before the other members.
+/// Parses `text`, checks its "format" (check_format) and returns the top-level object. The elements of its
+/// member `streamed`, if that is an array, go to `on_element` as they are read, in order, and are left out of
+/// the result: 10^6 steps never stand in memory. They may come before the other members.
 ///
 /// Throws InputError with file:line for what is not JSON (RFC 8259), for a duplicate key, for nesting deeper
 /// than kMaxNesting, for an object of more than 64 keys and for more than 2^22 values besides the streamed

@@ -9,9 +9,9 @@
 
 namespace ostinato {
 
-/// The candidate nearest to `word` by edit distance where it is near enough to suggest ("did you mean"), else
-/// "". The first of several. Words beyond 100 bytes get no suggestion: nobody mistypes those, and the
-/// distance is quadratic.
+/// The candidate nearest to `word` by edit distance if it is near enough to suggest ("did you mean"), else
+/// "". The first one if tied. Words over 100 bytes get no suggestion: they are no typos, and the distance is
+/// quadratic.
 template <typename Candidates>
 std::string nearest(std::string_view word, const Candidates& candidates);
 

@@ -91,7 +91,7 @@ class Converter {
       if (key.str() == left_out) continue;
       result.keys.emplace_back(key.str());
       result.items.push_back(value(node));
-      // A table that dotted keys or sub-tables imply has no place of its own: the key has.
+      // A table implied by dotted keys or sub-tables has no position, but its key has.
       if (result.items.back().line == 0) result.items.back().line = static_cast<int>(key.source().begin.line);
     }
     return result;
@@ -119,14 +119,14 @@ toml::table parse(std::string_view text, const std::string& file) {
   if (const int line = toml_line_deeper_than(text, kMaxNesting); line > 0) {
     throw InputError(file, line, "nested deeper than " + std::to_string(kMaxNesting) + " levels");
   }
-  // toml++ 3.3 takes some of them for white space, and is at a loss for words about others.
+  // toml++ 3.3 takes some of them for white space, and says nothing useful about the rest.
   if (const int line = toml_line_beyond_ascii(text); line > 0) {
     throw InputError(file, line, "not valid TOML: non-ASCII character outside quotes and comments");
   }
   try {
     return toml::parse(text);
   } catch (const toml::parse_error& error) {
-    // "Error while parsing key-value pair: expected value, ...": what it was about to parse helps nobody.
+    // "Error while parsing key-value pair: expected value, ...": what it was about to parse is no help.
     std::string_view what = error.description();
     const std::size_t colon = what.find(": ");
     if (what.starts_with("Error while parsing") && colon != std::string_view::npos)

@@ -19,7 +19,7 @@ inline constexpr std::array<Unit, 4> kTimeUnits = {
 inline constexpr std::array<Unit, 4> kMemoryUnits = {
     {{"B", 1}, {"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}}};
 
-/// As people type amounts: both the powers of 1024 and those of 1000.
+/// As people type amounts: powers of 1024 and of 1000.
 inline constexpr std::array<Unit, 9> kTypedMemoryUnits = {{{"B", 1},
                                                            {"kB", 1'000},
                                                            {"KiB", 1 << 10},

@@ -99,8 +99,8 @@ class Fields {
 std::int64_t integer_in(const Value& value, const std::string& file, const std::string& name,
                         std::int64_t low, std::int64_t high);
 
-/// Refuses a file whose top level is no object or whose "format" is not `expected`, before any other key is
-/// looked at: an unknown version may have other keys.
+/// Refuses a file that is not an object, or whose "format" is not `expected`, before any other key is looked
+/// at: an unknown version may have other keys.
 void check_format(const Value& root, const std::string& file, std::string_view expected);
 
 /// A name as it stands in messages: quoted, and cut where it is long.

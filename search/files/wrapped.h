@@ -12,7 +12,7 @@
 
 namespace ostinato {
 
-/// What a command's lines keep to where nobody asks for more.
+/// Width of a command's lines unless more is asked for.
 constexpr std::size_t kColumns = 80;
 
 /// Each line of `text` that is longer than `width` bytes is broken at blanks; what is broken off stands

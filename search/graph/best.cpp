@@ -26,7 +26,7 @@
 namespace ostinato::graph {
 namespace {
 
-/// Seconds, and vertices of a graph whose bound is there before a search has begun.
+/// Seconds, and the most vertices of a graph that is bounded before its search begins.
 constexpr double kUsualLimit = 10;
 constexpr int kQuicklyBound = 1'000;
 /// Orders of the groups that are tried where memory is short.

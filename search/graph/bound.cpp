@@ -23,7 +23,7 @@ constexpr double kMostWindowRows = 2e6;
 /// Vertices * (edges + vertices) up to which the work before and behind each is looked at: a few seconds.
 constexpr double kMostWorkRows = 2e7;
 
-/// Of more vertices than so many, those on paths below this share of the bound are not looked at further, and
+/// Beyond this many vertices, vertices on paths below this share of the bound are not looked at further, and
 /// windows are only seen on the way from the start.
 constexpr int kAllMatter = 1000;
 constexpr double kMatters = 0.98;
@@ -58,7 +58,7 @@ class PathBounds {
   }
 
  private:
-  /// Vertices whose longest path is no shorter than a share of the bound; of few vertices all.
+  /// Vertices with a longest path of at least a share of the bound; all, if there are few.
   void find_long_paths() {
     const OperatorGraph& graph = times_.graph;
     std::vector<Ticks> shortest(graph.size(), kGraphNever);

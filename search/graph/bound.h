@@ -21,14 +21,14 @@
 
 namespace ostinato::graph {
 
-/// A proven lower bound. O((V + E) * devices^2) time, mostly a fraction of it (of the devices at the other
-/// end of an edge those that are ready last are not looked at), and O((V + E) * devices) memory; up to
-/// kMostForced times that for the levels, which are left out where (V + E) * devices^2 is above 4 * 10^8;
-/// and some devices * kMostAssumptions * kMostJobs times that for the windows, left out where (V + E) *
-/// devices is above 2 * 10^6 too; and O(V * (V + E)) for the work, left out where that is above 2 * 10^7.
-/// Where (V + E) * devices is above 2 * 10^7 only the longest path at the fastest allowed devices and all
-/// operations over all speeds count, O(V + E). `stop` is asked before every vertex of a pass; when it says
-/// true, what is proved so far is the bound, which is not below simple_graph_bound().
+/// A proven lower bound. O((V + E) * devices^2) time, mostly a fraction of it (it skips the devices at the
+/// other end of an edge that are ready last), and O((V + E) * devices) memory; up to kMostForced times that
+/// for the levels, which are left out where (V + E) * devices^2 is above 4 * 10^8; and some devices *
+/// kMostAssumptions * kMostJobs times that for the windows, left out where (V + E) * devices is above 2 *
+/// 10^6 too; and O(V * (V + E)) for the work, left out where that is above 2 * 10^7. Where (V + E) * devices
+/// is above 2 * 10^7 only the longest path at the fastest allowed devices and all operations over all speeds
+/// count, O(V + E). `stop` is asked before every vertex of a pass; when it says true, what is proved so far
+/// is the bound, which is not below simple_graph_bound().
 Ticks graph_lower_bound(
     const GraphCosts& costs, const std::function<bool()>& stop = [] { return false; });
 

@@ -129,7 +129,7 @@ class Together {
   };
 
   /// Its set is filed under the id of the first that it names, in the order of a table, unless that has a
-  /// set. The sets of the others that it names are taken out of the table.
+  /// set. The sets of the rest that it names are taken out of the table.
   void file(int v) {
     const std::int64_t places = table_size(rows_[v].together.size());
     int first = -1;

@@ -2,12 +2,11 @@
 #pragma once
 // How early can a vertex start on a device, when what feeds it must run there as well? Private to bound.h.
 //
-// Suppose v starts on device d at `time`. An input whose tensor arrives over a link only later, or whose
-// group is on d, must run on d and end by then; so must, before it, those of its own inputs that come too
-// late over a link; and so on. All these run on d one after the other, none before its own release: if they
-// cannot (earliest deadline first, which is exact where jobs may be interrupted), v cannot start at `time`,
-// nor earlier. It is the join of bound.h over several levels of the graph at once: the work that must
-// gather on one device.
+// Suppose v starts on device d at `time`. An input must run on d and end by then if its group is on d, or if
+// its tensor would arrive later over a link. So must, before it, its inputs that would arrive too late; and
+// so on. All these run on d one after another, none before its release. If they cannot (earliest deadline
+// first, which is exact where jobs may be interrupted), v cannot start at `time` or earlier. It is the join
+// of bound.h over several levels of the graph at once: the work that must gather on one device.
 //
 // The same holds backwards in time for what follows v. GraphSide says which of the two is meant.
 

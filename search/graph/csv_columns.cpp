@@ -22,7 +22,7 @@ std::string plain(std::string_view name) {
   return result;
 }
 
-/// Columns that a field of the header may mean: those that it names in full, else those whose name begins so.
+/// Columns that a header field may mean: those that it names in full, else those whose name starts with it.
 std::vector<std::size_t> meanings(const std::vector<CsvColumn>& columns, std::string_view field) {
   const std::string word = plain(field);
   std::vector<std::size_t> whole, begun;

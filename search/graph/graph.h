@@ -65,7 +65,7 @@ struct OperatorGraph {
   int size() const { return static_cast<int>(ids.size()); }
 };
 
-/// Places of a hash table with so many keys in the published program's language, where a number stands at
+/// Places of a hash table with this many keys in the published program's language, where a number stands at
 /// number mod places, behind those put there before, and tables are walked by place: some of its results
 /// depend on that order.
 std::int64_t table_size(std::size_t keys);

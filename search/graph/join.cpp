@@ -5,7 +5,7 @@
 
 namespace ostinato::graph {
 
-/// The best set to have here is, for some k, the k whose transfers end last.
+/// The best set to run here is, for some k, the k inputs whose transfers end last.
 Ticks GraphJoin::earliest() {
   if (inputs_.size() == 1) return std::min(inputs_[0].remote, inputs_[0].release + inputs_[0].duration);
   std::sort(inputs_.begin(), inputs_.end(),

@@ -2,8 +2,8 @@
 #pragma once
 // When can a vertex start on a device, behind its inputs? Private to bound.h.
 //
-// Some inputs are on the same device, one after the other, the others come over links: the least of the
-// latest (docs/bounds.md, G1; Colin and Chretienne, Operations Research 39, 1991, for one rate).
+// Some inputs run on the same device in turn, the rest arrive over links: the split that is ready first
+// (docs/bounds.md, G1; Colin and Chretienne, Operations Research 39, 1991, for one rate).
 //
 //   GraphJoin join;
 //   join.clear();

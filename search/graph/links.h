@@ -25,7 +25,7 @@ class GraphLinks {
   /// O(devices^2 log devices).
   explicit GraphLinks(const GraphCosts& costs);
 
-  /// Whose tensor the two below are about. O(distinct rates).
+  /// Sets the tensor for the two below. O(distinct rates).
   void tensor_of(int vertex);
   Ticks hop(int from, int to) const { return class_time_[rate_class_[index(from, to)]]; }
 
@@ -48,7 +48,7 @@ class GraphLinks {
   std::vector<int> rate_class_, class_to_;  ///< [from][to], [to][from]
   std::vector<std::pair<int, int>> example_;
   std::vector<Ticks> class_time_;
-  std::vector<int> links_from_, links_to_;  ///< [device]: the others, the fastest link first
+  std::vector<int> links_from_, links_to_;  ///< [device]: other devices, the fastest link first
 };
 
 }  // namespace ostinato::graph

@@ -23,7 +23,8 @@ constexpr int kMostLeaving = 6;
 /// in vertices looked at for each of the graph's.
 constexpr int kPart = 256, kWholes = 8, kWorkOfPart = 8;
 
-/// Of changes by kind: a vertex past others, a group, a stretch of the critical path, a vertex to a position.
+/// Of changes by kind: a vertex past other vertices, a group, a stretch of the critical path, a vertex to a
+/// position.
 struct Shares {
   int order, group, stretch, vertex;
 };

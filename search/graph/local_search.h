@@ -4,11 +4,11 @@
 // (Dueck and Scheuer, J. Comp. Phys. 90, 1990), on changes of the critical path only: nothing else can
 // shorten the schedule.
 //
-// A change is one of: a group, or a stretch of the critical path, to a device of a neighbour; a vertex past
-// others on its device; a vertex to another device and position. Where the device has no memory for what
-// comes, other groups leave it: to where that came from, or to a third device. The effect of a change is
-// known from its window alone (sequence.h). Of a long sequence a part is searched for a while, with all
-// before and behind it as it is, then another: an accepted change costs what the part is long.
+// A change moves a group, or a stretch of the critical path, to a neighbour's device; a vertex past others on
+// its device; or a vertex to another device and position. If the device lacks the memory, other groups leave
+// it: for the device that the arrival came from, or for a third. The effect of a change is known from its
+// window alone (sequence.h). A long sequence is searched one part at a time, with the rest held fixed: an
+// accepted change costs in proportion to the part's length.
 
 #include <cstdint>
 #include <functional>
@@ -38,8 +38,7 @@ struct GraphSearchOptions {
   std::function<bool()> stop = {};  ///< asked now and then; the best so far is returned
 };
 
-/// Never worse than `start` (whose order counts, not its times). The same seed and work give the same
-/// solution.
+/// Never worse than `start` (only its order counts). The same seed and work give the same solution.
 GraphSolution improve(const GraphCosts& costs, const GraphSolution& start, const GraphSearchOptions& options);
 
 }  // namespace ostinato::graph

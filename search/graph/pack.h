@@ -8,9 +8,9 @@
 
 namespace ostinato::graph {
 
-/// Groups by memory (over the number of devices that may hold them), largest first, each to the device that
-/// has the least memory left behind it; seed 0 exactly so, others with the sizes varied by up to a half.
-/// `quick`: to the device that would end its work soonest instead. O(groups * (devices + log groups)).
+/// Assigns groups by memory (over the number of devices that may hold them), largest first, each to the
+/// device that has the least memory left after it. Seed 0 does just this; other seeds scale sizes by a factor
+/// of up to 2. `quick`: to the device that would end its work soonest. O(groups * (devices + log groups)).
 GraphPartition pack_groups(const GraphCosts& costs, std::uint64_t seed, bool quick);
 
 }  // namespace ostinato::graph

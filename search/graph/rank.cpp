@@ -8,7 +8,7 @@
 namespace ostinato::graph {
 namespace {
 
-/// ceil(work * count / sum) in ticks: the time of `work` at the mean of `count` speeds whose sum is given.
+/// ceil(work * count / sum) in ticks: the time of `work` at the mean of `count` speeds with this sum.
 Ticks at_mean(std::int64_t work, std::int64_t count, std::int64_t sum) {
   __extension__ using Wide = __int128;
   return static_cast<Ticks>((static_cast<Wide>(work) * kTicksPerUnit * count + sum - 1) / sum);
@@ -17,7 +17,7 @@ Ticks at_mean(std::int64_t work, std::int64_t count, std::int64_t sum) {
 /// Of each vertex: its execution and its transfer at the mean of the devices.
 class MeanTimes {
  public:
-  /// `first_device`: the mean rate is that of the first device, also to itself, at rate 0.
+  /// `first_device`: the mean rate is the first device's, including to itself at rate 0.
   MeanTimes(const GraphCosts& costs, bool first_device)
       : graph_(costs.graph()), devices_(costs.device_count()) {
     links_ = first_device ? devices_ : devices_ * (devices_ - 1);

@@ -20,11 +20,11 @@ struct PublishedRanks {
   std::vector<int> next;  ///< the successor that the rank comes from, -1: none
 };
 
-/// The rank in the authors' program. The mean rate is that of the first device alone, to itself (at rate 0)
-/// included. A vertex that is done tells its predecessors, which take its rank and the transfer where the
-/// rank, without the transfer, is above what they have; one that has heard from all is done at once. So a
-/// longer path is left out where a shorter one, told first, is ahead by its transfer: it depends on the order
-/// of sets, which `seed` shuffles (0: by index). O(V + E).
+/// The rank in the authors' program. The mean rate is the first device's alone, including to itself (at rate
+/// 0). A vertex that is done tells its predecessors: they take its rank and the transfer if the rank without
+/// the transfer is above theirs; one that has heard from all is done at once. So a longer path is left out
+/// where a shorter one, told first, is ahead by its transfer: it depends on the order of sets, which `seed`
+/// shuffles (0: by index). O(V + E).
 PublishedRanks published_upward_ranks(const GraphCosts& costs, std::uint64_t seed);
 
 /// A longest path by upward rank, from its source; ties by index. O(V + E).

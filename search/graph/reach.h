@@ -79,7 +79,7 @@ class GraphReach {
   std::vector<Ticks> release_;  ///< [vertex][device], kGraphNever outside the domains
   std::vector<Ticks> remote_;   ///< [entry of inputs][device]: not earlier over a link
   std::vector<Ticks> ends_;     ///< [vertex][device]: release and duration
-  std::vector<int> soonest_;    ///< [vertex]: its domain, what ends first before the others
+  std::vector<int> soonest_;    ///< [vertex]: its domain, by its end there
   std::vector<Ticks> row_;      ///< of one tensor: at each device
   GraphJoin join_;
   GraphCone cone_;

@@ -148,7 +148,7 @@ std::vector<int>::iterator GraphSequence::place(int device, int position) {
                           [&](int v, int p) { return position_[v] < p; });
 }
 
-/// When the device is free for its next vertex of this look, whose window begins at position `before`.
+/// When the device is free for its next vertex of this look; its window begins at position `before`.
 Ticks GraphSequence::available(int device, int before) {
   if (device_seen_[device] == look_) return available_[device];
   device_seen_[device] = look_;

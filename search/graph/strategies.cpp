@@ -100,7 +100,7 @@ void assign_critical_path(GraphLoads& loads, const StrategyOptions& options) {
 }
 
 /// The product that MITE and DFS minimise. Each factor is made relative over the devices that fit; a factor
-/// of 0 would hide all others, so it counts as a millionth.
+/// of 0 would hide the rest, so it counts as a millionth.
 class Product {
  public:
   Product(const GraphLoads& loads, const StrategyOptions& options, bool with_memory_and_importance)
@@ -179,7 +179,7 @@ class Product {
         sum += whole(loads_.costs().transfer(u, loads_.device(u), d));
     return sum;
   }
-  /// The published program compares the ids of vertices with that of the device.
+  /// The published program compares the ids of vertices with the device's.
   bool feeds_its_number(int u, int d) const {
     const OperatorGraph& graph = loads_.costs().graph();
     const auto successors = graph.successors[u];

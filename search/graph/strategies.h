@@ -7,7 +7,7 @@
 //   GraphTimeline t = simulate(costs, p.assignment, GraphSchedule::pct);
 //
 // Groups move as one, and go only where kind and memory allow. Where the paper leaves the order of vertices
-// open it is that of the file for seed 0, and shuffled by any other seed.
+// open, seed 0 takes the file's order and any other seed shuffles it.
 
 #include <array>
 #include <cstdint>

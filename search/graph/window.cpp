@@ -197,7 +197,7 @@ GraphWindow::Outcome GraphWindow::order_pairs(State& s, int device, Ticks time) 
   return outcome;
 }
 
-/// A job that could be there too, but not with those that must be, is not.
+/// A job that could be there, but not with the jobs that must be, is not.
 GraphWindow::Outcome GraphWindow::add_to(State& s, int device, Ticks time) {
   if (!in_turn(s, device, time)) return Outcome::refuted;
   Outcome outcome = Outcome::same;

@@ -50,7 +50,7 @@ class GraphWindow {
   struct State {
     std::vector<Ticks> head, tail;  ///< [job][device]: until its start; from its end to the start of the last
     std::vector<Devices> devices;   ///< [job]
-    Jobs stale[2] = {0, 0};         ///< [From]: whose head, tail may rise by what has changed beside them
+    Jobs stale[2] = {0, 0};         ///< [From]: head, tail may rise after a change to a neighbour
   };
   enum From { start, end };
   enum class Outcome { same, narrower, refuted };

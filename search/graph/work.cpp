@@ -10,7 +10,7 @@ namespace {
 /// Operations times kTicksPerUnit: what a device of speed s does in t ticks is s * t.
 using Work = __int128;
 
-/// One vertex among those that have to be done.
+/// One vertex that has to be done.
 struct Job {
   Ticks release, tail;  ///< it does not start before the one, nor end within the other before the end
   Ticks shortest;       ///< its duration where it is fastest

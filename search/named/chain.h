@@ -38,7 +38,7 @@ struct Chain {
   ChainShape shape = ChainShape::single;
   bool training = true;  ///< every stage has a backward
   bool split = false;    ///< every stage has a weight half
-  bool lanes = false;    ///< some device has lanes; then stages have parts, and no blocks of their own
+  bool lanes = false;    ///< some device has lanes; stages then have parts instead of blocks
 
   int depth() const { return static_cast<int>(devices.size()); }
 

@@ -54,8 +54,8 @@ class RankOrder {
 class ChainOrders {
  public:
   ChainOrders(const Chain& chain, const Placement& placement, int micro_batches);
-  /// Ranks are those of the chain down. Chunk 0 of a rank is the stage of the chain that comes there first
-  /// (the one down in the first half of the ranks, the one up in the second), chunk 1 that of the other.
+  /// Ranks follow the chain down. Chunk 0 of a rank is the stage of the chain that reaches it first (the
+  /// chain down in the first half of the ranks, the one up in the second), chunk 1 the other chain's stage.
   ChainOrders(const TwoWay& chains, const Placement& placement, int micro_batches);
 
   RankOrder& rank(int r) { return ranks_[r]; }

@@ -51,9 +51,9 @@ Orders one_f_one_b_plus_orders(const Placement& placement, int micro_batches);
 /// et al., SC 2023, arXiv 2308.15762), section 3.
 Orders hanayo_orders(const Chain& chain, const Placement& placement, int micro_batches);
 
-/// 1F1B whose weight halves wait, so that every rank holds what rank 0 holds under 1F1B: D micro-batches.
-/// One chunk per device, split backward. Bubble (D - 1)(F + I - W) for F = I = W.
-/// Source: Zero Bubble (Qi et al., ICLR 2024), section 2.1.
+/// 1F1B with delayed weight halves: every rank holds D micro-batches, as rank 0 does under 1F1B. One chunk
+/// per device, split backward. Bubble (D - 1)(F + I - W) for F = I = W. Source: Zero Bubble (Qi et al., ICLR
+/// 2024), section 2.1.
 Orders zb_h1_orders(const Chain& chain, const Placement& placement, int micro_batches);
 
 /// Twice as many forwards before the first backward: no bubble within a device's own time for F = I = W and

@@ -22,8 +22,8 @@ struct Slot {
   friend auto operator<=>(const Slot&, const Slot&) = default;
 };
 
-/// The order of one rank under DualPipe, told by how many of which passes come one after another. The counts
-/// are those of half the ranks: rank r of `half` and its mirror do the same with their chunks exchanged.
+/// The order of one rank under DualPipe, as counts of consecutive passes by kind. The counts are for half the
+/// ranks: rank r of `half` and its mirror do the same with their chunks exchanged.
 class DualPipeRank {
  public:
   DualPipeRank(RankOrder& rank, int r, int half, int micro_batches)

@@ -30,7 +30,7 @@ std::vector<ZeroBubbleRank> zero_bubble_ranks(const Chain& chain, const Placemen
 
 enum class ZeroBubblePass { forward, input, weight };
 
-/// The passes of one rank; the i-th of a kind is that of micro-batch i.
+/// The passes of one rank; the i-th of a kind is for micro-batch i.
 using ZeroBubbleOrder = std::vector<ZeroBubblePass>;
 
 /// The best of its variants by the longest span of a rank; nullopt where none stays within the room.

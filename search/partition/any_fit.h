@@ -13,10 +13,10 @@
 
 namespace ostinato {
 
-/// Stages that hold one micro-batch each within the memory, any device having any layers, and every device
-/// some: layers by falling memory, each on the first device with room for it (first fit decreasing), and
-/// where that leads nowhere, on others, for counted work. They are cut wherever the device changes. All
-/// recompute unless that is `never`. None is sharded. nullopt: none were found.
+/// Stages that fit the memory with one micro-batch each. Any device may have any layers, and each has some:
+/// layers by falling memory, each on the first device with room for it (first fit decreasing); if that fails,
+/// on other devices, for counted work. A stage ends wherever the device changes. All recompute unless that is
+/// `never`. None is sharded. nullopt: none were found.
 std::optional<std::vector<Stage>> stages_that_fit(const Profile& profile, const PartitionOptions& options);
 
 /// A proof that no placement fits, whatever its stages, or "": a layer that may not be sharded needs more

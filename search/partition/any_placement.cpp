@@ -16,7 +16,7 @@ namespace {
 constexpr long kWorkOfOne = 200'000, kWork = 3'000'000;
 /// Of memory times time: rounding to less keeps products within 128 bits.
 constexpr __int128 kMostHeld = __int128{1} << 50;
-/// Layers of D4; it tries so many prices times the square of the number of layers.
+/// Layers of D4; it tries this many prices times the square of the number of layers.
 constexpr std::size_t kMostStaged = 4096;
 
 class AnyPlacementBound {
@@ -215,7 +215,7 @@ class AnyPlacementBound {
   }
 
   /// D4: of a chain, the cheapest stages at a price of memory: each holds what it reads, and keeps the rest
-  /// or runs its forward again. O(layers²) a price, of which there are fewer the more layers there are.
+  /// or runs its forward again. O(layers²) a price; the more layers, the fewer prices.
   Nanoseconds by_stages() const {
     const __int128 free = room();
     const std::size_t layers = held_.size();

@@ -3,7 +3,7 @@
 //    connected sets of layers that take no longer than a limit: the stages (find_stage_sets()).
 // 2. solve(): for each number of devices left and each downset, from the whole model back, the stage that
 //    comes next and fits, such that the busiest device is least; ties by the sum of squared loads. Sharded
-//    groups are stages of their own between these, on all devices.
+//    groups are separate stages between these, on all devices.
 // 3. Memory is judged with at most `cap` micro-batches in flight, from the largest cap down, as for a chain
 //    (chain.cpp); a stage that does not fit otherwise may recompute. If nothing fits, the limit doubles.
 // The cost is the number of stage sets (at most kMostStageSets) times devices, for each cap and limit.

@@ -6,19 +6,18 @@
 //
 // A stage is a connected set of layers such that no path leaves it and comes back: the set between two
 // downsets (downsets.h). Branches that run on different devices then run at the same time, so the pipeline is
-// as deep as its longest branch and not as long as the model. A dynamic program over the downsets finds
-// stages whose busiest device is as little busy as possible, exactly; among these, the smallest sum of
-// squared loads. Memory, recomputation and sharded layers are as in chain.h, with what is in flight counted
-// over the stages in the order in which they are laid out: for a stage beside others that is more than it
-// needs.
+// as deep as its longest branch and not as long as the model. A dynamic program over the downsets minimizes
+// the load of the busiest device exactly; on a tie, the sum of squared loads. Memory, recomputation and
+// sharded layers are as in chain.h, with what is in flight counted over the stages in the order in which they
+// are laid out: more than a stage on a parallel branch needs.
 //
 // Where the layers have more than kMostDownsets downsets, small layers are joined (contraction.h) until they
-// have no more. The result is no longer exact then, and its bound is that of the work alone. Runs of layers
-// in their order (chain.h) are tried too, and taken where the busiest device is less busy: they may end
-// between two layers that are joined, and need not be connected.
+// have no more. The result is no longer exact then, and its bound counts only the work. Runs of layers in
+// their order (chain.h) are tried too, and taken where the busiest device is less busy: they may end between
+// two layers that are joined, and need not be connected.
 //
 // Source: Tarnawski, Phanishayee, Devanur, Mahajan, Paravecino, "Efficient algorithms for device placement of
-// DNN graph operators" (NeurIPS 2020), whose dynamic program it is, with connected stages added.
+// DNN graph operators" (NeurIPS 2020); this adds connected stages to their dynamic program.
 
 #include "search/partition/partition_options.h"
 

@@ -212,7 +212,7 @@ class Levels {
       found = solve_chunks(recomputing, nodes / 2);
       if (!found.ends.empty()) keep_what_fits(problem, found);
     }
-    // Divisions of which some layers keep and some recompute were not looked at.
+    // Divisions where some layers keep and some recompute were not looked at.
     found.lower_bound = std::min(found.busiest, free_bound_);
     return found;
   }

@@ -17,7 +17,7 @@
 //
 // What a stage's outputs show and only later layers' backwards need is not kept: once sent, it goes. A stage
 // that recomputes keeps its input only; its backward takes a forward more, and as workspace what the forward
-// would have kept. One that recomputes in part is two stages on its device, of which the first recomputes.
+// would have kept. One that recomputes in part is two stages on its device; the first recomputes.
 //
 // In flight is estimated as 1F1B has it over the chain of S stages, shards among them: stage s holds
 // min(micro_batches, S - s, cap) micro-batches. `cap` is S where memory allows that without making the

@@ -118,7 +118,7 @@ ChainCosts::ChainCosts(const Model& model, const std::vector<int>& sharded, Stag
     std::vector<LayerCost> cut;
     for (const int l : layer_) {
       cut.push_back(all[l]);
-      if (l + 1 == model.graph.layers()) cut.back().sent = 0;  // nobody reads it
+      if (l + 1 == model.graph.layers()) cut.back().sent = 0;  // no layer reads it
     }
     on_kind_.emplace_back(cut, model.split);
   }
@@ -132,7 +132,7 @@ ChainCosts::ChainCosts(const Model& model, const std::vector<int>& sharded, Stag
   }
 }
 
-/// Layer by layer: where kinds have profiles of their own, one layer may be quickest here, the next there.
+/// Layer by layer: if kinds have their own profiles, one layer may be quickest here, the next there.
 void ChainCosts::add_least() {
   const auto least = [&](auto of) {
     auto result = of(on_kind_.front());

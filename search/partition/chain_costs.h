@@ -15,8 +15,8 @@ namespace ostinato::chain {
 
 inline constexpr int kMostTabulated = 2048;
 
-/// Sums and maxima over runs on one kind of device, each in constant time after O(layers log layers). Where
-/// layers show memory of others: after O(layers^2), and of more than kMostTabulated layers in O(length).
+/// Sums and maxima over runs on one kind of device, each in constant time after O(layers log layers). If
+/// layers show memory of other layers: after O(layers^2); beyond kMostTabulated layers, in O(length).
 class LayerSums {
  public:
   LayerSums(const std::vector<LayerCost>& layers, bool split_backward);
@@ -39,7 +39,7 @@ class LayerSums {
   }
 
  private:
-  /// What a layer shows of the memory of others.
+  /// Memory of other layers that a layer shows.
   struct Shown {
     int index;  ///< in the model
     std::vector<LayerInput> passed, released;

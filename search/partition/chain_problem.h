@@ -33,7 +33,7 @@ struct Problem {
   bool serial = false;   ///< one micro-batch at a time: later stages keep nothing while an earlier one runs
   bool may_keep = true;  ///< a stage may keep its activations
   bool may_recompute = false;
-  bool in_part = false;  ///< the first layers of a stage may recompute alone: as a stage of their own
+  bool in_part = false;  ///< the first layers of a stage may recompute alone, as a separate stage
   std::function<bool()> stop = {};
 
   bool stopped() const { return stop && stop(); }
@@ -49,7 +49,7 @@ struct Problem {
 
   /// `load` of this device with layers [first, end) as stage `stage` added.
   Load add(Load load, int device, int stage, int first, int end, bool recompute) const;
-  /// The same, of whose layers the first `recomputed` recompute.
+  /// The same; the first `recomputed` layers recompute.
   Load add_stage(const Load& load, int device, int stage, int first, int end, int recomputed) const;
   /// Of an inference, which keeps nothing: inference.h.
   Load add_forward(Load load, int device, int first, int end) const;
@@ -64,7 +64,7 @@ struct Problem {
   /// O(1).
   struct Fitting {
     Load load;
-    int recomputed;  ///< the first so many of its layers
+    int recomputed;  ///< this many of its first layers
   };
   std::optional<Fitting> fitting(int device, int stage, int first, int end, Nanoseconds limit) const;
   /// The same, whether it fits or not.
@@ -80,7 +80,7 @@ using Ends = std::vector<int>;
 struct Found {
   Ends ends;
   std::vector<int> device_of;   ///< per stage
-  std::vector<int> recomputed;  ///< per stage: the first so many of its layers
+  std::vector<int> recomputed;  ///< per stage: this many of its first layers
   Nanoseconds busiest = 0;
   Nanoseconds lower_bound = 0;  ///< proven for this problem
   bool proved_empty = false;    ///< nothing fits, and every partition was excluded
@@ -113,14 +113,13 @@ Nanoseconds longest_load(const Problem& problem);
 /// bound, all its runs together. A stop ends it as if these were used up.
 Found solve_chunks(const Problem& problem, long nodes);
 
-/// Of stages that all recompute, those keep again for which there is memory, longest forward first; then,
-/// where stages may recompute in part, the others as many of their last layers as there is memory for.
-/// O(stages * (stages + layers)).
+/// Given stages that all recompute, lets those that fit keep their activations, longest forward first; then,
+/// if stages may recompute in part, the rest keep as many of their last layers as fit. O(stages * (stages +
+/// layers)).
 void keep_what_fits(const Problem& problem, Found& found);
 
-/// Branch and bound over the cuts: the first partition whose busiest device takes at most `limit`, with
-/// layers given out from the front. `nodes` is counted down; where it reaches 0 the answer is open
-/// (`complete` is false).
+/// Branch and bound over the cuts: the first partition with no device above `limit`, assigning layers from
+/// the front. `nodes` is counted down; where it reaches 0 the answer is open (`complete` is false).
 struct Searched {
   Ends ends;
   bool complete = true;

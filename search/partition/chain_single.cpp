@@ -8,8 +8,8 @@
 namespace ostinato::chain {
 namespace {
 
-/// Is there a partition whose every device takes at most `limit`? Stage by stage, the positions that a
-/// partition of the first stages can end at.
+/// Is there a partition with every device at most at `limit`? Stage by stage, finds the positions where a
+/// partition of the first stages can end.
 bool feasible(const Problem& problem, Nanoseconds limit) {
   const int layers = problem.costs.layers();
   std::vector<char> ends(layers + 1, 0);

@@ -14,8 +14,8 @@
 
 namespace ostinato::chain {
 
-/// `times` of the groups; those of `fixed` stay as they are. Joined groups take at most `most` together; each
-/// is sorted, and they are in the order of their first layers. O(groups^3) in the worst case.
+/// `times` of the groups; `fixed` groups stay as they are. Joined groups take at most `most` together; each
+/// is sorted, and groups are in the order of their first layers. O(groups^3) in the worst case.
 std::vector<std::vector<int>> contract(const LayerGraph& graph, std::vector<std::vector<int>> groups,
                                        std::vector<Nanoseconds> times, std::vector<bool> fixed,
                                        Nanoseconds most);

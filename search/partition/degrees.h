@@ -8,12 +8,11 @@
 //   DegreeChoice choice = choose_degree(profile, options);
 //   choice.best().pipeline;                                    // 8, say: 8 pipelines of 8 devices
 //
-// Each replica runs the same plan on its share of the micro-batches. At the end of a step every device sums
-// its gradients with those that hold the same layers, by a ring over the slowest link between them
-// (stage_cost.h has the formula), as DeepSpeed's pipeline engine does: after the last backward. Ranks are
-// numbered as in its PipeModelDataParallelTopology: slice j of stage s of replica k is rank
-// (s * replicas + k) * slices + j. What layers take in slices is measured: each number of slices has a
-// profile.
+// Each replica runs the same plan on its share of the micro-batches. At the end of a step all devices that
+// hold the same layers sum their gradients, by a ring over the slowest link between them (stage_cost.h has
+// the formula), as DeepSpeed's pipeline engine does: after the last backward. Ranks are numbered as in its
+// PipeModelDataParallelTopology: slice j of stage s of replica k is rank (s * replicas + k) * slices + j.
+// What layers take in slices is measured: each number of slices has a profile.
 
 #include <optional>
 #include <string>
@@ -27,7 +26,7 @@ struct Degree {
   int pipeline = 1;  ///< devices of each pipeline
   int replicas = 1;
   int slices = 1;  ///< ranks for each device of a pipeline; 1 where options put slices aside, too
-  const Profile* profile = nullptr;  ///< of so many slices
+  const Profile* profile = nullptr;  ///< of this many slices
   JointOptions options;              ///< of one replica
   std::optional<JointChoice> choice;
   Nanoseconds all_reduce = 0;  ///< on the device where it takes longest
@@ -53,16 +52,16 @@ struct SlicedProfile {
 };
 
 /// Tries `options.replicas`, or with kAnyReplicas every number that divides devices and micro-batches. The
-/// time limit is that of all together. Throws what choose_plan() throws, of the last that was tried where
-/// none has a plan, and InputError where the numbers do not divide, or devices of several kinds would make
-/// replicas that differ.
+/// time limit is for all together. Throws what choose_plan() threw for the last one tried if none has a plan,
+/// and InputError where the numbers do not divide, or devices of several kinds would make replicas that
+/// differ.
 DegreeChoice choose_degree(const Profile& profile, const JointOptions& options,
                            const Searcher& searcher = {});
 
-/// The same with profiles of one model in several numbers of slices, of which each tries those that
-/// `options.slices` asks for. All options but those that follow from the profile are alike. Slices of a layer
-/// lie on one node. Throws InputError where the profiles are not of one model and micro-batch size, have the
-/// same number of slices, or none has the number that is asked for.
+/// The same with profiles of one model in several numbers of slices; each tries those that `options.slices`
+/// asks for. All options are alike, except those that follow from the profile. Slices of a layer lie on one
+/// node. Throws InputError where the profiles are not of one model and micro-batch size, have the same number
+/// of slices, or none has the number that is asked for.
 DegreeChoice choose_degree(const std::vector<SlicedProfile>& profiles, const Searcher& searcher = {});
 
 }  // namespace ostinato

@@ -13,9 +13,8 @@ namespace ostinato::chain {
 
 class Downsets {
  public:
-  /// `groups`: the layers, in model order, each with those that it cannot be parted from (a shard); a group
-  /// is added as a whole. Stops after `most` downsets; complete() is false then. O(downsets * groups *
-  /// edges).
+  /// `groups`: the layers, in model order, each with the layers that it must stay with (a shard); a group is
+  /// added as a whole. Stops after `most` downsets; complete() is false then. O(downsets * groups * edges).
   Downsets(const LayerGraph& graph, std::vector<std::vector<int>> groups, int most);
 
   bool complete() const { return complete_; }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Splits that nobody computed: as many layers on every device as on any other, or as a run has them.
+// Splits made without a search: the same number of layers on every device, or the split of a run.
 
 #include <vector>
 
@@ -13,7 +13,7 @@ namespace ostinato {
 /// InputError for more stages than layers, or none.
 StageCuts cut_evenly(const Profile& profile, const PartitionOptions& options);
 
-/// With so many layers each, none of them 0. Throws InputError where these are not the profile's layers or
+/// With this many layers each, none of them 0. Throws InputError where these are not the profile's layers or
 /// the devices' number.
 StageCuts cut_as(const Profile& profile, const PartitionOptions& options, const std::vector<int>& layers);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What choose() does, in this order:
 // 1. All candidates are listed, bounded and placed, the cheapest first; then those on fewer devices; then
-//    each is searched shortly, in the order of the bounds, so that the first plans drop most of the others.
+//    each is searched briefly, in the order of the bounds, so that the first plans rule out most of the rest.
 //    Where nothing fits, stages are packed by their memory (any_fit.h).
 // 2. The bound over all placements. A plan that meets it ends the search.
 // 3. improve() (joint_improve.h): cuts for less memory, full searches, and moves.
@@ -246,8 +246,8 @@ class Chooser {
   }
 
   /// What its cuts cost, as a rank: the best of one chunk per device little, and an even split, which may be
-  /// the same stages, nothing; those for 1F1B begin with these; those of several take a search, and the
-  /// longer, the more they are.
+  /// the same stages, nothing; cuts for 1F1B begin with these; several chunks take a search, longer the more
+  /// there are.
   static int effort_of(const Candidate& candidate) {
     const int chunks = candidate.options.chunks;
     if (candidate.even) return 1;
@@ -339,7 +339,7 @@ class Chooser {
     return true;
   }
 
-  /// In the order of their bounds, so that the first plans drop most of the others.
+  /// In the order of their bounds, so that the first plans rule out most of the rest.
   void search_shortly() {
     const std::vector<std::size_t> order =
         judged_.sorted([](const Candidate& c) { return c.placement.has_value(); },

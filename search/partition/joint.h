@@ -42,10 +42,10 @@
 
 namespace ostinato {
 
-/// Whether placements are tried that leave devices idle: the last ones, and of unlike ones those of a kind
-/// before others (joint_candidates.h, device_orders()). some: on half of the devices, a quarter,
-/// ..., one, and on whole nodes; up to kFewDevices on any number. every: on any number, and stages for a
-/// short latency may leave any device idle.
+/// Whether to try placements that leave devices idle: the last ones, in each order of unlike devices
+/// (joint_candidates.h, device_orders()). some: on half of the devices, a quarter, ..., one, and on whole
+/// nodes; up to kFewDevices on any number. every: on any number, and stages for a short latency may leave any
+/// device idle.
 enum class FewerDevices { none, some, every };
 inline constexpr int kFewDevices = 8;
 
@@ -59,14 +59,14 @@ inline constexpr int kSlicesAside = 0, kAnySlices = -1;
 struct JointOptions {
   PartitionOptions partition;       ///< chunks, layout, sharded and recompute do not count: they are chosen
   std::vector<int> shardable = {};  ///< layers that may be sharded; rising
-  Restrictions restrictions = {};   ///< those of the profile among them, where they are to hold
+  Restrictions restrictions = {};   ///< including the profile's, where they are to hold
   bool recompute = true;            ///< try it where memory is short, in training
   bool graph = true;                ///< try stages over the graph, where the profile has branches
   bool moves = true;                ///< let the best candidates move
   FewerDevices fewer_devices = FewerDevices::every;
   int replicas = 1;           ///< pipelines beside each other; of choose_degree() alone (degrees.h)
   int slices = kSlicesAside;  ///< ranks that hold slices of each layer; of choose_degree() alone
-  SearchOptions search = {};  ///< the time limit is that of all searches together
+  SearchOptions search = {};  ///< the time limit is for all searches together
 
   bool one_pipeline() const { return replicas == 1 && slices == kSlicesAside; }
 };
@@ -116,7 +116,7 @@ struct JointChoice {
   int devices = 0;              ///< there are
   bool all_devices = false;     ///< none that leaves devices idle was tried
   bool interrupted = false;     ///< a stop left candidates untried
-  Restrictions not_tried = {};  ///< those of the options that left something out
+  Restrictions not_tried = {};  ///< the ones in the options that left something out
   bool cut_short = false;       ///< the time limit left something untried that is no candidate: moves
   AnyPlacement any_placement;   ///< what no placement of these layers goes below
 };

@@ -49,7 +49,7 @@ std::vector<std::vector<int>> shard_sets(const std::vector<int>& shardable) {
   return sets;
 }
 
-/// Up to so many kinds of devices pass in every order, more in two.
+/// Up to this many kinds of devices pass in every order, more in two.
 constexpr std::size_t kPermutedKinds = 3;
 
 std::vector<std::vector<int>> orders_of_kinds(const Cluster& cluster) {

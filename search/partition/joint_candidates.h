@@ -11,9 +11,9 @@ struct DeviceOrder {
   std::vector<int> devices;  ///< all of them
 };
 
-/// As listed; and unlike devices with those of a kind together. Memory is needed more at the front, a
-/// transfer costs more between some, and some are too slow to be worth one. With one chunk a device on all of
-/// them the order is found as the stages are (chain::best_kind_order).
+/// As listed; and unlike devices grouped by kind. Memory is needed more at the front, a transfer costs more
+/// between some, and some are too slow to be worth one. With one chunk a device on all of them the order is
+/// found as the stages are (chain::best_kind_order).
 std::vector<DeviceOrder> device_orders(const Cluster& cluster);
 
 /// Every candidate that keeps its activations, on all devices. `graph`: the profile has branches.
@@ -26,7 +26,7 @@ Candidate recomputing(const Candidate& candidate, Recompute how);
 /// devices than before, how many there are.
 std::string moved_name(const Candidate& from, const Candidate& moved);
 
-/// The same with so many percent of the memory of every device.
+/// The same with this many percent of the memory of every device.
 PartitionOptions in_part_of_memory(PartitionOptions options, int percent);
 
 /// Numbers of devices, fewer than all, on which one chunk each is tried; falling.

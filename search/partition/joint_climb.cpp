@@ -31,12 +31,12 @@ namespace {
 /// that is at least and at most.
 constexpr std::int64_t kSteps = 400'000;
 constexpr std::int64_t kFewestSearches = 8, kMostSearches = 300;
-/// A search of so many steps counts for several, unless a proof ends it before it begins: where memory is
+/// A search of this many steps counts for several, unless a proof ends it before it begins: where memory is
 /// short, it meets no bound, and takes all the work that it may.
 constexpr std::int64_t kLongSteps = 150, kLongSearch = 3;
 /// Blocks of all placements of one round that are bounded.
 constexpr std::size_t kBoundedBlocks = 40'000;
-/// Where no neighbour is shorter, theirs are tried as well, while that makes no more than so many.
+/// Where no neighbour is shorter, theirs are tried as well, while that makes no more than this many.
 constexpr std::size_t kTried = 40'000;
 
 /// Random moves of a candidate that is shaken.

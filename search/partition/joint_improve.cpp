@@ -146,7 +146,7 @@ class Improver {
     return candidate.value() - judged_.found() <= percent_of(judged_.found(), kWorthAll);
   }
 
-  /// The shortest plans so far, whose stages are runs of layers, move; each makes one more candidate.
+  /// Moves the shortest plans so far that have runs of layers as stages; each makes one more candidate.
   void move_best() {
     if (!options_.moves || judged_.objective() == Objective::latency || nothing_left()) return;
     std::vector<std::size_t> order = judged_.sorted([](const Candidate& c) { return c.plan && !c.graph; },

@@ -28,12 +28,12 @@ namespace {
 
 /// Nodes of branch and bound for one candidate with several chunks.
 constexpr long kNodes = 300'000;
-/// A replay on shared processors is good to one part in so many.
+/// A replay on shared processors is good to one part in this many.
 constexpr Nanoseconds kReplayed = 100;
 /// Percent of a search's usual work, by which a candidate is judged first.
 constexpr int kShortEffort = 5;
-/// The cuts of one candidate take so small a part of the time that is left, at most; those of the best stages
-/// with one chunk per device.
+/// The largest part of the time left that one candidate's cuts take; and the cuts of the best stages with one
+/// chunk per device.
 constexpr double kCutShare = 1.0 / 16, kUsualShare = 1.0 / 2;
 
 bool recomputes(const Candidate& candidate) {
@@ -73,7 +73,7 @@ void Judged::add_planned(Candidate candidate) {
   add(std::move(candidate));
 }
 
-/// The latency of one micro-batch does not grow with what a device does for the others.
+/// The latency of one micro-batch does not grow with its devices' work for other micro-batches.
 Nanoseconds Judged::first_bound(const Candidate& candidate) const {
   return objective() == Objective::latency ? 0 : simple_bound(profile_, candidate, micro_batches());
 }

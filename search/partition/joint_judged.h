@@ -34,7 +34,7 @@ class Judged {
   const JointOptions& options() const { return options_; }
   int micro_batches() const { return options_.search.micro_batches; }
   Objective objective() const { return options_.search.objective; }
-  /// Devices share processors: then a plan's value is that of its replay there.
+  /// Devices share processors: a plan's value is then its replay's value.
   bool sharing() const { return sharing_; }
 
   std::vector<Candidate>& list() { return list_; }
@@ -52,10 +52,10 @@ class Judged {
 
   void add(Candidate candidate);
   void add_placed(Candidate candidate, int percent = 100);
-  /// One whose plan is there.
+  /// One that already has a plan.
   void add_planned(Candidate candidate);
 
-  /// Partitions within so many percent of the memory, unless it has cuts, and bounds from both sides, in a
+  /// Partitions within this many percent of the memory, unless it has cuts, and bounds from both sides, in a
   /// small part of the time that is left, unless the candidate is needed(). No placement: `why_not` says why.
   void place(std::size_t index, int percent = 100);
   /// To be placed, or searched, whatever the clock says: so that there is a plan, and none that is longer
@@ -87,8 +87,8 @@ class Judged {
   /// As short a step in less memory, or for times that vary.
   void hold_less(Candidate& candidate) const;
   /// The shortest with its optimizer's step; of several, one with fewest blocks. On shared processors one
-  /// with fewest blocks of those that are as short but for what a replay does not know: each block more is
-  /// one more change of thread. list().size(): none has a plan.
+  /// with fewest blocks among plans as short, up to what a replay does not know: each more block is one more
+  /// change of thread. list().size(): none has a plan.
   std::size_t best() const;
   /// The plan's value, and what the optimizer's step adds to it.
   Nanoseconds whole_value(const Candidate& candidate) const;

@@ -5,7 +5,7 @@
 // 3. join(): stages that follow each other on a device become one, as long as no micro-batch takes longer.
 // 4. With all_devices, an idle device takes a part of some stage: of the cuts over which the fewest bytes go
 //    (at most kMostParts), the one with the least latency.
-// Every latency is that of the real placement, with one micro-batch in the order of the blocks.
+// Every latency is the real placement's, with one micro-batch in the order of the blocks.
 #include "search/partition/latency.h"
 
 #include <fmt/format.h>
@@ -53,7 +53,7 @@ Nanoseconds latency_in_order(const Placement& placement) {
   return last;
 }
 
-/// Stages in an order in which each stands behind those that it reads from.
+/// Stages ordered so that each comes after the stages it reads from.
 class Stages {
  public:
   Stages(const Profile& profile, const PartitionOptions& options, std::vector<Stage> stages)
@@ -101,7 +101,7 @@ class Stages {
     });
   }
 
-  /// Both as one stage at position `at`, which is that of one of them.
+  /// Both as one stage at position `at`, which is one of theirs.
   bool try_join(std::size_t first, std::size_t next, std::size_t at) {
     for (std::size_t s = first + 1; s < next; ++s)
       if (at == first ? reads(stages_[next], stages_[s]) : reads(stages_[s], stages_[first])) return false;
@@ -163,7 +163,7 @@ class Stages {
   Nanoseconds latency_;
 };
 
-/// Every layer a stage of its own, in the order in which the forwards start.
+/// Every layer as a separate stage, in the order in which the forwards start.
 std::vector<Stage> one_a_layer(const GraphSolution& solution, int layers) {
   std::vector<Stage> stages;
   for (const int v : solution.order)

@@ -9,9 +9,9 @@
 // What balances the devices is not what makes one micro-batch quick. Layers that follow each other gain
 // nothing from another device and pay for a transfer, there and back; only branches run at the same time. So
 // the layers become an operator graph, in which the forward and the backward of a layer share a device, and
-// best.h assigns it. What it put on one device in turn becomes a stage wherever that makes no
-// micro-batch later. Where every device must have a stage (a pipeline rank with nothing to train is refused),
-// idle ones get the part of a stage whose move costs the least.
+// best.h assigns it. Consecutive layers on one device become a stage unless that delays a micro-batch. If
+// every device must have a stage (a pipeline rank with nothing to train is refused), an idle one gets the
+// part of a stage that is cheapest to move.
 //
 // A device may hold several stages, in any order. The stages come from a local search: nothing is proved.
 

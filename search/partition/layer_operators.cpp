@@ -11,7 +11,7 @@ namespace {
 using chain::Model;
 using chain::StageCost;
 
-/// Speeds are counted in thousandths of that of the first kind.
+/// Speeds are in thousandths of the first kind's.
 constexpr std::int64_t kFirstSpeed = 1000;
 
 /// So that the largest number stays within what a graph holds, with room for rounding up.

@@ -17,11 +17,11 @@ namespace ostinato {
 enum class ChunkLayout { looped, wave };
 
 /// Which stages keep only their input from the forward and run it again before the backward.
-/// needed: those that do not fit their device otherwise. partly: of those no more layers than it takes: the
-/// stage becomes two on its device, of which the first recomputes. Stages over a graph stay whole.
+/// needed: stages that do not fit their device otherwise. partly: no more of their layers than it takes: the
+/// stage becomes two on its device, and the first recomputes. Stages over a graph stay whole.
 enum class Recompute { never, needed, partly, always };
 
-/// Layers that say a lane run there (stages.h) in which stages; else they compute. keeping: in those that do
+/// In which stages layers that name a lane run on it (stages.h); else they compute. keeping: in those that do
 /// not recompute, whose lanes take no memory from them.
 enum class LanesOf { none, keeping, all };
 
@@ -53,11 +53,11 @@ class StoppedError : public std::runtime_error {
 
 /// Where a model is cut, and how good that is.
 struct StageCuts {
-  std::vector<Stage> stages;    ///< all of them, shards among them, each behind those that it reads from
+  std::vector<Stage> stages;    ///< all of them, shards included, each after the stages that it reads from
   Nanoseconds busiest = 0;      ///< time of the busiest device per micro-batch
   Nanoseconds lower_bound = 0;  ///< no partition with this many in flight is below it
   int in_flight = 0;            ///< micro-batches, see chain.h
-  bool spread = false;          ///< the bound is of stages that each have a layer of Rule::spread
+  bool spread = false;          ///< the bound is for stages that each have a layer of Rule::spread
   bool exact() const { return busiest == lower_bound; }
 };
 

@@ -225,7 +225,7 @@ StageCost cost_of_stage(const Model& model, const Stage& stage) {
   if (stage.recompute) {
     cost.backward += cost.again;
     cost.backward_input += cost.again;
-    cost.backward_workspace = cost.workspace() + cost.kept;  // which the second forward makes anew
+    cost.backward_workspace = cost.workspace() + cost.kept;  // which the second forward makes again
     cost.forward_workspace = std::max<Bytes>(0, cost.forward_peak - cost.sent);
   }
   return cost;

@@ -75,7 +75,7 @@ Number share(Number whole, int parts) {
 /// Of `bytes` over a ring of these devices, at least two.
 Nanoseconds all_reduce(const LinkTable& links, const std::vector<int>& devices, Bytes bytes);
 
-/// That of a model whose layers all compute, lanes or not.
+/// The model with all layers computing, lanes or not.
 Model all_computing(const Profile& profile, PartitionOptions options);
 
 /// The cost of these layers alone on one device of this kind, without blocks. O(layers + edges).
@@ -84,7 +84,7 @@ StageCost cost_of_run(const Model& model, int kind, const Layers& layers);
 /// Of a stage of these layers.
 StageCost cost_on_kind(const Model& model, int kind, const Layers& layers);
 
-/// The cost of a sharded stage on each of `devices`, at least two: that of the slowest kind among them.
+/// The cost of a sharded stage on each of `devices`, at least two: the cost on their slowest kind.
 StageCost cost_of_shard(const Model& model, const Layers& layers, const std::vector<int>& devices);
 
 /// Either of the last two, and the layers' forwards once more in the backward where the stage recomputes.

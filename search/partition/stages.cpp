@@ -25,10 +25,10 @@ struct Part {
   Layers beside = {};
 };
 
-/// A stage ends where layers on a lane end, so that those of the next are computed when they are needed.
-/// Those that a stage begins with are computed: what they hold would stand before any block that counts it.
-/// So are those of a stage that is sharded or, as asked, recomputes, and the model's last layer, with the
-/// loss. Such a stage holds the lane, too.
+/// A stage ends where layers on a lane end, so that the next stage's are computed when needed. Lane layers
+/// that a stage begins with are computed: what they hold would come before any block that counts it. So are
+/// those of a stage that is sharded or, as asked, recomputes, and the model's last layer, with the loss. Such
+/// a stage holds the lane, too.
 std::vector<Part> parts_of(const Profile& profile, const PartitionOptions& options,
                            const std::vector<Stage>& stages) {
   std::vector<Part> parts;

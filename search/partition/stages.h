@@ -9,20 +9,18 @@
 namespace ostinato {
 
 /// Devices, links, and a forward and a backward block for every stage: "s0.F", "s0.B" (or "s0.I", "s0.W"
-/// where the backward is split; that of a sharded stage, and of one with a layer without halves, is whole).
-/// An inference has the forwards alone. Layers on a lane of a device (Profile, PartitionOptions::lanes) are
-/// blocks there, "s0:network.F", and end the stage before them; those that a stage of the caller begins with,
-/// and those of a stage that is sharded or (LanesOf::keeping) recomputes, are computed with it. A block waits
-/// for the blocks of the stages that its layers read from, with the bytes that they read.
+/// where the backward is split; it is whole for a sharded stage, and for one with a layer without halves). An
+/// inference has the forwards alone. Layers on a lane of a device (Profile, PartitionOptions::lanes) are
+/// blocks there, "s0:network.F", and end the stage before them. They are computed with their stage if the
+/// caller's stage begins with them, is sharded or (LanesOf::keeping) recomputes. A block waits for the blocks
+/// of the stages that its layers read from, with the bytes that they read.
 ///
-/// [[stages]] says which layers each stage runs; in several runs where those of a stage over a graph are
-/// no run in the order of the profile. The stages must cover every layer once, and come in an order in which
-/// a stage stands behind those that it reads from.
+/// [[stages]] says which layers each stage runs; as several runs if a stage over a graph is not one run in
+/// the profile's order. The stages must cover every layer once, each after the stages that it reads from.
 Placement place_stages(const Profile& profile, const PartitionOptions& options,
                        const std::vector<Stage>& stages);
 
-/// What the placement's file says of the profiled model; with its layers where the profile can tell each from
-/// others.
+/// What the placement's file says of the profiled model; with its layers if the profile can tell them apart.
 ModelFacts facts_of(const Profile& profile, const PartitionOptions& options,
                     const std::vector<Stage>& stages);
 

@@ -9,7 +9,7 @@
 //                   micro-batches have given back more than that
 //
 // A message of kCopiedAtOnce bytes or less is not counted as sent: between ranks of one host it is copied
-// into their shared memory, and between others it is small.
+// into shared memory, and between hosts it is small.
 
 #include "search/profile/profile.h"
 

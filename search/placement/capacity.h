@@ -10,7 +10,7 @@
 
 namespace ostinato {
 
-/// The placement whose devices have this much memory at most.
+/// The placement with at most this much memory per device.
 inline Placement within_capacity(Placement placement, Bytes capacity) {
   for (Device& device : placement.devices) {
     if (device.lane_of < 0) device.memory = std::min(device.memory, capacity);

@@ -7,7 +7,7 @@
 //   placement.blocks[b].devices = {1};          // the exchange, beside what device 0 computes
 //   link_lanes(placement);                      // when all lanes and links are there
 //
-// A lane is a device of which three things are known: it runs its own blocks, one at a time; it is where its
+// Three things are known of a lane, which is a device: it runs its own blocks, one at a time; it is where its
 // device is, so what goes from one to the other takes no time; and it has no memory. Its blocks take and give
 // none, unless they hold the device, too, which then counts it: what an exchange holds is counted by blocks
 // that compute, from the start of one before it to the end of one behind it. So the device has one account,

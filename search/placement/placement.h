@@ -25,7 +25,7 @@ namespace ostinato {
 using Nanoseconds = std::int64_t;
 using Bytes = std::int64_t;
 
-/// Capacity of a device whose memory is not limited.
+/// Capacity of a device with unlimited memory.
 inline constexpr Bytes kUnlimited = std::numeric_limits<Bytes>::max();
 
 /// offload, load: on a lane a copy of what a stage keeps to the host, and back; on the device the end of the
@@ -84,7 +84,7 @@ struct Placement {
   Link link;                                  ///< default between any two devices
   std::map<std::pair<int, int>, Link> links;  ///< overrides for directed pairs (from, to)
   std::vector<Device> devices;                ///< lanes behind all devices
-  std::vector<Host> hosts;                    ///< devices of none have a processor of their own
+  std::vector<Host> hosts;                    ///< a device in no host has its own processor
   std::vector<Block> blocks;
   /// Optional `[[stages]]`, which the plugin needs and the search not: empty, or every stage of `blocks` in
   /// model order, each on all devices of its blocks.
@@ -93,9 +93,9 @@ struct Placement {
   const Link& link_between(int from, int to) const;
 
   /// Nanoseconds from the end of `input.block` to the earliest start of `block`. 0 where the devices of
-  /// `block` are a subset of those of the input; else each device of `block` that does not hold the input is
-  /// served by the device of the input that is quickest for it, and the slowest of these counts. Links are
-  /// not contended.
+  /// `block` are a subset of the input's; else each device of `block` that does not hold the input is served
+  /// by the device of the input that is quickest for it, and the slowest of these counts. Links are not
+  /// contended.
   Nanoseconds transfer(const Dependency& input, int block) const;
 
   /// Index of the block of that name, or -1. O(blocks).

@@ -31,8 +31,7 @@ std::optional<Bytes> parse_memory(std::string_view text, std::string_view unit);
 std::string format_time(Nanoseconds time);
 std::string format_memory(Bytes bytes);  ///< "unlimited" for kUnlimited
 
-/// Two amounts of which the first is the larger, so that it reads as larger: in bytes where they would round
-/// to one text.
+/// Two amounts, the first larger, so that it reads as larger: in bytes where they would round to one text.
 std::pair<std::string, std::string> format_apart(Bytes more, Bytes less);
 
 }  // namespace ostinato

@@ -64,7 +64,7 @@ Stages m_stages(int devices, int) {
   return stages;
 }
 
-/// An encoder on the first `first` devices, a decoder on the others, an embedding before each.
+/// An encoder on the first `first` devices, a decoder on the rest, an embedding before each.
 Stages encoder_decoder(int devices, int first) {
   Stages stages;
   const std::vector<int> all = all_devices(devices);

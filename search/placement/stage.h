@@ -71,9 +71,9 @@ class Layers {
   int operator[](std::size_t position) const;  ///< O(runs)
   bool contains(int layer) const;              ///< O(log runs)
 
-  void push_back(int layer);  ///< behind all others
+  void push_back(int layer);  ///< after the last one
   void add(const Layers& more);
-  /// Keeps the layers before this position, and returns the others.
+  /// Keeps the layers before this position, and returns the rest.
   Layers split(std::size_t position);
 
   friend bool operator==(const Layers&, const Layers&) = default;
@@ -84,7 +84,7 @@ class Layers {
 
 struct Stage {
   std::string name = {};          ///< as in Block::stage; empty while a partitioner is still cutting
-  Layers layers = {};             ///< empty where nobody said which
+  Layers layers = {};             ///< empty if not specified
   std::vector<int> devices = {};  ///< several: each holds a part of every layer
   bool recompute = false;         ///< its forward keeps the stage's input only; the backward runs it again
 

@@ -60,7 +60,7 @@ struct AnyPlacement {
 struct Baseline {
   /// "your_run": 1F1B on DeepSpeed's own partition; "1f1b": on the best stages, one per device;
   /// "1f1b_recompute": the same, where they fit only if stages recompute; "1f1b_even_split": as many layers
-  /// on each; "1f1b_same_stages": on those of the plan.
+  /// on each; "1f1b_same_stages": on the plan's stages.
   std::string name;
   Nanoseconds makespan = 0;
   Nanoseconds value = 0;     ///< of the plan's objective
@@ -110,10 +110,10 @@ struct Plan {
     struct Robust {
       std::int64_t ppm = 0;      ///< 0: it was not
       Nanoseconds within = 0;    ///< 95 % of its replays are not longer
-      Nanoseconds shortest = 0;  ///< and of those of the plan that a search takes otherwise
+      Nanoseconds shortest = 0;  ///< the same for the plan that a search takes otherwise
     } robust = {};
   } search;
-  std::optional<WithinCapacity> capacity;     ///< where the memory was held below that of the placement
+  std::optional<WithinCapacity> capacity;     ///< where the memory was held below the placement's
   std::optional<AnyPlacement> any_placement;  ///< where placement and schedule were chosen together
   std::vector<Baseline> baselines;            ///< where `ostinato plan` knew them
   std::vector<ScheduledBlock>

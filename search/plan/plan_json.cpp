@@ -58,7 +58,7 @@ class PlanReader {
   const Placement& placement_;
   std::unordered_map<std::string_view, int> index_;  ///< of each block name
   std::vector<int> lines_;                           ///< of each step
-  std::optional<InputError> unknown_;  ///< the first step whose block the placement does not have
+  std::optional<InputError> unknown_;                ///< the first step with a block that the placement lacks
   Plan plan_;
 };
 

@@ -14,7 +14,7 @@ namespace ostinato {
 /// still where times vary.
 inline constexpr int kSendsAhead = 2;
 
-/// What waits at both ends of a stage that reads and hands on so many bytes.
+/// What waits at both ends of a stage that reads and hands on this many bytes.
 constexpr Bytes messages_ahead(Bytes input, Bytes output) { return input + kSendsAhead * output; }
 
 }  // namespace ostinato

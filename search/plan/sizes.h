@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Micro-batches of sizes of their own: what each changes about the blocks of a placement.
+// Micro-batches of unequal size: what each changes about the blocks of a placement.
 //
 //   std::vector<MicroBatch> sizes = {scaled(placement, 700, 1024), scaled(placement, 1500, 1024)};
 //   const Placement all = unrolled(placement, sizes);          // one block for every (block, micro-batch)
 //
-// `unrolled()` turns N unequal micro-batches into one micro-batch of a larger placement, so what checks,
-// replays or draws a plan needs no code of its own for them. docs/formats.md has the files.
+// `unrolled()` turns N unequal micro-batches into one micro-batch of a larger placement, so the code that
+// checks, replays or draws a plan needs no special case. docs/formats.md has the files.
 
 #include <string>
 #include <vector>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Reading ostinato-sizes/1 (TOML): the micro-batches of one step, each with a size or with times of its own
+// Reading ostinato-sizes/1 (TOML): the micro-batches of one step, each with a size or its own times
 // (docs/formats.md).
 //
 //   const Placement p = read_placement("v-shape-4.toml").placement;
@@ -24,7 +24,7 @@ std::vector<MicroBatch> parse_sizes(std::string_view text, const std::string& na
 /// The same where the placement is still to be made: sizes alone.
 struct BareSizes {
   std::vector<std::int64_t> sizes;  ///< of each micro-batch, >= 0
-  std::int64_t of = 0;              ///< that of the micro-batch whose costs are known; 0: not said
+  std::int64_t of = 0;              ///< size of the micro-batch whose costs are known; 0: not said
 };
 
 /// Throws InputError with file:line, also for figures of blocks, which have no names yet.

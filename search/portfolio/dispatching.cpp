@@ -39,8 +39,8 @@ constexpr std::int64_t kPatientWork = 6'000'000;
 /// The time that devices are asked to keep, from the bound (0) to the best (4) and beyond.
 constexpr int kSpans[] = {0, 1, 2, 4, 6};
 
-/// Free devices wait where a step in between would delay others; and micro-batches begin when they pass all
-/// others without waiting.
+/// Free devices wait if a step in between would delay other steps; and micro-batches begin when they can pass
+/// each other without waiting.
 void try_patience(Hunt& hunt) {
   if (hunt.options.objective == Objective::latency || hunt.few() || hunt.best.empty()) return;
   std::size_t most = 0;

@@ -11,7 +11,7 @@
 namespace ostinato {
 namespace {
 
-/// An exact search is this many times as wide as the others of its round.
+/// An exact search is this many times as wide as the rest of its round.
 constexpr int kExactFactor = 8;
 constexpr int kExactWidth = 1024;
 

@@ -46,7 +46,7 @@ class Hunt {
   int micro_batches;  ///< that are scheduled: at first as few as represent all (stretch.h)
   Incumbent best;
   std::vector<Repetend> repetends;
-  std::size_t justified = 0;  ///< of the repetends, as schedules of so many
+  std::size_t justified = 0;  ///< of the repetends, as schedules of this many
   std::int64_t work_left;     ///< of beam searches
   int width = 0;              ///< of the round; 0: before the first
   bool truncated = false;     ///< in this round a wider search may find more

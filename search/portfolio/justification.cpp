@@ -10,7 +10,7 @@
 namespace ostinato {
 namespace {
 
-/// Steps that justification may run in all; and, for long schedules, so many passes, up to a limit.
+/// Steps that justification may run in all; and, for long schedules, this many passes, up to a limit.
 constexpr std::int64_t kJustifiedSteps = 1'500'000;
 constexpr std::int64_t kPasses = 4;
 constexpr std::int64_t kMostSteps = 8'000'000;

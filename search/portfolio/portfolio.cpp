@@ -78,7 +78,7 @@ void Portfolio::run_for_objective() {
   hunt_.take_all();
   if (!found) return run_phases();
   if (hunt_.proved()) return;
-  run(kNamed);  // never worse than those that repeat nothing
+  run(kNamed);  // never worse than what repeats nothing
   run(kWindows);
   if (of_span()) run(kPatience);
   if (hunt_.proved() || hunt_.stopped()) return;
@@ -153,7 +153,7 @@ bool Portfolio::settled_by_round(int width) {
   return false;
 }
 
-/// Last, so that whatever it finds is better than what all others do.
+/// Last, so that what it finds beats all other techniques.
 void Portfolio::run_patiently() {
   const Nanoseconds known = objective_of(hunt_);
   run(kPatience);

@@ -36,7 +36,7 @@ void try_repeated(Hunt& hunt) {
   Portfolio one(hunt.in, hunt.bounds, options);
   try {
     one.run();
-  } catch (const InfeasibleError&) {  // of one alone: others may give back what it takes
+  } catch (const InfeasibleError&) {  // of one alone: other ones may give back what it takes
     return;
   }
   if (one.best().empty()) return;

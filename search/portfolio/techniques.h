@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The techniques of a search, a table: each offers schedules to the incumbent or proves bounds, and has a
-// file of its own. docs/search.md, "The techniques", says what each does and costs. portfolio.h says when
-// each runs.
+// The techniques of a search, a table: each offers schedules to the incumbent or proves bounds, and has its
+// own file. docs/search.md, "The techniques", says what each does and costs. portfolio.h says when each runs.
 //
 //   Hunt hunt(...);
 //   techniques::kNamed.run(hunt);
@@ -40,7 +39,7 @@ extern const Technique kQuickTrial;  ///< the same with less work, before the ro
 /// All of them, as a search first comes to them and docs/search.md lists them.
 std::vector<const Technique*> all_techniques();
 
-/// The width of a round before there are repetends, for few steps, and those of the rounds after them.
+/// The width of a round before there are repetends, for few steps, and the widths of the rounds after.
 inline constexpr int kFirstWidth = 1;
 inline constexpr int kWidths[] = {8, 32, 128, 512};
 

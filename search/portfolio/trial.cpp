@@ -13,7 +13,7 @@ constexpr std::int64_t kCertifyingWork = 10'000'000;
 /// Most proofs take less than a tenth of it, and half of them less than a hundredth: so rounds of other
 /// techniques, and the first of them, wait for a share.
 constexpr int kBeforeRounds = 100, kInRounds = 16;
-/// If all of it could not keep so many lists of all steps, no trial is begun.
+/// If all of it could not keep this many lists of all steps, no trial is begun.
 constexpr std::int64_t kFewestLists = 128;
 
 void try_with(Hunt& hunt, std::int64_t work) {

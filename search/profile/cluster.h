@@ -15,14 +15,14 @@
 
 namespace ostinato {
 
-/// Speeds are counted in millionths of that of the profiled device.
+/// Speeds are in millionths of the profiled device's.
 inline constexpr std::int64_t kUsualSpeed = 1'000'000;
 
 struct DeviceKind {
   std::string name;
   Bytes memory = kUnlimited;
   std::int64_t speed = kUsualSpeed;        ///< > 0; every time of the profile is divided by it
-  std::string profile_path;                ///< as written in the file; empty: none of its own
+  std::string profile_path;                ///< as written in the file; empty: it has none
   std::shared_ptr<const Profile> profile;  ///< measured on this kind; null: the main profile counts
 };
 
@@ -45,9 +45,9 @@ struct Cluster {
   std::optional<Link> within,
       between;  ///< of one node, of different nodes; no link here or in a node: the profile's
 
-  /// Nodes whose devices want more cores than there are, as a placement has them. `computing`: millionths of
-  /// its time for which a device that runs a block wants one, 0: all; where it is half, a core is good for
-  /// two.
+  /// Nodes whose devices want more cores than there are, as a placement has them. `computing`: how much of
+  /// its time, in millionths, a device needs a core while it runs a block (0: all); at half, two devices
+  /// share one.
   std::vector<Host> hosts(std::int64_t computing = 0) const;
 
   /// These of its devices alone, in this order.
@@ -57,7 +57,7 @@ struct Cluster {
 /// Devices of one kind, without links of their own.
 Cluster alike(int devices, Bytes memory);
 
-/// The links of a cluster: its own, else those that the profile measured, else none (transfers are free).
+/// The links of a cluster: its own, else the profile's measured ones, else none (transfers are free).
 class LinkTable {
  public:
   LinkTable() = default;

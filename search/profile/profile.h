@@ -23,7 +23,7 @@ struct Spread {
 
 /// What a layer reads from an earlier one, or shows of its memory.
 struct LayerInput {
-  int layer = 0;  ///< index; smaller than that of the layer that reads
+  int layer = 0;  ///< index; smaller than the reading layer's
   Bytes bytes = 0;
 
   friend bool operator==(const LayerInput&, const LayerInput&) = default;
@@ -60,7 +60,7 @@ struct LayerCost {
   /// What a transfer into this layer carries (floating point inputs come back as gradients).
   Bytes input_bytes = 0;
   Bytes output_bytes = 0;
-  std::optional<std::vector<LayerInput>> after;  ///< absent: the layer before it, whose output it reads
+  std::optional<std::vector<LayerInput>> after;  ///< absent: it reads the output of the layer before it
   /// Of its device, on which it runs beside what computes (lanes.h); empty: it computes.
   std::string lane = {};
   std::string digest;  ///< of its name and the names and shapes of its parameters; empty: not known

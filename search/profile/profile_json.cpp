@@ -70,7 +70,7 @@ Profile ProfileReader::read(const Value& root) {
   if (fields.find("slices") != nullptr)
     profile_.slices = static_cast<int>(fields.integer("slices", 1, kMostSlices));
   completeness(fields.need("completeness", ValueKind::object));
-  if (fields.find("noise") != nullptr) fields.text("noise");  // for people: noise_of() tells it anew
+  if (fields.find("noise") != nullptr) fields.text("noise");  // for people: noise_of() computes it
   if (fields.find("rank") != nullptr) rank(fields.need("rank", ValueKind::object));
   for (const Value& row : fields.need("layers", ValueKind::array).items) layer(row);
   if (fields.find("restrictions") != nullptr)

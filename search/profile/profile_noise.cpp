@@ -65,7 +65,7 @@ std::string names_of(const std::vector<Row>& rows) {
   return names + (rows.size() > kNamed ? ", ..." : "");
 }
 
-/// Of the measured layers, those of which `of` gives a share above 0; the largest first.
+/// The measured layers for which `of` gives a share above 0, largest first.
 template <class Of>
 std::vector<Row> rows_of(const Profile& profile, Of of) {
   const std::vector<double> times = times_of(profile);

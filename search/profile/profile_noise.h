@@ -16,11 +16,11 @@ namespace ostinato {
 /// O(layers).
 double unknown_share(const Profile& profile);
 
-/// Which layers' times are not known, in words; "": all are. A time is not known where its quartiles lie more
-/// than half its median from each other, and those of all layers that it stands for (`same_as`) by more than
-/// a hundredth of a micro-batch. Nor are those of a backward whose halves together take less than nineteen
-/// twentieths of the whole, where all such gaps make a hundredth of a micro-batch: layers_on() (cluster.h)
-/// then takes the whole for both. O(layers).
+/// Which layers' times are not known, in words; "": all are. A time is not known if its quartiles lie more
+/// than half its median apart, and over all layers that it stands for (`same_as`) more than a hundredth of a
+/// micro-batch. Nor are the halves of a backward known if together they take less than nineteen twentieths of
+/// the whole, and all such gaps make a hundredth of a micro-batch: layers_on() (cluster.h) then takes the
+/// whole for both. O(layers).
 std::string noise_of(const Profile& profile);
 
 /// How far the times can be trusted, in words, where that is not well; "": where half of the samples are

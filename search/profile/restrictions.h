@@ -18,7 +18,7 @@
 namespace ostinato {
 
 enum class Rule {
-  most_chunks,      ///< a device has at most so many stages that it does not share
+  most_chunks,      ///< a device has at most this many stages that it does not share
   whole_backwards,  ///< no backward is split
   no_shards,        ///< no stage lies on several devices
   fixed_ends,       ///< layer 0 on the first device that is used, the last layer on the last one
@@ -50,7 +50,7 @@ const Restriction* find_rule(const Restrictions& restrictions, Rule rule);
 /// 0: as many as pay.
 int most_chunks(const Restrictions& restrictions);
 
-/// The first that these stages break, all those of one plan on `devices`, or null. `split`: some backward is
+/// The first that these stages, all of one plan on `devices`, break; or null. `split`: some backward is
 /// split. O(restrictions * (stages + layers)).
 const Restriction* first_broken(const Restrictions& restrictions, const std::vector<Stage>& stages,
                                 int devices, bool split);

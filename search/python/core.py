@@ -67,10 +67,10 @@ def placement(
     """A placement of a named shape: "v", "x", "m", "nn", "k", "looped", "wave", ... (`ostinato placement
     --help` draws them).
 
-    Times and memory are those of one stage and one micro-batch; a list has one for each device. `weight`
-    above 0 splits the backward; `offload` above 0 copies what a stage keeps to the host for so long, and back.
-    `bandwidth` is in GB/s, 0: bytes are free. `layers` of the model are shared by the stages, so that DeepSpeed
-    can run a plan of it.
+    Times and memory are for one stage and one micro-batch; a list has one for each device. `weight` above 0
+    splits the backward; `offload` above 0 copies what a stage keeps to the host for so long, and back.
+    `bandwidth` is in GB/s, 0: bytes are free. `layers` of the model are shared by the stages, so that
+    DeepSpeed can run a plan of it.
 
     >>> placement("v", devices=2, forward=[1000, 3000]).blocks
     ('s0.F', 's1.F', 's1.B', 's0.B')
@@ -104,10 +104,10 @@ def partition(
 
     `micro_batches` of a step bound what is in flight; 0: as many as there are stages. `chunks` stages a
     device, laid out "looped" or as a "wave". `stages`: runs of the "chain", or connected sets of the "graph".
-    `shard`: layers of which each device holds a part, with commas. `recompute`: "never"; "needed": stages
-    that do not fit otherwise; "partly": of those as few layers as it takes, as a stage of their own;
-    "always". The result's `report` is what `ostinato partition --json` prints. Raises InfeasibleError where
-    no partition fits.
+    `shard`: layers that each device holds in part, with commas. `recompute`: "never"; "needed": stages that
+    do not fit otherwise; "partly": as few of their layers as it takes, as a separate stage; "always". The
+    result's `report` is what `ostinato partition --json` prints. Raises InfeasibleError where no partition
+    fits.
     """
     options = {"chunks": chunks, "layout": layout, "stages": stages, "shard": shard, "recompute": recompute, "inference": inference,
                "split_backward": split_backward, "allow_incomplete": allow_incomplete}  # fmt: skip
@@ -162,15 +162,15 @@ def search_sizes(
     time_limit: float = 10,
     seed: int = 0,
 ) -> Plan:
-    """A plan for one step whose micro-batches differ: which enters when is searched, too. Never worse than
-    1F1B in the order given or in sorted orders; `lower_bound` is of these sizes. `effort`: percent of the
-    usual work, which takes up to about 20 ms: cheap enough for every step. `keep_order`: every backward, and
-    each forward that computes losses, runs in the order given on its device, so that gradients are added as
-    in 1F1B.
+    """A plan for one step of unequal micro-batches; their entry order is searched, too. Never worse than 1F1B
+    in the order given or in sorted orders; `lower_bound` is of these sizes. `effort`: percent of the usual
+    work, which takes up to about 20 ms: cheap enough for every step. `keep_order`: every backward, and each
+    forward that computes losses, runs in the order given on its device, so that gradients are added as in
+    1F1B.
 
     `sizes`: of each micro-batch, and `size`: of the one that the placement describes; times, memory and bytes
-    grow in proportion. A micro-batch may name blocks with times (ns) and memory (bytes) of their own. Or a
-    file (`ostinato-sizes/1`), which has all of it.
+    grow in proportion. A micro-batch may give blocks their own times (ns) and memory (bytes). Or a file
+    (`ostinato-sizes/1`), which has all of it.
 
     >>> p = placement("v", devices=2, forward=100, backward=200)
     >>> plan = search_sizes(p, [10, 40, 20, 30], size=10)
@@ -328,16 +328,15 @@ def plan(
     "split", "shards", "recompute", "branches", "moves", "lanes", "fewer-devices". `exact_losses` leaves out what
     changes losses by rounding: split backwards, shards. `fixed_ends`: inputs on the first device, the loss on
     the last one, as in 1F1B, which leaves out waves. What the profile's "restrictions" forbid is not tried
-    either; `report["not_tried"]` says what was left out, and why. `replicas`: so many pipelines beside each
+    either; `report["not_tried"]` says what was left out, and why. `replicas`: this many pipelines beside each
     other, each with its share of `devices` and `micro_batches`; "auto": the number that makes a step
     shortest. The plan is of one of them, and `report["degrees"]` has them all. `slices`: `devices` are ranks,
-    so many of which hold slices of each layer (tensor parallelism), as the profile of the same number says;
-    "auto", and the default of several profiles: that with the shortest step.
+    this many of which hold slices of each layer (tensor parallelism), as the profile of the same number says;
+    "auto", and the default of several profiles: the one with the shortest step.
 
     `sizes`: of the micro-batches of one step, as for `search_sizes()`, but without figures of blocks; `size`:
-    that of the micro-batch that was profiled, 0: what the profile says ("tokens"). The placement is then the
-    one, of those that are tried for micro-batches that are alike, on which the best order found for these is
-    shortest.
+    of the micro-batch that was profiled, 0: what the profile says ("tokens"). The placement is then, of those
+    tried for equal micro-batches, the one whose best order found for these is shortest.
     """
     options = {
         "objective": objective, "time_limit": time_limit, "threads": threads, "seed": seed, "method": method, "robust": robust, "max_chunks": max_chunks,
@@ -396,9 +395,9 @@ def simulate(
     runs: int = 100,
     seed: int = 0,
 ) -> Simulation:
-    """Replays the plan's order on each device with times that vary by up to the share `jitter`, those of all
-    blocks of a micro-batch alike by up to `unequal`, and transfers that take `transfer_factor` times as long.
-    The same seed gives the same makespans.
+    """Replays the plan's order on each device with times that vary by up to the share `jitter`, all blocks of
+    a micro-batch alike by up to `unequal`, and transfers that take `transfer_factor` times as long. The same
+    seed gives the same makespans.
 
     `sizes` and `size`: other micro-batches than the plan's, as for `search_sizes()`, as many as it has.
     Raises InputError where a device has not the memory for them in this order.

@@ -382,12 +382,12 @@ class Check:
 
 @dataclass(frozen=True)
 class Simulation:
-    """Makespans of a plan whose times vary, ascending, in nanoseconds."""
+    """Makespans of a plan under varying times, ascending, in nanoseconds."""
 
     makespans: tuple[int, ...]
 
     def at(self, percent: int) -> int:
-        """The makespan that so many percent of the runs do not exceed: 0 the best, 50 the median, 100 the
+        """The makespan that this many percent of the runs do not exceed: 0 the best, 50 the median, 100 the
         worst."""
         return self.makespans[(len(self.makespans) - 1) * percent // 100]
 

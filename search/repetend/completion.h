@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A repetend becomes a schedule of N micro-batches: its repetition, cut off at both ends, with the two ends
-// scheduled anew.
+// Turns a repetend into a schedule of N micro-batches: repeats it, cuts it off at both ends, and reschedules
+// the ends.
 //
 // Repeating the repetend from the first micro-batch to the last is already a schedule; no device holds more
 // in it than in the steady state. Its ends are loose, though: all that starts before a cut is scheduled again

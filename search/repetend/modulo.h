@@ -59,7 +59,7 @@ class ModuloProblem {
   Outcome solve(Nanoseconds period, const ModuloLimits& limits, ModuloEffort& effort);
   /// Of each item, after `found`.
   const std::vector<Nanoseconds>& start() const { return start_; }
-  /// The least period for the choices of the last solution; start() becomes that of this period.
+  /// The least period for the choices of the last solution; start() then has this period.
   Nanoseconds tighten(Nanoseconds at_least, Nanoseconds found);
 
  private:

@@ -112,7 +112,7 @@ class Matching {
     Bytes left;
   };
 
-  /// Up to `want` bytes for give g, from what is left or from gives that find others.
+  /// Up to `want` bytes for give g, from what is left or from gives that find other takes.
   Bytes find(std::size_t g, Bytes want) {
     for (Take& take : takes_) {
       if (take.visited || take.reached[gives_[g].block] < 0) continue;

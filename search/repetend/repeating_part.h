@@ -17,7 +17,7 @@ struct RepeatingPart {
   Nanoseconds bound = 0;    ///< of its period (P1 to P3)
   std::vector<Bytes> held;  ///< per device, static memory included; only where nothing is left behind
   /// Per device what a micro-batch leaves behind when it is done, or below 0 what it gives back and never
-  /// took: where that is not 0 no amount of memory is that of the repeating part.
+  /// took: where that is not 0, no fixed amount of memory is the repeating part's.
   std::vector<Bytes> left_behind;
   bool steady = true;  ///< left_behind is 0 everywhere
 };

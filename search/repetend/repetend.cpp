@@ -79,7 +79,7 @@ std::optional<Repetend> first_listed(const Instance& in, int unroll, Nanoseconds
 
 /// Micro-batches of a repetend up to which a sweep is tried: of more, the phases are too many for a beam.
 constexpr int kMostSweptUnroll = 2;
-/// Sweeps may take twice the usual work for an eighth of so many blocks and more, three times for twice as
+/// Sweeps may take twice the usual work for an eighth of this many blocks and more, three times for twice as
 /// many.
 constexpr std::int64_t kManyBlocks = 1000;
 
@@ -87,7 +87,7 @@ std::int64_t sweep_work(std::int64_t usual, std::int64_t blocks) {
   return usual + usual / kManyBlocks * std::max(blocks, std::min(8 * blocks, kManyBlocks));
 }
 
-/// Periods of `unroll` micro-batches below this are shorter for each than that of `best`.
+/// Periods of `unroll` micro-batches below this are shorter for each than `best`'s.
 Nanoseconds below_rate_of(const Repetend& best, int unroll) {
   return static_cast<Nanoseconds>((static_cast<__int128>(best.period) * unroll - 1) / best.unroll) + 1;
 }
@@ -123,7 +123,7 @@ std::optional<Repetend> shortest_swept(const Sweeps& sweeps, int unroll, Nanosec
   return best;
 }
 
-/// No period of so many micro-batches up to this exists, as far as `found` knows.
+/// No period of this many micro-batches up to this exists, as far as `found` knows.
 Nanoseconds refuted_for(const Bounds& bounds, const std::vector<Repetend>& found, int unroll) {
   Nanoseconds refuted = std::max<Nanoseconds>(1, bounds.period(unroll)) - 1;
   for (const Repetend& r : found) {

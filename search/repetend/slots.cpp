@@ -34,7 +34,7 @@ Nanoseconds Slots::later(Nanoseconds from, Nanoseconds phase) const {
   return ((phase - from) % period_ + period_) % period_;
 }
 
-/// Also those of no length.
+/// Including empty ones.
 std::vector<Slots::Interval> Slots::gaps(const Device& device) const {
   if (device.busy.empty()) return {{0, period_}};
   std::vector<Interval> gaps;

@@ -23,7 +23,7 @@ constexpr int kRounds = 6;
 constexpr std::int64_t kFirstPrice = 1 << 12;
 constexpr std::int64_t kLeastPrice = 1 << 4;
 constexpr std::int64_t kMostPrice = 1 << 20;
-/// It gives up where, at first, all holds more than the room and one part in so many.
+/// It gives up where, at first, all holds more than the room and one part in this many.
 constexpr int kHopeless = 32;
 /// A price rises and falls as this power of how much of its room a device holds.
 constexpr int kPower = 8;

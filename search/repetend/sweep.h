@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A repetend under tight memory, by a sweep over the devices of a pipeline: for placements whose edges, but
-// for those that longer paths imply, form trees.
+// A repetend under tight memory, by a sweep over the devices of a pipeline: for placements whose edges form
+// trees, except for edges that longer paths imply.
 //
 // In a tree every edge can have less than a period to spare (modulo_compress.h), so the phases of the blocks
 // (start modulo period) say all: the wait of an edge is what the phases of its ends leave, modulo the period.

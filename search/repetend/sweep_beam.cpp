@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // 1. run() places item after item: place() makes a child of every state and phase, takes the cheapest, adds
-//    what the order on a device costs once it is complete, and keeps one of those that look alike from what
-//    is to come. For several micro-batches, whose states are more than a beam can hold, it also adds what the
-//    next devices would cost if every item there took the phase nearest to its neighbour's.
+//    what the order on a device costs once it is complete, and keeps one of the children that look alike to
+//    later steps. Several micro-batches have more states than a beam can hold; for these it also adds what
+//    the next devices would cost if every item there took the phase nearest to its neighbour's.
 // 2. starts() follows the cheapest state back, and the trees from phases to starts.
 #include "search/repetend/sweep_beam.h"
 
@@ -19,7 +19,7 @@
 namespace ostinato {
 namespace {
 
-/// A round may take one part in so many of the work that is left.
+/// A round may take one part in this many of the work that is left.
 constexpr std::int64_t kShares = 2;
 constexpr std::int64_t kLeastWidth = 16;
 constexpr std::int64_t kMostWidth = 1000;

@@ -24,7 +24,7 @@ class SweepBeam {
   /// With these prices of a byte on each device. Each run breaks ties in another way.
   std::optional<std::vector<Nanoseconds>> run(const std::vector<std::int64_t>& price);
 
-  /// The last run did not look at all phases: others may cost less.
+  /// The last run skipped phases, and one of these may cost less.
   bool cut_off() const;
 
  private:

@@ -11,7 +11,7 @@ namespace {
 
 /// Devices that a look ahead goes through, where the states of all phases are too many.
 constexpr std::size_t kAhead = 4;
-/// Bytes are rounded to units of which the largest block has about so many.
+/// Bytes are rounded to units; the largest block has about this many.
 constexpr Bytes kMostUnits = 1000;
 /// A period has no more phases.
 constexpr std::int64_t kMostPhases = 1 << 30;
@@ -123,7 +123,7 @@ class Planner {
     steps_.push_back(std::move(step));
   }
 
-  /// What the step has to do with item y, the j-th of those that are live.
+  /// What the step has to do with item y, the j-th live item.
   void look_at(int y, int j, SweepStep& step) const {
     const int x = step.item;
     if (share(in_, block(x), block(y)))

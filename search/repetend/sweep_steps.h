@@ -21,7 +21,7 @@ namespace ostinato {
 
 /// The edges that a sweep follows, where they form trees, and which bytes each device holds while they wait.
 struct SweepTrees {
-  /// Every edge of the instance is a bridge of `compression`, but for those that longer paths imply.
+  /// Every edge of the instance is a bridge of `compression`, except for edges that longer paths imply.
   SweepTrees(const Instance& in, const Compression& compression);
 
   struct Link {

@@ -3,10 +3,10 @@
 // Beam search over partial schedules, in the order of time.
 //
 // A partial schedule is one count per block (instance.h), the time from which each device is free, and the
-// ends of the steps that others still wait for. Every child starts one more step, no earlier than the step
-// before, so each semi-active schedule is reached in exactly one way. Of all children of a level the `width`
-// with the least lower bound survive, a few per vector of counts. Source: Sabuncuoglu, Bayiz (1999), beam
-// search for job shops; here with memory and identical jobs.
+// ends that later steps still wait for. Every child starts one more step, no earlier than the step before, so
+// each semi-active schedule is reached in exactly one way. Of all children of a level the `width` with the
+// least lower bound survive, a few per vector of counts. Source: Sabuncuoglu, Bayiz (1999), beam search for
+// job shops; here with memory and identical jobs.
 //
 //   BeamResult r = beam_search(in, whole_horizon(in, 8), {.width = 64});
 //   r.order      // blocks in the order of their starts; the i-th mention of a block is its micro-batch i
@@ -45,8 +45,8 @@ BeamGoal whole_horizon(const Instance& instance, int micro_batches, const Propag
 struct BeamOptions {
   int width = 64;
   int flavour = 0;  ///< 0 .. kBeamFlavours - 1: how children of equal bound are ranked
-  /// Keep every state that no other one of its counts dominates, and those that might deadlock. If nothing
-  /// was cut off then, all schedules below `give_up` were covered.
+  /// Keep every state that no other with its counts dominates, and states that might deadlock. If nothing was
+  /// cut off then, all schedules below `give_up` were covered.
   bool exact = false;
   Nanoseconds give_up = std::numeric_limits<Nanoseconds>::max();  ///< only results below this are wanted
   std::function<bool()> stop;                                     ///< asked once a level; empty: never
@@ -62,7 +62,7 @@ struct BeamResult {
   std::int64_t work = 0;  ///< children * blocks that were looked at: a clock that runs alike on every machine
 };
 
-/// Work that a search of so many steps is likely to need, in units of BeamResult::work.
+/// Work that a search of this many steps is likely to need, in units of BeamResult::work.
 std::int64_t beam_work(const Instance& instance, std::int64_t steps, int width);
 
 /// O(steps * width * children * (blocks + edges)).

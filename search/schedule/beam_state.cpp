@@ -28,7 +28,7 @@ BeamMoves::BeamMoves(const Instance& instance, const BeamGoal& goal, int flavour
   for (int d = 0; d < in_.devices(); ++d) find_thresholds(d);
 }
 
-/// Tails fall with the micro-batch, so those of at least a threshold are the first ones of each block.
+/// Tails fall with the micro-batch, so tails of at least a threshold are the first ones of each block.
 void BeamMoves::find_thresholds(int d) {
   std::vector<Nanoseconds> tails;
   for (const int b : in_.blocks_on(d)) {

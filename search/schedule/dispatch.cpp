@@ -160,7 +160,7 @@ class Dispatcher {
   std::vector<int> class_;            ///< per block: lower ones go first, whatever the priority
   std::vector<int> left_;             ///< per micro-batch: blocks that have not started
   std::vector<Nanoseconds> done_by_;  ///< per device, where the rule has a span
-  int finished_ = 0;                  ///< micro-batches of which all blocks have started
+  int finished_ = 0;                  ///< micro-batches with all blocks started
   std::int64_t served_ = 0;
   std::int64_t most_looked_at_;
 };

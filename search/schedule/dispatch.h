@@ -24,18 +24,17 @@ struct DispatchRule {
   int in_flight = 0;  ///< a micro-batch starts only while fewer than this are unfinished; 0: no limit
   /// Forwards before backwards, then blocks on more devices before those on fewer, then `priority`. A block
   /// that needs all devices then finds them aligned, and a device that two chains cross in opposite
-  /// directions is never left without work: what its neighbours hold up is only what nobody waits for yet.
+  /// directions is never left without work: its neighbours hold up only steps that none waits for yet.
   bool phases = false;
-  /// A free device waits for a step that the rule wants before those that are ready, if it still can be done
-  /// so long after its first start: a step too many ahead of that one would delay all that wait for it. 0: it
-  /// never waits.
+  /// A free device waits for a step that the rule ranks above the ready ones, if it can still be done so long
+  /// after its first start: one step too many ahead of it would delay all that wait for it. 0: never waits.
   Nanoseconds span = 0;
   /// Blocks without inputs start only at multiples of this (beat.h). 0: at any time.
   Nanoseconds beat = 0;
 };
 
-/// Phases first, which meets the bound of most placements whose memory is not limited; then every priority
-/// with several limits on what is in flight, the most useful first.
+/// Phases first, which meets the bound of most placements with unlimited memory; then every priority with
+/// several limits on micro-batches in flight, most useful first.
 std::vector<DispatchRule> dispatch_rules(const Instance& instance);
 
 /// Blocks in the order of their starts (the i-th mention of a block is its micro-batch i). Empty where memory

@@ -36,8 +36,8 @@ class DispatchClock {
     }
   }
 
-  /// Calls visit(block) for each block on d whose next step has had its inputs since the last call. Each step
-  /// is named once to each of its devices, if it has not started by then. O(log blocks) a step.
+  /// Calls visit(block) for each block on d whose next step got its inputs since the last call. Each step is
+  /// named once to each of its devices, if it has not started by then. O(log blocks) a step.
   template <typename Visit>
   void take_arrived(int d, Nanoseconds now, Visit visit) {
     auto& arrivals = arrivals_[d];
@@ -61,8 +61,8 @@ class DispatchClock {
   Nanoseconds arrival(int b) const;
   /// What the next step of b needs while it runs is within the memory of its devices.
   bool fits(int b) const;
-  /// Starts b, or wakes d when all its devices are free: d waits for the others, so that b does not starve.
-  /// True if it was started.
+  /// Starts b, or wakes d when all of b's devices are free: d waits for them, so that b does not starve. True
+  /// if it was started.
   bool start_when_free(int b, int d, Nanoseconds now);
   void wake(int d, Nanoseconds at) { wakes_.emplace(at, d); }
 

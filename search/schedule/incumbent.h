@@ -22,8 +22,8 @@ struct Score {
   friend auto operator<=>(const Score&, const Score&) = default;
 };
 
-/// Where `more` > 0, offers are schedules of `micro_batches` of which the steady state is to be repeated for
-/// so many more: only those with one are taken, and the score is what they become (stretch.h).
+/// Where `more` > 0, offers are schedules of `micro_batches` whose steady state is to be repeated for this
+/// many more: only those with one are taken, and the score is what they become (stretch.h).
 class Incumbent {
  public:
   Incumbent(const Instance& instance, int micro_batches, Objective objective, int more = 0)
@@ -33,7 +33,7 @@ class Incumbent {
   bool offer(const Orders& orders, const std::string& method);
   /// The same for one sequence of blocks in which the i-th mention of a block is its micro-batch i.
   bool offer(const std::vector<int>& sequence, const std::string& method);
-  /// The same for a schedule whose starts are to be kept.
+  /// The same for a schedule, keeping its starts.
   bool offer(std::vector<ScheduledBlock> schedule, const std::string& method);
 
   /// The best becomes a schedule of all micro-batches, and so are further offers.

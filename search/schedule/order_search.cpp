@@ -93,7 +93,7 @@ class OrderSearch {
     return back == kNoPath ? -kNoPath : -back - time(a);
   }
 
-  /// Each pair of steps that share a device, once; those of one block run in the order of micro-batches.
+  /// Each pair of steps that share a device, once; steps of one block run in micro-batch order.
   void list_pairs() {
     for (const std::vector<int>& all : on_)
       for (std::size_t i = 0; i < all.size(); ++i)

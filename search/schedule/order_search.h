@@ -45,9 +45,9 @@ Nanoseconds beyond_all_schedules(const Instance& instance, int micro_batches);
 OrderSearchResult search_orders(const Instance& instance, int micro_batches,
                                 const OrderSearchOptions& options);
 
-/// The same among schedules near `sequence`: again and again some steps that follow each other, or those of
-/// two micro-batches, are free, and all others keep their order (large neighbourhoods: Shaw 1998). The same
-/// `seed` frees the same steps. Never `complete`.
+/// The same among schedules near `sequence`: repeatedly frees some consecutive steps, or the steps of two
+/// micro-batches, while the rest keep their order (large neighbourhoods: Shaw 1998). The same `seed` frees
+/// the same steps. Never `complete`.
 OrderSearchResult search_near(const Instance& instance, int micro_batches, const OrderSearchOptions& options,
                               const std::vector<int>& sequence, std::uint64_t seed);
 

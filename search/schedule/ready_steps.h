@@ -29,7 +29,7 @@ class ReadySteps {
     std::push_heap(heaps_[d].begin(), heaps_[d].end(), std::greater<>());
   }
 
-  /// The first block whose next step `may(block, key)`; -1 if there is none. O(log ready) for each looked at.
+  /// The first block with may(block, key) for its next step; else -1. O(log ready) for each looked at.
   template <typename May>
   int first(int d, May may) {
     auto& heap = heaps_[d];

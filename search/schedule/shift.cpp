@@ -10,7 +10,7 @@ namespace {
 
 /// The end of the first interval after `interval` for which the k-th repetition of x meets y for some k, or 0
 /// if none does: they meet if |delta - k * interval| is shorter than the one that runs first, so a block of
-/// no time meets those that it stands inside of, and none at whose border it stands. delta = start(y) -
+/// no time meets those that it stands inside of, and none whose border it stands at. delta = start(y) -
 /// start(x) >= 0.
 Nanoseconds clash(Nanoseconds delta, Nanoseconds time_x, Nanoseconds time_y, Nanoseconds interval) {
   // Repetition k of x starts at k * interval; y starts at delta.

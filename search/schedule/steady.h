@@ -9,9 +9,9 @@
 
 namespace ostinato {
 
-/// The longest repeating part (SteadyState) of up to kLargestUnroll micro-batches a repetend whose
-/// repetitions overlap (docs/bounds.md, "Period"); ties go to the smaller unroll. count == 0 if there is
-/// none. O(kLargestUnroll * steps).
+/// The longest repeating part (SteadyState) with up to kLargestUnroll micro-batches per repetend; repetitions
+/// overlap (docs/bounds.md, "Period"); ties go to the smaller unroll. count == 0 if there is none.
+/// O(kLargestUnroll * steps).
 SteadyState find_steady_state(const Instance& instance, int micro_batches,
                               const std::vector<ScheduledBlock>& schedule);
 

@@ -319,8 +319,8 @@ Nanoseconds Words::estimate(const Move& move) {
   return longest;
 }
 
-/// True if an arc other than those that the move turns round leads from a step that goes along to `step`
-/// (right), or the other way (left).
+/// True if an arc that the move does not turn round leads from a step that goes along to `step` (right), or
+/// the other way (left).
 bool Words::goes_along(const Move& move, const std::vector<int>& steps, int step) const {
   const int b = block(step);
   for (const Edge& e : move.right ? in_->inputs(b) : in_->followers(b)) {

@@ -24,7 +24,7 @@ namespace ostinato {
 
 class Words {
  public:
-  /// `sequence`: blocks, of which the i-th mention is micro-batch i, inputs first, within the memory.
+  /// `sequence`: blocks; the i-th mention of one is micro-batch i, inputs first, within the memory.
   Words(const Instance& instance, int micro_batches, const std::vector<int>& sequence,
         Objective objective = Objective::makespan);
 
@@ -66,7 +66,7 @@ class Words {
   /// The steps that it passes, in the order of their starts.
   std::vector<int> passed(const Move& move) const;
 
-  /// False where it passes a step of its own block or a direct input, or where the device has not the memory.
+  /// False if it passes a step of its block or a direct input, or if the device lacks the memory.
   bool fits(const Move& move) const;
   /// The longest path through what moves and what is passed, if nothing else changed, the starts of groups
   /// neither: most often the new makespan, else a little off. Source: Balas, Vazacopoulos (1998), section 3.

@@ -23,8 +23,8 @@ std::vector<Nanoseconds> busy_times(const Plan& plan, const Placement& placement
 /// The largest 1, 2 or 5 times a power of ten that is at most a fifth of the time; at least 1.
 Nanoseconds tick_length(Nanoseconds makespan);
 
-/// A time on an axis whose marks are `tick` apart: as format_time() writes it, or in a unit so small that its
-/// neighbours read otherwise.
+/// A time on an axis with marks `tick` apart: as format_time() writes it, or in a unit small enough to tell
+/// it from its neighbours.
 std::string tick_label(Nanoseconds time, Nanoseconds tick);
 
 /// The place of each block's stage among the stages of its first device (0: the first chunk), by block index.

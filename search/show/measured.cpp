@@ -65,7 +65,7 @@ RankTrace rank_of(const TraceText& file) {
   return trace;
 }
 
-/// A step whose files come one after the other.
+/// A step read from its files one after another.
 class StepReader {
  public:
   void add(const TraceText& file) {

@@ -25,7 +25,7 @@ struct ShowOptions {
   bool color = false;             ///< ANSI colours
   Nanoseconds from = 0;           ///< the time of the first column
   Nanoseconds to = -1;            ///< that behind the last one, above `from`; -1: the makespan
-  std::vector<int> devices = {};  ///< those that have a line, by index; empty: all
+  std::vector<int> devices = {};  ///< the ones with a line, by index; empty: all
 };
 
 /// One line a device. A block is drawn over its share of the columns: its kind and micro-batch at the left

@@ -17,7 +17,7 @@
 namespace ostinato {
 namespace {
 
-// Lengths are points of the image, of which a tenth is the smallest that is drawn.
+// Lengths are points of the image; a tenth of one is the smallest drawn.
 constexpr int kWidth = 960;
 constexpr int kTop = 44;         // above the first row: the headline
 constexpr int kRow = 34;         // a device

@@ -39,7 +39,7 @@ const Look& look(Kind kind) {
 
 constexpr const char* kPlain = "\x1b[0m";
 
-/// One column of a line: a character, and the kind whose colour it has (-1: bubble).
+/// One column of a line: a character, and the kind that gives its colour (-1: bubble).
 struct Cell {
   char text = ' ';
   int kind = -1;
@@ -92,8 +92,8 @@ class Line {
     }
   }
 
-  /// Fills the columns that no block of its own covers. Each kind, and the bubble, has as many of them as its
-  /// share of the time: what a column owes to one is carried over to the next ones that it is in.
+  /// Fills the columns that no single block covers. Each kind, and the bubble, gets its share of the time in
+  /// columns: what a column owes to one is carried over to the next columns that it is in.
   const std::vector<Cell>& finish() {
     std::array<Nanoseconds, kKinds + 1> owed{};  // the last: bubble
     for (int c = 0; c < scale_.width(); ++c) {

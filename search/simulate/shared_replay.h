@@ -23,7 +23,7 @@ class SharedReplay {
   /// Both must outlive this.
   SharedReplay(const Placement& placement, const StepGraph& graph);
 
-  /// The makespan. `times`: of each step, alone on its devices; `transfer_ppm`: transfers take so many
+  /// The makespan. `times`: of each step, alone on its devices; `transfer_ppm`: transfers take this many
   /// millionths of their time. O(steps * (log steps + hosts) + dependencies).
   Nanoseconds run(const std::vector<Nanoseconds>& times, std::int64_t transfer_ppm);
 
@@ -67,7 +67,7 @@ class SharedReplay {
 
   const Placement& placement_;
   const StepGraph& graph_;
-  std::vector<int> host_of_;                          ///< of a device; the last one's is for those of none
+  std::vector<int> host_of_;                          ///< of a device; the last host is for devices of none
   std::vector<std::vector<StepGraph::Edge>> behind_;  ///< edges that leave a step; `from` is where they lead
   std::vector<Running> hosts_;
   std::vector<int> waiting_, parts_;  ///< by step: edges that have not ended; devices that have not

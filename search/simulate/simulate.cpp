@@ -22,7 +22,7 @@ std::int64_t vary(std::uint64_t seed, int run, std::int64_t thing, std::int64_t 
   return static_cast<std::int64_t>((width * bits) >> 64) - range;
 }
 
-/// The makespan of one replay where every device has a processor of its own.
+/// The makespan of one replay where every device has its own processor.
 Nanoseconds replay(const StepGraph& graph, const std::vector<Nanoseconds>& times, std::int64_t transfer_ppm) {
   std::vector<Nanoseconds> ends(graph.size(), 0);
   Nanoseconds last = 0;

@@ -7,8 +7,8 @@
 //   s.makespans                                                           // sorted: median, worst
 //
 // What is kept is what the executor keeps: the order on each device. A block starts when its device is free
-// and its inputs have arrived, and takes longer where its device shares a processor with others that compute
-// (placement.h, Host). The same seed gives the same makespans on every machine.
+// and its inputs have arrived, and takes longer while other devices compute on its processor (placement.h,
+// Host). The same seed gives the same makespans on every machine.
 
 #include <cstdint>
 #include <string>
@@ -60,11 +60,11 @@ Nanoseconds replayed_makespan(const Placement& placement, int micro_batches,
 Nanoseconds whole_step(const Placement& placement, int micro_batches,
                        const std::vector<ScheduledBlock>& schedule, const std::vector<Nanoseconds>& times);
 
-/// The same two of a plan, whose micro-batches may differ in size.
+/// The same two for a plan; its micro-batches may differ in size.
 Nanoseconds predicted_makespan(const Plan& plan, const Placement& placement);
 Nanoseconds whole_step(const Plan& plan, const Placement& placement, const std::vector<Nanoseconds>& times);
 
-/// What no orders on these devices go below for the work of the hosts whose processors they share.
+/// A lower bound for any orders: the work on the busiest of the shared processors.
 Nanoseconds shared_work(const Placement& placement, int micro_batches);
 
 /// Why a step of the critical chain does not start earlier.
@@ -93,8 +93,8 @@ std::vector<CriticalStep> critical_chain(const Placement& placement, int micro_b
                                          const std::vector<ScheduledBlock>& schedule);
 
 /// The chain in words, a sentence a line: from which step to which, how much of it is work, transfers and
-/// idle time; what binds it: one device whose work it is, the way through the pipeline, the memory of a
-/// device (which micro-batch waits for which to give back), a link.
+/// idle time; what binds it: the work of one device, the way through the pipeline, the memory of a device
+/// (which micro-batch waits for which to give back), a link.
 std::vector<std::string> explain(const Placement& placement, const std::vector<CriticalStep>& chain);
 
 }  // namespace ostinato

@@ -12,7 +12,7 @@ namespace ostinato::unequal {
 /// No schedule ends earlier. O(steps * (log steps + blocks on a device)).
 Nanoseconds least_makespan(const Jobs& jobs);
 
-/// Why no schedule exists (docs/bounds.md, U4), or "". `placement`: that of the jobs.
+/// Why no schedule exists (docs/bounds.md, U4), or "". `placement`: the jobs'.
 std::string what_cannot_fit(const Jobs& jobs, const Placement& placement);
 
 }  // namespace ostinato::unequal

@@ -144,7 +144,7 @@ std::vector<Nanoseconds> work_of(const Jobs& jobs, int device) {
   return work;
 }
 
-/// Every second one to the front, the others behind them from the end: small, ..., large, ..., small.
+/// Every second one to the front, the rest behind them from the end: small, ..., large, ..., small.
 std::vector<int> heaped(const std::vector<int>& rising) {
   std::vector<int> front, back;
   for (std::size_t k = 0; k < rising.size(); ++k) (k % 2 == 0 ? front : back).push_back(rising[k]);

@@ -28,9 +28,8 @@ struct Rule {
 std::vector<int> dispatch(const Jobs& jobs, const std::vector<int>& entry, const Rule& rule,
                           std::int64_t& work);
 
-/// Orders of entry that others use, without repetition: as given, by rising and by falling work, and small
-/// ones at both ends with the large ones between. Then Johnson's rule (1954) between the first and the last
-/// device.
+/// Common orders of entry, without repetition: as given, by rising and by falling work, and small ones at
+/// both ends with the large ones between. Then Johnson's rule (1954) between the first and the last device.
 std::vector<std::vector<int>> usual_entries(const Jobs& jobs);
 
 }  // namespace ostinato::unequal

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Which bytes of a device a micro-batch of its own size surely holds, and for how long (docs/bounds.md, U3).
+// Which bytes of a device a micro-batch of a given size surely holds, and for how long (docs/bounds.md, U3).
 
 #include <vector>
 

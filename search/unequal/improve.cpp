@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // A walk with a falling limit (threshold accepting with random thresholds): a move is taken if the makespan
-// stays within an exponentially distributed excess, whose mean falls with the square of the work that is
-// left.
-// Of eight moves, one exchanges two micro-batches, one slides a micro-batch along the list, one shifts a
-// step anywhere (memory may have to be made first), and five shift steps within a run of the critical path,
-// which is found anew after a move that was taken, or after eight that were not.
-// The best list is kept, and loaded again at the end.
+// stays within an exponentially distributed excess, with a mean that falls with the square of the work left.
+// Of eight moves, one exchanges two micro-batches, one slides a micro-batch along the list, one shifts a step
+// anywhere (memory may have to be made first), and five shift steps within a run of the critical path, which
+// is found again after a move that was taken, or after eight that were not. The best list is kept, and loaded
+// again at the end.
 #include "search/unequal/improve.h"
 
 #include <algorithm>

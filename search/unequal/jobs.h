@@ -5,8 +5,8 @@
 //   const Jobs jobs(placement, sizes);
 //   for (const Jobs::Input& in : jobs.inputs(s)) start = std::max(start, end[in.step] + in.transfer);
 //
-// A step is micro_batch * blocks + block. Micro-batches differ, so none of what rests on identical jobs holds
-// here: they have no order of their own, and nothing repeats.
+// A step is micro_batch * blocks + block. Micro-batches differ, so nothing that relies on identical jobs
+// holds here: they have no fixed order, and nothing repeats.
 
 #include <span>
 #include <vector>

@@ -7,7 +7,7 @@
 //   if (now.load(order)) now.makespan();                       // false: inputs come later, or memory lacks
 //   if (now.shift(move, now.makespan() - 1)) ...               // taken, for it ends no later than that
 //
-// Each list of which every step stands behind its inputs is a schedule, and each schedule in which no step
+// Each list in which every step comes after its inputs is a schedule, and each schedule in which no step
 // could start sooner alone is one of them. What a device holds depends on its part of the list alone.
 
 #include <cstdint>
@@ -29,8 +29,8 @@ class Sequence {
   /// it, or it ends later than `limit`. O(steps).
   bool load(const std::vector<int>& order, Nanoseconds limit = kNever);
 
-  /// Moves step `last` to before step `first` (or, `right`, `first` to behind `last`) with what of its own
-  /// micro-batch has to go with it; false, and all as it was, as for load(). O(steps).
+  /// Moves step `last` to before step `first` (or, `right`, `first` to behind `last`) with the steps of its
+  /// micro-batch that must go with it; false, and no change, as for load(). O(steps).
   struct Shift {
     int first;
     int last;
@@ -40,11 +40,11 @@ class Sequence {
   /// All steps of micro-batch i and of micro-batch j change places.
   bool exchange(int i, int j, Nanoseconds limit);
 
-  /// All steps of micro-batch i go so many places forward in the list (below 0: back), the others close up.
+  /// All steps of micro-batch i go this many places forward in the list (below 0: back); the rest close up.
   bool slide(int i, int places, Nanoseconds limit);
 
-  /// Pairs of steps that follow each other without a gap on a device and hold the makespan, of which neither
-  /// waits for the other's output: one longest path, chosen by `random`. O(its length).
+  /// Pairs of steps that follow each other without a gap on a device and hold the makespan; neither waits for
+  /// the other's output: one longest path, chosen by `random`. O(its length).
   struct Pair {
     int before;
     int after;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // How the work is spent, each part starting from the best so far:
 // 1. A proof that nothing fits, or else a lower bound; the search ends as soon as the bound is met.
-// 2. The named schedules with micro-batches in the given and in sorted orders, those of the 1F1B family
-//    whatever the work allows; then dispatching by several rules: up to 30 % of the work.
+// 2. The named schedules with micro-batches in the given and in sorted orders, the 1F1B family whatever the
+//    work allows; then dispatching by several rules: up to 30 % of the work.
 // 3. The order of entry: in the best dispatched schedule two micro-batches change places, or one moves: up
 //    to 65 %.
 // 4. Annealing (improve.h) until the work is used up, two rounds cool and two warm by turns; steps of at
@@ -34,10 +34,10 @@ using Clock = std::chrono::steady_clock;
 /// How much of the work may be spent on beginnings, and how much then on the order of entry, in percent.
 constexpr std::int64_t kStarts = 30, kEntry = 35;
 
-/// Up to so many steps the local search begins in several places.
+/// Up to this many steps the local search begins in several places.
 constexpr int kFewSteps = 256;
 
-/// The schedules of search/named that are cheap to make and that others use; "1f1b" first: whatever the work
+/// Schedules of search/named that are cheap to make and in common use; "1f1b" first: whatever the work
 /// allows, the plan is no worse.
 constexpr const char* kTemplates[] = {"1f1b",  "interleaved-1f1b", "1f1b+",  "zb-h1",
                                       "zb-h2", "interleaved-zb",   "hanayo", "chimera",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A plan for one step whose micro-batches differ in size: which enters when, and in which order each device
+// A plan for one step with micro-batches of unequal size: when each enters, and in which order each device
 // runs their blocks.
 //
 //   const Placement p = read_placement("v-shape-4.toml").placement;

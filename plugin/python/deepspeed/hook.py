@@ -73,7 +73,7 @@ def section_of(configuration: dict, file: str | None = None) -> Known:
 
 def known_section(model: str = "") -> Known:
     """The section, as far as it is known when a PipelineModule is made, before any configuration is read. `model`:
-    its name among those of the process (MADE)."""
+    its name within the process (MADE)."""
     if _enabled is not None:
         return _enabled, None
     if model in json.loads(_left_by_first(UNPLANNED) or "[]"):

@@ -69,7 +69,7 @@ if TYPE_CHECKING:
         local_rank: int
         loss_fn: Any
         micro_offset: int
-        parts: list[int]  # bounds of the ranks; under a plan those of where it puts the layers
+        parts: list[int]  # bounds of the ranks; under a plan, where it puts the layers
         seed_layers: bool
         stage_id: int
         tied_comms: dict[str, dict[str, Any]]

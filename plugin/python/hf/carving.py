@@ -61,8 +61,8 @@ class Stub(nn.Module):
 
 
 class StubCall:
-    """What stubs return during one forward of a carved model. `like`: hidden states, whose dtype and device weights
-    have."""
+    """What stubs return during one forward of a carved model. `like`: hidden states, with the weights' dtype
+    and device."""
 
     def __init__(self, at: Callable, like: torch.Tensor):
         self._at, self.like = at, like

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers of which several pipeline ranks hold a part each: stages whose blocks hold several devices (M, NN,
-...).
+"""Layers split over several pipeline ranks: stages with blocks on several devices (M, NN, ...).
 
 A placement that puts the blocks of a stage on several devices shards that stage over them. Each of its layers
 is then cut: `nn.Embedding` and `nn.Linear` are known (a Linear at the end of the model keeps its classes

@@ -29,7 +29,7 @@ def vocabulary_cross_entropy(
     """As torch.nn.functional.cross_entropy: `part` is (rows, this rank's classes), `target` the class of each
     row.
 
-    The result is that of the whole, in the dtype that torch gives it: `part`'s, but float32 for half precision
+    The result equals the whole's, in the dtype that torch gives it: `part`'s, but float32 for half precision
     under torch.autocast(). Sums are in at least float32. Every rank must call it with the same targets.
     """
     kept = target != ignore_index

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The result of a sharded head: logits of which this rank holds some classes.
+"""The result of a sharded head: logits; this rank holds some classes.
 
 A loss function for whole logits still works if it only changes their shape and takes their cross-entropy:
 

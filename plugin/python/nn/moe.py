@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A layer of deepspeed.moe in parts, of which the two exchanges of tokens can run beside what the rank computes.
+"""A layer of deepspeed.moe in parts: its two exchanges of tokens can run beside what the rank computes.
 
     moe = MoE(width, expert, num_experts=8, ep_size=2)
     chain = [Attention(), *moe_parts(moe), Joined()]     # gate | dispatch | experts | combine | sum
@@ -21,9 +21,9 @@ from .lanes import on_lane
 
 
 def moe_parts(moe: Any) -> list[nn.Module]:
-    """`moe`: a deepspeed.moe.layer.MoE. The groups that exchange tokens are those of DeepSpeed for its `ep_size`
-    (examples/moe makes them). Raises ValueError for a layer with a residual MLP, with Tutel, or that drops no tokens:
-    then the shapes of what is exchanged would change with every micro-batch."""
+    """`moe`: a deepspeed.moe.layer.MoE. Tokens are exchanged within DeepSpeed's groups for its `ep_size`
+    (examples/moe makes them). Raises ValueError for a layer with a residual MLP, with Tutel, or that drops no
+    tokens: then the shapes of what is exchanged would change with every micro-batch."""
     inner = moe.deepspeed_moe
     for wrong, what in (
         (moe.use_residual, "use_residual=True"),

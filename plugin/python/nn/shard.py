@@ -24,7 +24,7 @@ class Shard:
     @classmethod
     def among(cls, group, timeout_s: float | None = None) -> "Shard":
         """This rank's place in a group; all its ranks must call this. `timeout_s`: longest wait for another
-        rank; None: that of the group."""
+        rank; None: the group's."""
         patience = timeout_of(group) if timeout_s is None else timeout_s
         return cls(dist.get_rank(group), dist.get_world_size(group), group, near_ranks(group, patience))
 
@@ -44,7 +44,8 @@ class Shard:
         return Shard(index, self.count)
 
     def enter(self, x: torch.Tensor) -> torch.Tensor:
-        """The identity; its backward sums the ranks' gradients. For inputs of which each rank computes a part."""
+        """The identity; its backward sums the ranks' gradients. For inputs that each rank computes in
+        part."""
         return _Enter.apply(x, self) if self.count > 1 else x
 
     def leave(self, part: torch.Tensor) -> torch.Tensor:

@@ -20,7 +20,7 @@ def script_line(thread: int) -> str:
 
 
 def lines() -> str:
-    """Every line of the calling thread's stack, from the caller's outwards, to that of the script. The same in both
+    """Every line of the calling thread's stack, from the caller's outwards, to the script's. The same in both
     starts of a script, however it was started."""
     frame, found = inspect.currentframe(), []
     while (frame := frame and frame.f_back) is not None:

@@ -161,7 +161,7 @@ def _cut(value: Any, count: int, what: str) -> list[Any]:
 
 
 def _alone(part: torch.Tensor) -> torch.Tensor:
-    """A stage may change its micro-batch in place: that is no change of the others, as it would be of views."""
+    """A stage may change its micro-batch in place: that does not change the rest, as it would with views."""
     return part if part.requires_grad else part.data
 
 

@@ -99,7 +99,7 @@ def check_wrapped(stage: str, kinds: Iterable[type]) -> None:
 
 @contextmanager
 def changes_named(stage: str) -> Iterator[None]:
-    """Names the stage whose first layer changes its input in place, which torch does not."""
+    """Names the stage whose first layer changes its input in place; torch does not."""
     try:
         yield
     except RuntimeError as error:
@@ -145,7 +145,7 @@ def check_loss(loss: torch.Tensor, outputs: Any, known: Iterable[nn.Parameter], 
     """Raises PipelineError where loss_fn made `loss` of the last stage's `outputs` with a weight that is not
     `known`, as one that it closes over."""
     made = [held.part if isinstance(held, ShardedLogits) else held for held in tree_leaves(outputs)]
-    # A stage may have others: fully_shard() makes whole weights of parts.
+    # A stage may have more: fully_shard() makes whole weights of parts.
     own = behind(nodes([loss]), but=set(behind(nodes(made))))
     ids = {id(parameter) for parameter in known}
     for weight in leaves(own):

@@ -32,7 +32,7 @@ def clip(
     group: dist.ProcessGroup | None,
 ) -> torch.Tensor:
     """Scales the gradients of `parameters`, this rank's, so that the norm over all ranks of the group is at most
-    `max_norm`; returns what it was. `elsewhere`: those that count on another rank."""
+    `max_norm`; returns what it was. `elsewhere`: ones that count on another rank."""
     gradients = [p.grad for p in parameters if p.grad is not None and p not in elsewhere]
     device = next((p.device for p in parameters), torch.device("cpu"))
     norms = [_whole(torch.linalg.vector_norm(g.detach().float(), norm_type)) for g in gradients]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the ranks of a sharded stage draw the same random numbers, as the contract of ostinato.nn asks: with
-masks of its own, each would train another model.
+"""Whether the ranks of a sharded stage draw the same random numbers, as the contract of ostinato.nn asks:
+with different masks, each would train a different model.
 
     draws = Draws(device)
     with draws.noted(stage, micro_batch):       # on every rank of a sharded stage

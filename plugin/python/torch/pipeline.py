@@ -56,7 +56,7 @@ class Pipeline(nn.Module):
     the stages before it, one argument each; a stage with none before it takes the inputs of step().
     loss_fn(outputs, targets) returns a scalar, the mean over a micro-batch. group: its ranks are the plan's
     devices, in order; the default group by default. timeout_s: a rank that waits longer says for what, and
-    stops; that of the group by default. dynamic_shapes: shapes of tensors between stages may change at any time.
+    stops; the group's by default. dynamic_shapes: shapes of tensors between stages may change at any time.
 
     All ranks of the group must make it, within timeout_s of each other, and call step(), infer() or serve()
     equally often. It has only this rank's parameters: make an optimizer of parameters() on every rank. Raises
@@ -172,8 +172,8 @@ class Pipeline(nn.Module):
     def step(
         self, inputs: Any = None, targets: Any = None, losses: list | None = None, **keywords: Any
     ) -> torch.Tensor | None:
-        """Runs forwards and backwards of one step, and adds the gradients, as the mean over the micro-batches,
-        to those that are there.
+        """Runs forwards and backwards of one step, and adds the gradients, as the mean over the
+        micro-batches, to the existing ones.
 
         inputs, targets: a tensor or tuple of tensors, cut along dimension 0, or a list with an entry per
         micro-batch; a dictionary by stage name where several stages take inputs. Only needed where a stage of
@@ -520,7 +520,7 @@ class Pipeline(nn.Module):
         loss = checked_loss(stage, self.loss_fn, outputs, self._batches.targets[micro_batch], self.rank)
         if stage not in self._seen_losses:
             self._seen_losses.add(stage)
-            # The weights of one that fully_shard() has changed are not those that it computes with.
+            # A loss_fn that fully_shard() has changed computes with other weights.
             if not (isinstance(self.loss_fn, nn.Module) and outermost(self.loss_fn)):
                 check_loss(loss, outputs, self.parameters(), self.rank)
         return loss

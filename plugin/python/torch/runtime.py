@@ -120,8 +120,8 @@ def all_reach(outputs: Sequence, inputs: Sequence) -> bool:
 
 
 def loss_of(loss_fn: Callable, micro_batches: int) -> Callable:
-    """With gradients of the mean over the micro-batches. torch would divide the gradients after the step instead:
-    those of earlier steps, too, and of a weight in two stages of a rank twice."""
+    """With gradients of the mean over the micro-batches. torch would instead divide the gradients after the
+    step: earlier steps', too, and twice for a weight in two stages of a rank."""
 
     def loss_of_one(*given: Any, **keywords: Any) -> Any:
         loss = loss_fn(*given, **keywords)

@@ -52,7 +52,7 @@ class Settings:
 
     def bucket_bytes(self) -> tuple[int, int]:
         """What a rank holds of ZeRO's buckets whichever layers it has: always, and more while gradients are
-        reduced at the end of a step, when DeepSpeed's pipeline engine asks for one anew.
+        reduced at the end of a step, when DeepSpeed's pipeline engine asks for another.
         """
         size = self.bucket * self.bucket_number
         return self.buckets * size, size

@@ -37,8 +37,8 @@ def again(items: Iterable[Any], seconds: float = 0.0) -> Iterator[Made]:
 
 
 class Following:
-    """The items, then those of the script's iterator, by next() alone, as DeepSpeed reads it: iter() of a loader that is
-    its own iterator may start over."""
+    """The items, then the script's iterator's, by next() alone, as DeepSpeed reads it: iter() of a loader
+    that is its own iterator may start over."""
 
     def __init__(self, items: Iterable[Any], iterator: Any):
         self._items, self._iterator = deque(items), iterator

@@ -27,8 +27,8 @@ KINDS = ("inputs", "labels")
 
 
 class SameData:
-    """Of one engine. Compares the first items: those that ranks read, and for a rank that reads only under
-    1F1B, an item that it takes just for the comparison."""
+    """Compares one engine's first items: what ranks read and, for a rank that reads only under 1F1B, an item
+    that it takes just for the comparison."""
 
     def __init__(self, engine: Engine, stages: list[Stage]):
         self._engine = engine

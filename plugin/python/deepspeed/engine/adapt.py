@@ -257,8 +257,9 @@ class Adapt:
             say(f"all ranks stay where they are, because they could not go on from a checkpoint: {error}")
 
     def before_step(self, step: int) -> None:
-        """All ranks must call it, after so many steps. They start again here, not where the checkpoint was saved:
-        the script has then done what follows a checkpoint, such as files of its own beside it, or an evaluation."""
+        """All ranks must call it, after this many steps. They start again here, not where the checkpoint was
+        saved: by now the script has done what follows a checkpoint, such as an evaluation or more files
+        beside it."""
         if not self._next or not self._moves or self._saved != step:
             return
         files, self._next = self._next, {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PipelineEngine whose training schedule is a plan.
+"""A PipelineEngine that trains by a plan.
 
 The executor runs forwards, backwards and transfers; everything else is DeepSpeed's: the forward pass of a
 stage with its loss, the data iterator, loss scaling, reduction of gradients, the optimizer step, timers,

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What only step 1 shows of a model: where its losses may be those of 1F1B up to rounding, and not bit for bit,
-and whether its activations are as large as those that were profiled.
+"""What only step 1 shows of a model: where its losses may equal 1F1B's up to rounding, but not bit for bit,
+and whether its activations are as large as profiled.
 
     first = FirstStep(program, stages, stock_parts, module, samples=4)
     first.begin()                                   # before train_batch(): hooks on layers of this rank
@@ -17,7 +17,7 @@ as DeepSpeed sends no activation that is not contiguous (stages/borders.py has i
 
 Modules of one class under torch.jit.script share a program, and torch compiles its forward after the first one in
 a process, and its backward after the first one: these round differently. Unless a rank runs just what it runs
-under 1F1B, they are those of other layers or micro-batches.
+under 1F1B, its first runs are of other layers or micro-batches.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def _gradients(outputs: Any) -> int:
 
 
 def _is_scripted(layer: Any) -> bool:
-    """Whether it shares a program with others of its class; a traced module has its own."""
+    """Whether it shares a program with other layers of its class; a traced module has its own."""
     parts = layer.modules() if isinstance(layer, torch.nn.Module) else ()
     return any(isinstance(part, torch.jit.RecursiveScriptModule) for part in parts)
 

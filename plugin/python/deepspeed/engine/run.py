@@ -72,7 +72,7 @@ class Run:
     # Parameters of each pipeline rank in it; None where the plan has the same partition.
     stock_names: list[list[str]] | None
     shards: dict[int, Shard]  # this rank's place in sharded stages, by layer
-    parameter_parts: list[ParameterPart]  # the parameters of which this rank holds a part
+    parameter_parts: list[ParameterPart]  # the parameters that this rank holds in part
     copies: Copies | None  # weights that several ranks hold; None where the plan runs in one direction
     idle: torch.nn.Parameter | None  # where this rank has nothing to train
     configuration: str  # DeepSpeed's, as a digest

@@ -82,8 +82,8 @@ class ComparedSteps:
 
 
 def tell(told: Comparison, shown: Shown, require: bool, drew: str, others: bool = False) -> None:
-    """`drew`: the optimizer that draws random numbers, or ""; `others`: a rank has said that random numbers are not
-    those of 1F1B. Raises OstinatoError where steps differ beyond rounding, unless `require` is off."""
+    """`drew`: the optimizer that draws random numbers, or ""; `others`: a rank has said that random numbers
+    differ from 1F1B's. Raises OstinatoError where steps differ beyond rounding, unless `require` is off."""
     rounding = () if told.equal else shown.rounding
     for line in shown._replace(rounding=rounding, written_again=told.written_again).lines():
         say(line)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random numbers that layers draw under a plan: those of 1F1B where that is possible; else rank 0 says which
-layers draw different ones.
+"""Random numbers that layers draw under a plan: 1F1B's where that is possible; else rank 0 says which layers
+draw different ones.
 
     numbers = RandomNumbers(engine, stages, elsewhere=True)      # all ranks
     data_iter = numbers.before_step(data_iter)                   # the first time and after forget_shapes(), runs one micro-batch to learn what layers draw
@@ -300,7 +300,7 @@ class RandomNumbers:
         run = self._engine._ostinato
         shared = {layer for stage in self._stages if stage.sharded for layer in stage.layers}
         if drawing := sorted(shared & {what for what in counts if isinstance(what, int)}):
-            # Outputs would differ from rank to rank, and gradients be those of no model.
+            # Outputs would differ between ranks, and gradients would fit no model.
             raise OstinatoError(
                 f"layer{'s'[: len(drawing) > 1]} {', '.join(map(str, drawing))}: several ranks hold parts, and each would draw random numbers of its "
                 "own: set PipelineModule(seed_layers=True), or place such a layer on one rank"

@@ -179,8 +179,8 @@ class Recorder:
 
     @contextmanager
     def _last_seen(self, gradients: dict[str, Fingerprint | None]) -> Iterator[None]:
-        """Without a wrapper of DeepSpeed's, the gradients are those that torch's optimizer steps with: what a script
-        does to those of its rank, as where it clips them by their own norm, hides from the weights under Adam.
+        """Without a DeepSpeed wrapper, takes the gradients that torch's optimizer steps with: under Adam,
+        weights do not show what a script does to its rank's gradients, such as clipping by their own norm.
         """
         optimizer, hook = self._engine.optimizer, None
         # An optimizer that torch has not initialised has no hooks, as one around several.

@@ -63,7 +63,7 @@ class Records(NamedTuple):
 
     steps: list[Step]
     layers: dict[str, int]  # by the tensor's name; the loss function comes after the last layer
-    left_out: list[str]  # names of tensors of which a rank holds a part
+    left_out: list[str]  # names of tensors that a rank holds in part
     unseen: str  # the optimizer that does not show its gradients
     eps: float  # of the coarsest dtype
     itself: Sequence[Difference] = ()  # between two runs of the same step

@@ -21,9 +21,9 @@ Built = list[tuple[Any, tuple[Any, ...]]]
 
 @contextmanager
 def noted(model: Model) -> Iterator[Built]:
-    """Each LayerSpec that the model builds of its own layers, with the random states before: in the order in which
-    they are built, for the same one may stand for several layers. Not those that DeepSpeed builds before, to count
-    their parameters.
+    """Each LayerSpec that the model builds for its layers, with the random states before it: in build order,
+    as one spec may stand for several layers. Leaves out those that DeepSpeed builds earlier to count
+    parameters.
     """
     build, built = model._build, Built()
 
@@ -40,7 +40,7 @@ def noted(model: Model) -> Iterator[Built]:
 
 @contextmanager
 def _noting(specs: list[Any], built: Built) -> Iterator[None]:
-    """By the instance: a class may have a build() of its own, which draws, too."""
+    """On each instance: its class may override build(), which also draws."""
     from deepspeed.runtime.pipe.module import LayerSpec
 
     theirs = {id(spec): (spec, vars(spec).get("build")) for spec in specs if isinstance(spec, LayerSpec)}
@@ -65,7 +65,7 @@ def _noting_build(spec: Any, built: Built) -> Any:
 
 
 def states_of(model: Model, specs: dict[str, Any]) -> dict[str, tuple[Any, ...]]:
-    """By name of a module, of those that were noted. `specs`: of all modules of this rank in DeepSpeed's partition,
+    """States that were noted, by module name. `specs`: of all modules of this rank in DeepSpeed's partition,
     in the order in which it has built them."""
     waiting = list(vars(model).get(BUILT, ()))
     found = {}

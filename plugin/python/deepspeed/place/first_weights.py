@@ -75,7 +75,7 @@ def read(file: Path) -> First | None:
 
 def restore(model: Model, stages: Sequence[Stage], first: First | None, states: tuple) -> Restored:
     """All ranks of the pipeline must call it. Changes nothing where a rank has nothing from its first start, and
-    no layer of a sharded stage, of which a rank holds a part. `first`: this rank's."""
+    no layer of a sharded stage, which a rank holds in part. `first`: this rank's."""
     everyone = everyones(
         first and {name: _fingerprint(weight) for name, weight in first.weights.items()}, _group(model)
     )

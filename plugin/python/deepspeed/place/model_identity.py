@@ -36,7 +36,7 @@ def local_digests(model: Model) -> dict[int, str]:
 
 
 def together(of_ranks: list[dict[int, str]], topology: Topology) -> dict[int, str]:
-    """The digests of layers, by index; of slices, that of the first, which is profiled. Raises OstinatoError
+    """The digests of layers, by index; of slices, the first one's, which is profiled. Raises OstinatoError
     where two ranks hold the same layer, or the same slice of it, with different parameters.
     """
     whole: dict[tuple[int, int], tuple[str, int]] = {}
@@ -55,7 +55,7 @@ def check(program, digests: dict[int, str], specs: list, made: bool) -> str:
     """What rank 0 is to say, or "". Raises the same OtherModel on every rank where the plan was made for a
     different model.
 
-    `digests`: of this model's layers, except those of which ranks hold parts; `made`: the script has finished
+    `digests`: of this model's layers, except layers that ranks hold in parts; `made`: the script has finished
     the model.
     """
     if not program.model_sha256:  # a placement that was written by hand

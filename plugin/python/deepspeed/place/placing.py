@@ -126,8 +126,9 @@ def _is_known(section: Section, paths: Paths) -> bool:
 
 
 def take_kept(prepared: Prepared, model: Model, made: bool = True) -> bool:
-    """Takes the plan that an earlier run with "auto" has left for so many ranks and, where their number is known,
-    micro-batches; or any plan for a named placement. Returns whether there is one. All ranks must call it."""
+    """Takes the plan that an earlier run with "auto" has left for this many ranks and, where their number is
+    known, micro-batches; or any plan for a named placement. Returns whether there is one. All ranks must call
+    it."""
     size = Size(model.topology().get_dim("pipe"), prepared.micro_batches)
     with kept_plan(*prepared.checked(), size) as found:
         if found is None:

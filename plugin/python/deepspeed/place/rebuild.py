@@ -44,8 +44,8 @@ class Rebuilt:
     it registers them; None where no layer changed its rank. `regrouped`: keys of tied layers whose gradients are
     now summed in a different order. `apart`: by stage, keys of tied layers whose gradients it adds up apart from
     its rank's. `copies`: what this rank shares with its peers, where the plan runs the model in several directions.
-    `parts`: the parameters of which it holds a part. `joined`: what rank 0 is to say of tied layers that
-    have a module each in DeepSpeed's partition, and share one now, with what is not tied.
+    `parts`: the parameters that it holds in part. `joined`: what rank 0 is to say of tied layers that have a
+    module each in DeepSpeed's partition, and share one now, with what is not tied.
     """
 
     stock_modules: list[list[str]] | None

@@ -116,7 +116,7 @@ def write(
 ) -> None:
     """Writes ostinato.json, on rank 0, before the rest of the checkpoint; if `finishes`, it is complete after
     finish() only. `names`: of each pipeline rank's optimizer; None where DeepSpeed's files have them. `parts`: of
-    each, the parameters of which it holds a part. `facts`: of the model, from `partition`.
+    each, the parameters that it holds in part. `facts`: of the model, from `partition`.
     """
     record = held_by(stages) | {"model": facts} | ({} if None in names else {"parameters": names})
     record |= ({"parts": parts} if any(parts) else {}) | ({"files": None} if finishes else {})
@@ -135,7 +135,7 @@ def finish(folder: Path, files: dict[str, str]) -> None:
 
 def clear(save_dir: str, tag: str) -> None:
     """Before DeepSpeed alone saves under a tag that a plan has saved before, on rank 0: removes ostinato.json, which
-    would not describe the new files, and those of ranks, as DeepSpeed alone may have fewer."""
+    would not describe the new files, and the ranks' files, as DeepSpeed alone may have fewer."""
     folder = Path(save_dir) / tag
     if (folder / NAME).is_file():
         (folder / NAME).unlink()
@@ -164,7 +164,7 @@ def reads_optimizer(engine, wanted: bool, module_only: bool) -> bool:
 class Saved:
     """A checkpoint. `held`: what its optimizer state belongs to; `now`: what ranks hold; `names`: of each
     pipeline rank's optimizer, where DeepSpeed's files do not have them; `recorded`: it has an ostinato.json;
-    `parts`: of each pipeline rank, the parameters of which it held a part; `experts`: the model has some.
+    `parts`: of each pipeline rank, the parameters that it held in part; `experts`: the model has some.
     """
 
     folder: Path
@@ -241,12 +241,12 @@ def held_in(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def parts_in(record: dict[str, Any]) -> list[Parts]:
-    """By pipeline rank, the parameters of which it held a part."""
+    """By pipeline rank, the parameters that it held in part."""
     return [{name: Part(*part) for name, part in of_rank.items()} for of_rank in record.get("parts", ())]
 
 
 def holders(held: dict[str, Any], layer: int | None) -> list[int]:
-    """The pipeline ranks that held a layer; of a sharded one, those of the first direction."""
+    """The pipeline ranks that held a layer; for a sharded one, the first direction's."""
     ranks = [rank for rank, layers in enumerate(held["layers"]) if layer in layers]
     return held.get("directions", {}).get(str(layer), [ranks])[0]
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the files of a checkpoint are those that one save_checkpoint() has written: a run that ends while it
-saves, or copies that are mixed, leave files of several, which fit each other in everything but their contents.
+"""Whether one save_checkpoint() has written all files of a checkpoint: a run that ends while it saves, or
+mixed copies, leave files of several saves, which fit each other in everything but their contents.
 
     with noting(engine.checkpoint_engine) as written: ...       # DeepSpeed's save_checkpoint()
     checkpoint.finish(folder, gathered(written))                # "files" in ostinato.json
@@ -72,7 +72,7 @@ def wrong(folder: Path, files: Mapping[str, str]) -> Iterator[str]:
 def refuse_torn(folder: Path | None, optimizer: bool) -> None:
     """All ranks must call it; each looks at a share of the files. Raises OstinatoError on every rank where one
     is missing, or of another save. `optimizer`: optimizer state is read; else ZeRO's files of it may be missing,
-    and files may have changed, as those have whose weights somebody has merged or cast: rank 0 names them.
+    and files may have changed, as after a merge or cast of their weights: rank 0 names them.
     """
     record = checkpoint.recorded(folder) if folder is not None and folder.is_dir() else None
     if record is None or "files" not in record:  # DeepSpeed alone, or its engine writes in the background

@@ -35,7 +35,7 @@ class LayerFiles(Model):
     read_for_others: list[Any] | None
 
     def sharded_parameters(self) -> set[str]:
-        """Names of the parameters of which this rank holds a part."""
+        """Names of the parameters that this rank holds in part."""
         names = set()
         for layer, shard in zip(
             self._local_funcs, (self._shards.get(i) for i in self._local_layers), strict=True

@@ -48,8 +48,8 @@ ROUND_ROBIN = 'with "round_robin_gradients", DeepSpeed does not record the true 
 def one_after_the_other(
     parameters: list[tuple[str, Any]], kind: str, parts: Parts | None = None
 ) -> list[tuple[torch.Size, list[Piece]]]:
-    """(shape, pieces) of the tensors that an optimizer steps for these (name, shape). `parts`: those of which
-    it holds a part."""
+    """(shape, pieces) of the tensors that an optimizer steps for these (name, shape). `parts`: for those that
+    it holds a part of."""
     sizes = [torch.Size(shape).numel() for _, shape in parameters]
     begins = [*accumulate(sizes, initial=0)] if kind == FLAT else [0] * len(sizes)
     held = [Piece(name, 0, size, at) for (name, _), size, at in zip(parameters, sizes, begins, strict=False)]
@@ -119,7 +119,7 @@ class Slot:
 
 
 class Files:
-    """The optimizer state of one checkpoint, of which each pipeline rank has written its own."""
+    """The optimizer state of one checkpoint; each pipeline rank has written its own."""
 
     def __init__(
         self,
@@ -174,8 +174,8 @@ class Files:
             self._check_shapes(rank, [name for index in sorted(starts) for name in starts[index]])
 
     def check_found(self, ranks_of: dict[str, list[int]]) -> None:
-        """Once the files of all ranks are read. `ranks_of`: by parameter, those that held it. Raises
-        OstinatoError where elements are missing."""
+        """Once the files of all ranks are read. `ranks_of`: by parameter, which held it. Raises OstinatoError
+        where elements are missing."""
         for name, ranks in ranks_of.items():
             if self.found[name] != (size := self.shapes[name].numel()):
                 by = f"pipeline rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
@@ -192,7 +192,7 @@ class Files:
         groups: list[dict],
         names: Sequence[Container[str]] = (),
     ) -> None:
-        """`groups`: hyperparameters, of the one group of these pieces, or of those that have the `names`."""
+        """`groups`: hyperparameters, of the one group of these pieces, or of groups with the `names`."""
         for piece in (piece for piece in pieces if piece.name in wanted):
             self.found[piece.name] += piece.size
             group = next((i for i, of_group in enumerate(names) if piece.name in of_group), 0)

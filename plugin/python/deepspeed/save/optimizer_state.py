@@ -69,7 +69,7 @@ def named(engine: Engine) -> Names | None:
 
 
 def parts_of(engine: Engine) -> Parts:
-    """Of the parameters of which this rank holds a part."""
+    """Of the parameters that this rank holds in part."""
     run = vars(engine).get("_ostinato")  # missing in a first start
     made = {}
     for held in run.parameter_parts if run is not None else ():

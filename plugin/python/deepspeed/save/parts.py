@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts of parameters: those that the ranks of a sharded stage hold, and those that optimizers step.
+"""Parts of parameters that the ranks of a sharded stage hold, or that optimizers step.
 
     half = Part(dimension=1, begin=2, end=4, whole=[3, 4])      # of a matrix of three rows, the right half
     pieces_of(Piece("3.weight", start=0, size=6, at=0), {"3.weight": half})     # three, of two elements each
@@ -52,10 +52,10 @@ Parts = dict[str, Part]  # by parameter
 
 
 def pieces_of(piece: Piece, parts: Parts) -> list[Piece]:
-    """In elements of the whole parameter, of which `parts` may have a part."""
+    """In elements of the whole parameter, which `parts` may have in part."""
     return parts[piece.name].pieces(piece) if piece.name in parts else [piece]
 
 
 def whole_shape(name: str, shape: Sequence[int], parts: Parts) -> torch.Size:
-    """Of a parameter of which a rank holds this shape."""
+    """Of a parameter that a rank holds in this shape."""
     return torch.Size(parts[name].whole if name in parts else shape)

@@ -33,7 +33,7 @@ ADAM = ("exp_avg", "exp_avg_sq")  # the state that the converter knows, besides 
 
 @dataclass(frozen=True)
 class ParameterPart:
-    """A parameter of which this rank holds a part. `whole`: the shape of the whole parameter."""
+    """A parameter that this rank holds in part. `whole`: the shape of the whole parameter."""
 
     layer: int
     parameter: Any  # torch.nn.Parameter, with DeepSpeed's attributes

@@ -54,8 +54,9 @@ def has_kept(paths: Paths) -> bool:
 
 
 def keeps_for(section: Section, paths: Paths, size: Size) -> bool:
-    """Whether the plan in "output" is for `size` and was searched with the section's options, or is for so many ranks and
-    came without the profile that another one could be searched with. A plan that was put aside comes back."""
+    """Whether the plan in "output" is for `size` and was searched with the section's options, or is for this
+    many ranks and came without the profile that another one could be searched with. A plan that was put aside
+    comes back."""
     if not has_kept(paths):
         return False
     assert paths.output is not None

@@ -46,7 +46,7 @@ APART = 1.25  # least ratio of two measured sizes
 
 @dataclass
 class MeasuredLayer:
-    """One layer. Samples and memory are those of the first of the chosen micro-batches."""
+    """One layer. Samples and memory are from the first of the chosen micro-batches."""
 
     index: int  # in the model
     name: str
@@ -80,8 +80,8 @@ class _Local(Layer):
 
 
 def chosen_of(sizes: Sequence[float]) -> list[int]:
-    """Micro-batches that represent all: the one of the size nearest to the mean, and others whose sizes are at
-    least a quarter apart."""
+    """Micro-batches that represent all: the one nearest to the mean in size, and more with sizes at least a
+    quarter apart."""
     mean = statistics.fmean(sizes)
     chosen = [min(range(len(sizes)), key=lambda i: abs(sizes[i] - mean))]
     for i in sorted(range(len(sizes)), key=sizes.__getitem__):
@@ -93,8 +93,8 @@ def chosen_of(sizes: Sequence[float]) -> list[int]:
 def rows_by_size(
     sizes: Sequence[float], layers: Sequence[MeasuredLayer]
 ) -> list[tuple[int, list[int], list[int]]]:
-    """(size, forwards, backwards), by ascending size. No time is below that of a smaller size, so noise cannot
-    give the extrapolation a negative slope.
+    """(size, forwards, backwards), by ascending size. No time is below a smaller size's, so noise cannot give
+    the extrapolation a negative slope.
     """
     order = sorted(range(len(sizes)), key=sizes.__getitem__)
     forwards, backwards = (

@@ -104,7 +104,8 @@ def begin(prepared: Prepared, records: str = "", seconds: Sequence[float] = ()) 
 
 
 def begin_anew(prepared: Prepared, error: OtherModel) -> NoReturn:
-    """PipelineModule has placed its layers for the plan in "output", as they have the names of those that it is for."""
+    """PipelineModule has placed its layers for the plan in "output", as they have the names that it
+    expects."""
     (_, paths), program = prepared.checked(), prepared.program
     assert program is not None
     say(of_rank_0(lambda: kept_for_another(paths, program, error)))

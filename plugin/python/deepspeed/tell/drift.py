@@ -23,7 +23,7 @@ from .announce import say
 from .trace import Steady, blocks_of, means_of
 
 EVERY = 50  # steps between two comparisons
-SAMPLED = 5  # every so many of these steps are looked at
+SAMPLED = 5  # one in this many of these steps is looked at
 WARM_UP = 2  # steps that do not count
 
 _engines = count()  # every rank makes its engines in the same order

@@ -38,8 +38,8 @@ class Expected:
 
 
 class _Timed(ABC):
-    """Times whole steps of one engine, and looks at those of the slowest rank after LOOKS. All ranks must make one, with
-    equal arguments. `warm_up`: steps that do not count."""
+    """Times whole steps of one engine, and looks at the slowest rank's after LOOKS. All ranks must make one,
+    with equal arguments. `warm_up`: steps that do not count."""
 
     def __init__(self, warm_up: int):
         self._left, self._seconds = warm_up, list[float]()

@@ -3,7 +3,7 @@
 in DeepSpeed's engine under a plan.
 
     count_blocks(profile.rank, profile.layers, device)  # where that can be measured: rank.forward, .backward, .step_time; more for .read
-    cost = measure_blocks(196608, 1 << 22)              # Cost(forward=..., ...), ns; messages of so many bytes, layers that touch so many
+    cost = measure_blocks(196608, 1 << 22)              # Cost(forward=..., ...), ns; messages of this many bytes, layers that touch this many
 
 Two ranks train layers that hardly compute (ostinato.deepspeed.block_time, known here by its name only: the
 plugin is built on the profiler). On an accelerator nothing is measured: the host runs ahead of the device
@@ -70,8 +70,8 @@ class Cost(NamedTuple):
 
 
 def measure_blocks(size: int, touched: int) -> Cost:
-    """Medians of the ranks, and of blocks their mean; a step's is that of the rank that waits least for
-    others. Layers touch `touched` bytes. Takes some seconds. Raises ProfileError where a rank fails.
+    """Medians of the ranks, and of blocks their mean; a step's is from the rank that waits least for others.
+    Layers touch `touched` bytes. Takes some seconds. Raises ProfileError where a rank fails.
     """
     with tempfile.TemporaryDirectory(prefix="ostinato-blocks-") as name:
         folder = Path(name)

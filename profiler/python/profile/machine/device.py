@@ -239,8 +239,8 @@ class Cuda(Accelerator):
 
 
 class UndisturbedCpu(Cpu):
-    """A processor whose clock stands still while this thread waits for a core, as if it had one for itself:
-    for ranks that share cores, where a plan counts the waiting. Linux tells how long; elsewhere it is Cpu."""
+    """A processor whose clock stops while this thread waits for a core, as if it had one to itself: for ranks
+    that share cores, where a plan counts the waiting. Linux tells how long; elsewhere it is Cpu."""
 
     def now(self) -> int:
         """The clock is read while the thread does not wait: else a time might come out negative."""

@@ -66,10 +66,10 @@ def measure_pairs(wire: Any, rank: int, pairs: Sequence[tuple[int, int]]) -> lis
 
 
 def measure_kinds(ranks: Sequence[int], device: Any) -> list[Any]:
-    """TransferCosts between the ranks of a pipeline, numbered by stage. One pair of each kind is measured, a
-    host's ranks or those of two hosts, and stands for all. Seconds at any number of ranks.
+    """TransferCosts between the ranks of a pipeline, numbered by stage. One pair of each kind (on one host,
+    on two hosts) is measured and stands for all. Seconds at any number of ranks.
 
-    Called by every rank of the world. `ranks`: those of the pipeline, in the world."""
+    Called by every rank of the world. `ranks`: the pipeline's, in the world."""
     hosts = everyones(socket.gethostname())
     one_host = {(a, b): hosts[ranks[a]] == hosts[ranks[b]] for a, b in all_pairs(len(ranks))}
     example = {kind: (ranks[a], ranks[b]) for (a, b), kind in reversed(one_host.items())}  # the first
@@ -97,8 +97,8 @@ def given_transfers(latency: int, bandwidth: float) -> list[Any]:
 def processes(
     ranks: int, folder: Path, device: Any, program: str = PROGRAM, *arguments: str
 ) -> Iterator[list[subprocess.Popen]]:
-    """Each on a device of its own, as far as there are so many of this kind. `program`: a module, which is
-    given its rank, their number and the folder first."""
+    """Each on a separate device, as far as there are enough of this kind. `program`: a module, which is given
+    its rank, their number and the folder first."""
     started: list[subprocess.Popen] = []
     environment = os.environ | ({"DS_ACCELERATOR": "cpu"} if isinstance(device, Cpu) else {})
     environment.pop("OMPI_COMM_WORLD_LOCAL_RANK", None)  # under mpirun; DeepSpeed compares it with LOCAL_RANK

@@ -6,10 +6,10 @@ it is.
         wire.backend                                                            # "nccl"
         wire.round_trips(other, size=4096, first=True, count=18)               # ns, one a trip
 
-The backend is the one that training will use between these ranks: NCCL where each of them has a GPU of its
-own, else gloo; over NCCL in groups like those of the executor, one for each direction (ostinato.groups).
-Ranks always meet over gloo, which also carries what they tell each other: a barrier over NCCL would need the
-communicators that are being measured.
+The backend is the one that training will use between these ranks: NCCL if each has its own GPU, else gloo;
+over NCCL in groups like the executor's, one for each direction (ostinato.groups). Ranks always meet over
+gloo, which also carries what they tell each other: a barrier over NCCL would need the communicators that are
+being measured.
 
 Over gloo a send returns when its peer has received, so the steady clock of the host tells a round trip. Over
 NCCL calls only enqueue work on the device's stream: all trips are enqueued at once, with an event between

@@ -3,7 +3,7 @@
 
 A stage is some layers in a row. From layer rows: their times and kept bytes added up, and at each layer its
 workspace above what is live by then. From operator rows: self times added up, and the cost of a launch, which
-is not in any operator's self time, for each call. `check_profile()` builds the layers of each stage anew (one
+is not in any operator's self time, for each call. `check_profile()` rebuilds the layers of each stage (one
 stage at a time) and measures them together.
 
 A shared machine can be faster or slower by then than when it was profiled. So the stage's layers are measured

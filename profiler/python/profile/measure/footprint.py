@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one layer, or a stage as a whole, holds in memory: measured in a run of its own, as it goes inside of
-a stage.
+"""What one layer, or a stage as a whole, holds in memory: measured in a separate run, as it runs inside a
+stage.
 
 The outputs are let go after the forward, as the layer behind or the transfer does; the gradient that arrives
 is made by the backward of the layer behind, so it is made inside the measurement, and its reader frees it.
@@ -27,7 +27,7 @@ class Footprint:
     with_outputs: int  # after the forward
     kept: int  # when the outputs have been let go
     # Above what was there before the backward, with the gradient that arrives:
-    backward_peak: int  # where nobody else holds the inputs, so that each goes when the backward has read it
+    backward_peak: int  # where nothing else holds the inputs: each is freed once the backward has read it
     backward_beside: int  # where an earlier backward needs them as well
 
     @property
@@ -37,7 +37,7 @@ class Footprint:
 
 
 class Arrival(torch.autograd.Function):
-    """Gives a gradient as a layer behind would: it belongs to nobody but the backward."""
+    """Gives a gradient as the next layer would: only the backward holds it."""
 
     @staticmethod
     def forward(ctx: Any, output: torch.Tensor) -> torch.Tensor:

@@ -76,7 +76,7 @@ CALLER = sys.maxsize  # later than every row
 
 
 class Memory:
-    """Of a whole model: whose memory is whose, and until when."""
+    """Of a whole model: who owns which memory, and until when."""
 
     def __init__(self, chain: Chain):
         by_layer = {id(layer): held_by(layer) for layer in chain.layers}
@@ -90,7 +90,7 @@ class Memory:
                     self.readers.setdefault((giver, self.held[giver].first[output]), []).append((row, number))
 
     def needed(self, row: int, output: int) -> bool:
-        """Whether an output is in memory once all that read it have run. Those that nobody reads are the
+        """Whether an output is in memory once all that read it have run. Outputs that none reads are the
         model's."""
         return self.held[row].outputs[output] or bool(self.users(row, output))
 
@@ -110,7 +110,7 @@ class Memory:
         return found
 
     def owned(self, row: int) -> list[int]:
-        """Its outputs that are memory of its own, once each."""
+        """Its outputs that own their memory, once each."""
         held = self.held[row]
         return [
             output
@@ -119,7 +119,7 @@ class Memory:
         ]
 
     def owner(self, row: int, output: int) -> Place | None:
-        """Whose memory an output shows; None: the model's inputs."""
+        """The owner of an output's memory; None: the model's inputs."""
         held = self.held[row]
         source = held.alias[held.first[output]]
         if source is None:

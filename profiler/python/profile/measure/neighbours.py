@@ -28,8 +28,8 @@ PR_SET_PDEATHSIG = 1
 
 
 def most_beside(ranks: int) -> int:
-    """Processes that compute beside one of `ranks` ranks on this host, as far as each finds cores of its own
-    for its threads."""
+    """Processes that compute beside one of `ranks` ranks on this host, as far as each has separate cores for
+    its threads."""
     return max(0, min(ranks, len(os.sched_getaffinity(0)) // torch.get_num_threads()) - 1)
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Operators of a layer, and whether all of them were seen.
 
-Operators are recorded in runs of their own, so that the recorder's cost is not in the layer's time. In a
-further run operators are both recorded and counted by a TorchDispatchMode, which knows nothing of the
-recorder: what it saw and the recorder did not is lost.
+Operators are recorded in separate runs, so that the recorder's cost is not in the layer's time. In a further
+run operators are both recorded and counted by a TorchDispatchMode, which knows nothing of the recorder: what
+it saw and the recorder did not is lost.
 
 An accelerator's operators are timed by the device: by CUPTI, or by its events where CUPTI cannot be had. Each
 layer has a session of the timer for itself; an operator's time is what the device worked for it.
@@ -142,8 +142,8 @@ def passes_that_fit(recorder: Any, passes: int) -> int:
 
 
 def flops_of(layer: Layer, recorder: Any) -> dict[tuple[str, str], int]:
-    """By phase and operator, those that have any. A run of its own: torch collects the arguments of every
-    call for it."""
+    """By phase and operator, those that have any. Takes a separate run, as torch collects all calls'
+    arguments for it."""
     record(layer, recorder, 1, flops=True)
     return {(row.phase, row.name): row.flops for row in recorder.rows() if row.flops is not None}
 
@@ -155,7 +155,7 @@ def with_flops(rows: list[Any], flops: dict[tuple[str, str], int]) -> list[Any]:
 
 
 def count(layer: Layer, recorder: Any) -> tuple[int, int]:
-    """Operators that were counted in one forward and backward, and those of them that were recorded as well."""
+    """Operators that were counted in one forward and backward, and how many of them were recorded."""
     counters = {phase: LaunchCounter() for phase in PHASES}
     with recording(recorder):
         there, back = (counted_pass(recorder, layer, phase, counter) for phase, counter in counters.items())

@@ -30,7 +30,7 @@ from ostinato.errors import put
 from ostinato.profile.measure.samples import measure, quiet_collector, rounds
 from ostinato.profile.settings import Settings, configured_optimizer
 
-PARTS = (1, 4, 16, 64)  # of each parameter, one of so many is measured
+PARTS = (1, 4, 16, 64)  # of each parameter, one in this many is measured
 SMALL = 1e-3  # a gradient that changes a parameter, and is no denormal number in any type
 
 

@@ -92,9 +92,9 @@ def attribute(
     known: Owned,
     noted: Iterable[tuple[int, Owned]] = (),
 ) -> list[Change]:
-    """`events`: of a MemoryLog. `known`: what was there before it started; what else was there is nobody's of
-    this rank. `noted`: (when, what somebody was seen to own then), in order; a block belongs to the first who
-    was."""
+    """`events`: of a MemoryLog. `known`: what was there before it started; older memory beyond that has no
+    owner on this rank. `noted`: (when, what an owner was seen to hold then), in order; a block belongs to the
+    first one."""
     live = {address: HeldBlock(*held) for address, held in known.items()}
     steps: list[tuple[int, HeldBlock, int]] = []
     notes = list(noted)

@@ -2,7 +2,7 @@
 """Who holds the memory of a rank while a micro-batch runs: recorded from the allocator, not added up from
 rows.
 
-    recordings = record_memory(job, profile, ranks=2)     # one a rank, whose layers are built anew, one rank after the other
+    recordings = record_memory(job, profile, ranks=2)     # one a rank: its layers are rebuilt, one rank after another
     recordings[0].peak(), recordings[0].counted_peak      # bytes: what the owners hold at most, and what the allocator counted
 
 owners.py says who owns what.
@@ -118,7 +118,7 @@ def builder_of_stages(
 def record_memory(
     job: Job, profile: Any, ranks: int, progress: Progress = no_progress
 ) -> list[Recording | None]:
-    """Of each of so many ranks, cut as timeline.ranks_of() cuts them; None: its layers do not fit into this
+    """Of each of this many ranks, cut as timeline.ranks_of() cuts them; None: its layers do not fit into this
     machine's memory, or the model is a graph: of layers, which is not recorded, or a module, which is
     recorded as one rank only."""
     cuts, settings = cuts_of(profile, ranks), read_settings(job.config, job.optimizer)

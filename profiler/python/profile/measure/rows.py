@@ -34,7 +34,7 @@ def layer_cost(
     cost.backward_weight = samples.spread("weight_half")
     cost.kept = max(0, memory.with_outputs)
     cost.forward_workspace = max(0, memory.forward_peak - cost.kept)
-    cost.backward_workspace = memory.backward_peak  # in layer_rows(), that of the row
+    cost.backward_workspace = memory.backward_peak  # in layer_rows(), the row's
     cost.parameters, cost.gradients, cost.optimizer_state = state.parameters, state.gradients, state.optimizer
     cost.step_together, cost.step_alone = state.step_together, state.step_alone
     cost.input_bytes, cost.output_bytes = input_bytes, output_bytes

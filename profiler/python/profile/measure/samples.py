@@ -56,8 +56,8 @@ class Samples:
 def measure(
     device: Any, name: str, function: Callable[[], Any], around: AbstractContextManager = NOTHING
 ) -> tuple[Any, Sample]:
-    """The function's result and cost. `name` is that of the range that NVTX tools show; `around` is entered
-    for the call alone: a range of the device's timer must not hold the host's own time before it."""
+    """The function's result and cost. `name` is the range's in NVTX tools; `around` is entered for the call
+    alone: a range of the device's timer must not hold the host's own time before it."""
     device.synchronize()
     before = device.live_bytes()
     device.reset_peak()

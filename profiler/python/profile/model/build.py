@@ -2,9 +2,9 @@
 """The layers, built one at a time, with the real input of each: a chain, or the graph that
 ostinato.deepspeed.graph() describes.
 
-Every layer is run once, without gradients, so that those that read it get its shapes. A layer that is the
-same as an earlier one, on an input of the same shape, is neither built nor run again: it gets that one's
-output. One that differs in an index only (alike.py) is built, run once and let go.
+Every layer is run once, without gradients, so that its readers get its shapes. A layer that is the same as an
+earlier one, on an input of the same shape, is neither built nor run again: it gets that one's output. One
+that differs in an index only (alike.py) is built, run once and let go.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class Branches:
 
 
 def has_branches(layers: Sequence[Any]) -> bool:
-    """Whether they are those of ostinato.deepspeed.graph()."""
+    """Whether ostinato.deepspeed.graph() made them."""
     return all(hasattr(layer, "reads") for layer in layers)
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """An exported graph without the calls that torch.export makes of `with` blocks.
 
-torch.export writes what runs under torch.no_grad(), torch.enable_grad() or torch.autocast down as a call of a
-graph of its own. `Flat` puts the operators of such graphs in the caller's place; each remembers the modes
-that it runs under. What else is a call of graphs (torch.cond and its like) is refused by name.
+torch.export turns code under torch.no_grad(), torch.enable_grad() or torch.autocast into a call of a separate
+graph. `Flat` puts the operators of such graphs in the caller's place; each remembers the modes that it runs
+under. Other calls of graphs (torch.cond and its like) are refused by name.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def called(node: Node, arguments: Sequence[Any]) -> tuple[tuple[Mode, ...], Grap
 
 
 class Flat:
-    """`graph`, whose nodes are placeholders and operators; `places` of the exported graph's placeholders in
-    it; `constants`, by placeholder, that the exported graph reads by name."""
+    """`graph` has only placeholders and operators; `places` of the exported graph's placeholders in it;
+    `constants`, by placeholder, that the exported graph reads by name."""
 
     def __init__(self, root: GraphModule):
         self.graph = Graph()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which layers run on a lane of their device, beside what it computes: those of classes that say so
+"""Which layers run on a lane of their device, beside what it computes: layers of classes that say so
 (ostinato.nn.on_lane)."""
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ read of each other.
 
 A module that does nothing but call one other is looked into, until something calls several; Job.depth says
 how many levels instead. What computes sizes or puts tensors into lists and tuples runs once, while the steps
-are found, and is part of none: the shapes are those of the inputs. Operators run as they are written: nothing
-is fused or recompiled.
+are found, and is part of none: the shapes are the inputs'. Operators run as they are written: nothing is
+fused or recompiled.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ class Tracer:
 
     def _run(self, node: Any, known: dict[int, Any], prefix: str, level: int, alone: bool) -> None:
         if node.kind() == CONSTANT:
-            return  # those that read it have it with them
+            return  # its readers have it with them
         if node.kind() == ATTRIBUTE:
             known[node.output().unique()] = getattr(known[node.input().unique()], node.s("name"))
         elif node.kind() == METHOD:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which outputs of a layer a gradient arrives at: those that some layer behind it learns from, and no others.
+"""Which outputs of a layer get a gradient: only those that some later layer learns from.
 
 Found by a backward of each layer, the last one first: what reaches its inputs is what arrives at the outputs
 of those before it.

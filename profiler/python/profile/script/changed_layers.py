@@ -2,7 +2,7 @@
 """The layers as they are when the script trains: what it changed after PipelineModule() had built them is
 measured, not the LayerSpec.
 
-A LayerSpec that is built again may get modules and tensors that are there already: those of a model in its
+A LayerSpec that is built again may get modules and tensors that are there already: from a model in its
 arguments, a global variable or a cache. Such a layer is measured on a copy that shows the same memory.
 
 Rank 0 has only its own layers. A LayerSpec of another rank is taken to be changed as the equal ones of rank 0
@@ -103,8 +103,8 @@ def shared_memory(types: Types) -> Iterator[None]:
 
 
 def twin(module: nn.Module, types: Types) -> nn.Module:
-    """A copy with tensors of its own in the same memory, those that are not registered as well: it has none of
-    the hooks that DeepSpeed puts on parameters."""
+    """A copy with separate tensors in the same memory, including unregistered ones: it has none of the hooks
+    that DeepSpeed puts on parameters."""
     with shared_memory(types):
         return copy.deepcopy(module)
 

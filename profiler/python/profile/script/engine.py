@@ -55,7 +55,7 @@ class Host(Protocol):
     def fail(self, error: ProfileError) -> NoReturn: ...
 
     def restart(self, size: int) -> None:
-        """The script needs a world of so many ranks. Returns where that would not help."""
+        """The script needs a world of this many ranks. Returns where that would not help."""
 
 
 def patched(owner: type, name: str, made: dict[tuple[type, str], Any]) -> Callable:
@@ -86,7 +86,7 @@ class Takeover:
         self.reached = False  # a PipelineModule or an engine has been made
         self.states: dict[int, dict[int, Any]] = {}  # by id of a model
         self.types: dict[int, Types] = {}
-        # By id of an engine whose model is no PipelineModule: a twin of that.
+        # By id of an engine without a PipelineModule: its model's twin.
         self.modules: dict[int, nn.Module] = {}
         self.evaluated: Callable[[], Job] | None = None  # the first evaluation's micro-batch
         self.saved: dict[str, str] = {}  # folders of checkpoints, and where they went instead
@@ -111,7 +111,7 @@ class Takeover:
         half = vars(accelerator).get("is_fp16_supported")
         # DeepSpeed refuses to train with it on a CPU; measuring is another thing.
         accelerator.is_fp16_supported = lambda: True
-        self.linear = nn.functional.linear  # ZeRO-3 puts one of its own there
+        self.linear = nn.functional.linear  # ZeRO-3 puts another one there
         self._patch_model(made)
         self._patch_engine(made)
         self._patch_checkpoints(made)
@@ -385,8 +385,8 @@ def own_optimizer(engine: Any) -> Any:
 
 
 def release(engine: Any) -> None:
-    """Lets go of the memory that training would need. The weights stay: layers may be built on those of others,
-    or of the script's."""
+    """Lets go of the memory that training would need. The weights stay: layers may be built on weights of
+    other layers, or the script's."""
     for parameter in engine.module.parameters():
         parameter.grad = None
     for optimizer in {

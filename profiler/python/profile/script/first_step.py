@@ -52,7 +52,7 @@ class Attempt:
     status: int = Status.BAD_INPUT
 
     def needing(self, size: int) -> Attempt | None:
-        """The next attempt, where the script's model needs so many ranks; None: DeepSpeed shall say what is
+        """The next attempt, where the script's model needs this many ranks; None: DeepSpeed shall say what is
         wrong."""
         if self.fixed or size < 1 or size in (*self.tried, self.size):
             return None

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A world of ranks of which only rank 0 exists, for the script that is profiled.
+"""A world of ranks where only rank 0 exists, for the script that is profiled.
 
     world = World(4)
     with world.pretended():
         torch.distributed.init_process_group("nccl")  # at once, on any machine
 
-Nothing is sent. The others are taken to hold what this rank holds: a sum over 4 ranks is 4 times this rank's,
-a gathered list has this rank's object 4 times, and what another rank would broadcast stays as it is here.
+Nothing is sent. The other ranks are assumed to hold what this rank holds: a sum over 4 ranks is 4 times this
+rank's, a gathered list has this rank's object 4 times, and what another rank would broadcast stays as it is
+here.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ def get_backend(world: World, original: Callable) -> Callable:
 
 
 def reduced(_world: World, original: Callable) -> Callable:
-    """All ranks hold the same: their sum is so many times this rank's."""
+    """All ranks hold the same: their sum is this many times this rank's."""
     signature = inspect.signature(original)
 
     @functools.wraps(original)

@@ -48,7 +48,7 @@ class LayerRun:
 
 
 def operators_inside(profile: Any, row: Any, phase: str, outer: Slice) -> list[Slice]:
-    """By falling self time, cut off at the layer's end: operators are measured in runs of their own."""
+    """By falling self time, cut off at the layer's end: operators are measured in separate runs."""
     layer = row.index if row.same_as < 0 else row.same_as
     rows = [o for o in profile.operators if o.layer == layer and o.phase == phase and o.self_time.median > 0]
     at, end, slices = outer.start, outer.start + outer.time, []
@@ -191,7 +191,7 @@ STATIC = {PARAMETERS: "parameters", GRADIENTS: "gradients", OPTIMIZER: "optimize
 
 
 def ranks_of(profile: Any, stages: int, recordings: Sequence[Recording | None] = ()) -> list[RankTimeline]:
-    """One micro-batch through so many ranks, by their profile: times of transfers are left out."""
+    """One micro-batch through this many ranks, by their profile: times of transfers are left out."""
     runs, ranks = list(runs_of(profile)), []
     total = max(1, sum(run.slice.time for run in runs))
     for number, (first, last) in enumerate(cuts_of(profile, stages)):
