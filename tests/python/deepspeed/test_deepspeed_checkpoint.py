@@ -441,7 +441,7 @@ def test_what_cannot_be_read_of_zero_is_refused(world2, world4, plans, saved, tm
     for errors in world2.run(attempts, under(options, plans["looped"]), spoilt):
         for words, error in zip(REFUSED_OF_ZERO, errors, strict=True):
             assert (
-                words in error and "load_optimizer_states=False); to keep it, run ds_to_universal" in error
+                words in error and "load_lr_scheduler_states=False); to keep it, run ds_to_universal" in error
             ), error
 
 

@@ -49,12 +49,15 @@ EQUAL = {
     "bf16-zero1": ("looped", replace(SLICED, optimizer="Adam", config=BF16 | ZERO_1)),
     "checkpointed": ("moved", replace(SLICED, **CHECKPOINTED)),
     "dropout": ("looped", DROPOUT),
+    "dropout-megatron": ("looped", replace(DROPOUT, model="megatron's tracker")),
     "dropout-checkpointed": ("moved", replace(DROPOUT, **CHECKPOINTED)),
     "gpt2": ("moved", replace(SLICED, model="gpt2")),
 }
 
 
-@pytest.mark.parametrize("case", everyday(EQUAL, "bf16-zero1", "dropout-checkpointed", "gpt2"))
+@pytest.mark.parametrize(
+    "case", everyday(EQUAL, "bf16-zero1", "dropout-megatron", "dropout-checkpointed", "gpt2")
+)
 def test_equal(case, world4, stock, plans):
     """Losses, weights of each slice, evaluations, and logits."""
     plan, options = EQUAL[case]

@@ -4,7 +4,8 @@ then by rows, dropout from a generator of the slice, (hidden, mask of booleans) 
 tied embedding.
 """
 
-from types import SimpleNamespace
+import sys
+from types import ModuleType, SimpleNamespace
 
 import torch
 import torch.distributed as dist
@@ -12,7 +13,9 @@ from torch import nn
 
 WIDTH, HEADS, VOCABULARY, LENGTH, BATCH, BLOCKS = 8, 2, 13, 5, 2, 4
 LAYERS = BLOCKS + 4
-here = SimpleNamespace(group=None, index=0, count=1, first=0)  # of this process; `first`: the rank of slice 0
+MEGATRON = "megatron.core.tensor_parallel.random"
+# Of this process; `first`: the rank of slice 0.
+here = SimpleNamespace(group=None, index=0, count=1, first=0, tracker=None)
 
 
 class Enter(torch.autograd.Function):
@@ -48,7 +51,18 @@ def summed(part):
 def tracker():
     from deepspeed.runtime.activation_checkpointing.checkpointing import get_cuda_rng_tracker
 
-    return get_cuda_rng_tracker()
+    return here.tracker or get_cuda_rng_tracker()
+
+
+def take_tracker(of_megatron: bool) -> None:
+    """Megatron-Core has its own where deepspeed.checkpointing is not configured."""
+    from deepspeed.runtime.activation_checkpointing.checkpointing import CudaRNGStatesTracker
+
+    here.tracker = CudaRNGStatesTracker() if of_megatron else None
+    sys.modules.pop(MEGATRON, None)
+    if of_megatron:
+        sys.modules[MEGATRON] = ModuleType(MEGATRON)
+        sys.modules[MEGATRON].get_cuda_rng_tracker = tracker  # type: ignore[attr-defined]
 
 
 def cut(rows: int, columns: int) -> nn.Parameter:
@@ -120,8 +134,8 @@ def topology_of(options):
 class Sliced:
     """`module`: the class of the PipelineModule, by which DeepSpeed knows GPT2ModelPipe."""
 
-    def __init__(self, dropout: float = 0.0, module: str = ""):
-        self._dropout, self._name = dropout, module
+    def __init__(self, dropout: float = 0.0, module: str = "", megatron: bool = False):
+        self._dropout, self._name, self._megatron = dropout, module, megatron
 
     @property
     def module(self):
@@ -141,6 +155,7 @@ class Sliced:
             if rank in ranks:
                 here.group, here.index, here.count, here.first = group, mine.model, len(ranks), ranks[0]
         torch.manual_seed(1000 + mine.pipe)  # whole parameters are equal on all slices
+        take_tracker(self._megatron)
         tracker().reset()
         tracker().add("model-parallel-rng", 5000 + 10 * mine.pipe + mine.model)
         first, last = (

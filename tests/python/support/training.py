@@ -28,6 +28,7 @@ MODELS = {
 MODELS |= {
     "sliced": sliced_model.Sliced(),
     "sliced dropout": sliced_model.Sliced(dropout=0.2),
+    "megatron's tracker": sliced_model.Sliced(dropout=0.2, megatron=True),
     "gpt2": sliced_model.Sliced(module="GPT2ModelPipe"),
 }
 

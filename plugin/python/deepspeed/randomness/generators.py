@@ -4,18 +4,20 @@
     count = taken(before, after)          # per generator; None: drawing does not lead from one to the other
     state = advanced(before, count)
 
-Besides torch's own generators this covers the states of DeepSpeed's tracker (deepspeed.checkpointing), which
-Megatron's layers switch to while they draw for a slice.
+Besides torch's own generators this covers the states of trackers, which Megatron's layers switch to while they draw
+for a slice: deepspeed.checkpointing's, and Megatron-Core's, from which they draw where the former is not configured.
 
 A CPU's generator (mt19937) yields 32-bit words, and is advanced block by block without making them; an
 accelerator's (Philox) counts, so its state is a seed and an offset. A state is a tuple with one entry per generator
 of this process.
 """
 
+import sys
 from typing import Any
 
 import torch
 
+MEGATRON = "megatron.core.tensor_parallel.random"
 PHILOX = 16  # bytes of a state: seed and offset
 FURTHEST = 1 << 28  # words: a layer that draws more from a CPU's generator is not followed
 # Bytes of a state with the words to come; behind is the second of a pair of normal numbers.
@@ -30,15 +32,19 @@ def current() -> State:
 
 
 def tracked() -> State:
-    """The states of DeepSpeed's tracker, ordered by name."""
-    states = _tracker().get_states()
-    return tuple(states[name] for name in sorted(states))
+    """The states of trackers, those of each ordered by name."""
+    return tuple(states[name] for _, states in _trackers() for name in sorted(states))
 
 
-def _tracker() -> Any:
+def _trackers() -> list[tuple[Any, dict[str, torch.Tensor]]]:
+    """With their states."""
     from deepspeed.runtime.activation_checkpointing.checkpointing import get_cuda_rng_tracker
 
-    return get_cuda_rng_tracker()
+    found = [get_cuda_rng_tracker()]
+    theirs = getattr(sys.modules.get(MEGATRON), "get_cuda_rng_tracker", None)
+    if theirs is not None and (tracker := theirs()) is not found[0]:
+        found.append(tracker)
+    return [(tracker, tracker.get_states()) for tracker in found]
 
 
 def own() -> State:
@@ -57,8 +63,8 @@ def become(state: State) -> None:
     torch.set_rng_state(host)
     if get_accelerator().device_name() != "cpu":
         get_accelerator().set_rng_state(others.pop(0))
-    states = _tracker().get_states()
-    _tracker().set_states(states | dict(zip(sorted(states), others, strict=False)))
+    for tracker, states in _trackers():
+        tracker.set_states(states | {name: others.pop(0) for name in sorted(states) if others})
 
 
 def same(a: State, b: State) -> bool:

@@ -24,7 +24,7 @@ import torch
 
 from . import generators
 
-KINDS = ("torch", "the accelerator", "DeepSpeed's tracker", "Python's random", "NumPy")
+KINDS = ("torch", "the accelerator", "a tracker", "Python's random", "NumPy")
 
 
 def states() -> tuple:
@@ -35,7 +35,7 @@ def states() -> tuple:
 
 
 def torchs(kept: tuple) -> generators.State:
-    """Of states(), those of torch's generators, including DeepSpeed's tracker."""
+    """Of states(), those of torch's generators, including trackers'."""
     host, accelerator, tracked, *_ = kept
     return host, *([] if accelerator is None else [accelerator]), *tracked
 
@@ -51,7 +51,7 @@ def foreign() -> tuple:
 
 
 def same(was, now) -> bool:
-    """Of one generator, or of those in DeepSpeed's tracker."""
+    """Of one generator, or of those in trackers."""
     if torch.is_tensor(was):
         return torch.equal(was, now)
     if isinstance(was, tuple) and all(map(torch.is_tensor, was)):
