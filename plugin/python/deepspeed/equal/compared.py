@@ -16,8 +16,8 @@ from ..upstream import Engine
 
 WHY = (
     "a layer that keeps state outside its buffers, an optimizer that looks at several parameters together, data that differ by "
-    "rank, random numbers that the script draws without a seed or for the layers of its rank, or a file that it wrote before it "
-    "started again and then read"
+    "rank, random numbers that the script draws without a seed or for the layers of its rank, or that layers draw from a tracker "
+    "which is neither deepspeed.checkpointing's nor Megatron-Core's, or a file that the script wrote before it started again and then read"
 )
 
 
