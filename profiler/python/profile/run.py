@@ -50,7 +50,7 @@ def describe(profile: Any, job: Job, settings: Settings) -> None:
     profile.warm_up, profile.repeats = job.warm_up, job.repeats
     first = next(tensors(job.inputs), None)
     profile.micro_batch_size = settings.micro_batch_size or (
-        first.shape[0] if first is not None and first.dim() else 0
+        first.shape[0] if first is not None and first.dim() else 1
     )
 
 

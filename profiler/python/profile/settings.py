@@ -148,13 +148,6 @@ def micro_batch_size(config: dict) -> int:
     return int(size or 0)
 
 
-def accumulation_steps(config: dict) -> int:
-    steps = config.get("gradient_accumulation_steps")
-    if steps is None and config.get("train_micro_batch_size_per_gpu") and "train_batch_size" in config:
-        steps = config["train_batch_size"] // config["train_micro_batch_size_per_gpu"]
-    return int(steps or 1)
-
-
 def read_settings(config: dict, optimizer, accelerator: bool = False) -> Settings:
     """`accelerator`: the model trains on one, where torch's optimizers take all parameters together."""
     alone, together = step_temporaries(config, optimizer, accelerator)

@@ -11,6 +11,7 @@ from deepspeed.pipe import LayerSpec
 from torch import nn
 
 from ostinato.profile import ProfileError
+from ostinato.profile.model.job import any_parameters
 from support.profiling import Front, profile
 
 FP32 = 4
@@ -284,6 +285,29 @@ def test_checkpointed_layers_keep_less():
     assert checkpointed.kept == 8 * 16 * FP32 + random_state
     assert whole.kept == 8 * (64 + 16) * FP32  # tanh keeps its output only
     assert checkpointed.backward_input.repeats == 0  # it cannot be split
+
+
+def test_the_layers_that_deepspeed_checkpoints():
+    """Frozen ones, too, unless the model names others."""
+    block = [nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 16)) for _ in range(2)]
+    block[1].requires_grad_(False)
+    kept = [
+        profile(block, torch.randn(8, 16), checkpoint_interval=1, checkpointable=these).layers[1].kept
+        for these in (any_parameters, lambda layers: False)
+    ]
+    assert kept[0] == 8 * 16 * FP32 + torch.get_rng_state().numel()
+    assert kept[1] == profile(block, torch.randn(8, 16)).layers[1].kept < kept[0]
+
+
+def test_buffers_that_a_first_forward_makes():
+    class Masked(nn.Linear):
+        def forward(self, x):
+            if not hasattr(self, "mask"):
+                self.register_buffer("mask", torch.ones(1000, 16))
+            return super().forward(x) * self.mask[: len(x)]
+
+    row = profile([nn.Linear(16, 16), Masked(16, 16)], torch.randn(8, 16)).layers[1]
+    assert row.parameters == (16 * 16 + 16 + 1000 * 16) * FP32
 
 
 def test_nothing_runs_backwards_before_the_first_parameter_that_learns():

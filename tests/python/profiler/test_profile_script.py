@@ -149,6 +149,7 @@ engine.train_batch()
     assert len(job.layers) == 16 and job.checkpoint_interval == 1 and job.loss_fn.__name__ == "loss"
     assert job.inputs.shape == (3, 8) and torch.equal(job.labels, torch.zeros(3))
     assert job.name == "train" and job.config["train_batch_size"] == 6 and not job.restrictions
+    assert job.config["train_micro_batch_size_per_gpu"] == 3 and job.checkpointable([torch.nn.Linear(1, 1)])
 
 
 def test_a_subclass_and_its_topology(tmp_path):

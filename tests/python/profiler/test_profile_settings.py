@@ -15,7 +15,7 @@ from ostinato.profile.model.model_digest import (
     layer_parameters,
     model_digest,
 )
-from ostinato.profile.settings import accumulation_steps, micro_batch_size, read_settings, step_temporaries
+from ostinato.profile.settings import micro_batch_size, read_settings, step_temporaries
 
 PARAMETERS = [nn.Parameter(torch.zeros(10))]
 
@@ -62,8 +62,6 @@ def test_sizes_of_batches():
     assert micro_batch_size({"train_micro_batch_size_per_gpu": 4}) == 4
     assert micro_batch_size({"train_batch_size": 12, "gradient_accumulation_steps": 3}) == 4
     assert micro_batch_size({}) == 0
-    assert accumulation_steps({"train_batch_size": 12, "train_micro_batch_size_per_gpu": 4}) == 3
-    assert accumulation_steps({}) == 1
 
 
 def rows(*layers):

@@ -197,7 +197,7 @@ def _layer(engine: Engine, place: int, device: Any) -> _Local:
         }.values()
     )
     trained = [t for t in held if isinstance(t, nn.Parameter) and t.requires_grad]
-    checkpointed = model.activation_checkpoint_interval > 0 and bool(trained)
+    checkpointed = model.activation_checkpoint_interval > 0 and model._is_checkpointable([function])
     run = under_autocast(function, engine.device, autocast_of(engine))
     name = layer_name(index, model._layer_specs[index])
     return _Local(

@@ -45,7 +45,13 @@ def load_exported(path: Path) -> Job:
         raise ProfileError(
             f"{path}: export the program with example inputs that are either all positional or all named"
         )
-    return Job(module=program.module(), inputs=named or inputs, name=path.stem, device=device)
+    return Job(
+        module=program.module(),
+        inputs=named or inputs,
+        optimizer_numbers=UNKNOWN_STATES,
+        name=path.stem,
+        device=device,
+    )
 
 
 @contextmanager

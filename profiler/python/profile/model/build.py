@@ -160,15 +160,18 @@ def trained(module: Any) -> list[nn.Parameter]:
     return [p for p in module.parameters() if p.requires_grad] if isinstance(module, nn.Module) else []
 
 
+def held_bytes(module: Any) -> int:
+    return bytes_of([*module.parameters(), *module.buffers()]) if isinstance(module, nn.Module) else 0
+
+
 def build_layer(
-    index: int, name: str, run: Callable, module: Any, taken: tuple[Any, list[bool]], job: Job
+    index: int, name: str, function: Callable, run: Callable, module: Any, taken: tuple, job: Job
 ) -> Layer:
     value, reached = taken
-    is_module = isinstance(module, nn.Module)
     parameters = trained(module)
-    held = bytes_of([*module.parameters(), *module.buffers()]) if is_module else 0
-    checkpointed = job.checkpoint_interval > 0 and bool(parameters)
-    experts = is_module and bool(experts_in(module))
+    held = held_bytes(module)
+    checkpointed = job.checkpoint_interval > 0 and job.checkpointable([function])
+    experts = isinstance(module, nn.Module) and bool(experts_in(module))
     run = under_autocast(run, job.device.place, job.autocast)
     return Layer(index, name, run, value, None, parameters, held, reached, checkpointed, job.device, experts)
 
@@ -191,14 +194,15 @@ def build_chain(job: Job, settings: Settings) -> Chain:
         key = (layer_key(flow.itself(spec)), shape_key(taken[0]), tuple(taken[1]), index == last)
         if key not in known:
             run, module = builder.build(name, spec)
-            layer = build_layer(index, name, flow.called(run), module, taken, job)
+            layer = build_layer(index, name, run, flow.called(run), module, taken, job)
             kind = None if index == last else class_key(flow.itself(spec))
             same = alike.measured((kind, *key[1:]), layer, module) if kind is not None else None
             if same is not None:
                 known[key] = same
         if key not in known:
             layer.outputs = run_once(layer)
-            layer.parameters = trained(module)  # which a forward may freeze or thaw
+            # A forward may freeze or thaw parameters, and make buffers.
+            layer.parameters, layer.parameter_bytes = trained(module), held_bytes(module)
             if index == last and job.loss_fn is not None:
                 layer.run, layer.name = with_loss(layer.run, job), f"{name} with its loss"
                 run_once(layer)

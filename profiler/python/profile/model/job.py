@@ -14,6 +14,11 @@ from ostinato.profile.machine.device import Cpu
 from ostinato.restrictions import Restriction
 
 
+def any_parameters(layers: Sequence[Any]) -> bool:
+    """Of a PipelineModule that names no layers to checkpoint."""
+    return any(True for layer in layers if isinstance(layer, nn.Module) for _ in layer.parameters())
+
+
 @dataclass
 class Job:
     """A chain of layers or a module, one micro-batch for it, and how often to measure."""
@@ -34,6 +39,8 @@ class Job:
         None  # fp32 numbers that the optimizer keeps for each parameter; None: as config says, else Adam's
     )
     checkpoint_interval: int = 0  # PipelineModule's activation_checkpoint_interval
+    # Whether it checkpoints these layers, where the interval is above 0.
+    checkpointable: Callable[[Sequence[Any]], bool] = any_parameters
     autocast: torch.dtype | None = None  # that the engine runs layers under, but not the loss; None: without
     restrictions: Sequence[Restriction] = ()  # of the script's classes
     lengths: Sequence[int] = ()  # of other sequences that layers are measured with, too

@@ -290,9 +290,10 @@ class Takeover:
             inputs=batch[0],
             labels=batch[1],
             loss_fn=model.loss_fn,
-            config=engine._config._param_dict,
+            config=config_of(engine),
             optimizer=own_optimizer(engine),
             checkpoint_interval=model.activation_checkpoint_interval,
+            checkpointable=model._is_checkpointable,
             restrictions=of_classes(model, engine),
             stages=[end - begin for begin, end in itertools.pairwise(model.partitions())],
             micro_batches=engine.micro_batches,
@@ -323,7 +324,7 @@ class Takeover:
         job = Job(
             module=module,
             inputs=named or inputs,
-            config=engine._config._param_dict,
+            config=config_of(engine),
             optimizer=own_optimizer(engine),
             autocast=autocast_of(engine),
         )
@@ -348,6 +349,13 @@ def ranks_asked(topology: Any, stages: int | None, size: int) -> int:
     if topology is not None:
         return math.prod(max(1, dimension) for dimension in topology.dims)
     return size if not stages or size % stages == 0 else stages
+
+
+def config_of(engine: Any) -> dict:
+    """With the size of a micro-batch, which may follow from that of the whole batch and the number of replicas."""
+    return engine._config._param_dict | {
+        "train_micro_batch_size_per_gpu": engine.train_micro_batch_size_per_gpu()
+    }
 
 
 def ranks_of_batches(config: Any, mpu: Any, size: int) -> int:
