@@ -75,15 +75,16 @@ def shown_progress(quiet: bool) -> Iterator[Any]:
 
 def is_program(args: argparse.Namespace) -> bool:
     """Whether the file is a TorchScript program. Raises ProfileError for options that need one, if it is not."""
-    found = (
-        not args.module
-        and args.script.suffix != EXPORTED
-        and (args.script.suffix in TORCHSCRIPT or bool(args.input))
+    suffix = args.script.suffix
+    found = not args.module and (
+        suffix in TORCHSCRIPT or (bool(args.input) and suffix not in (EXPORTED, ".py"))
     )
     given = [
         name
         for name in PROGRAM_OPTIONS
-        if getattr(args, name) is not None and getattr(args, name) is not False
+        if getattr(args, name) is not None
+        and getattr(args, name) is not False
+        and not (name == "optimizer_numbers" and suffix == EXPORTED)
     ]
     if given and not found:
         option = "--" + given[0].replace("_", "-")
@@ -95,13 +96,14 @@ def is_program(args: argparse.Namespace) -> bool:
 
 def job_of_program(args: argparse.Namespace) -> Job:
     """The job of a file that is not a script."""
-    if not is_program(args):
-        return load_exported(args.script)
-    job = load_script(args.script, args.input or [], train=not args.eval)
-    job.depth = args.depth
+    if is_program(args):
+        job = load_script(args.script, args.input or [], train=not args.eval)
+        job.depth = args.depth
+        job.loss_fn = None if args.loss is None else MadeUpLoss(args.loss)
+    else:
+        job = load_exported(args.script)
     if args.optimizer_numbers is not None:
         job.optimizer_numbers = args.optimizer_numbers
-    job.loss_fn = None if args.loss is None else MadeUpLoss(args.loss)
     return job
 
 

@@ -41,7 +41,10 @@ def time_of(text: str) -> int:
     parts = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?(ns|us|ms|s)?", text)
     if parts is None:
         raise argparse.ArgumentTypeError(f'needs a time such as 20us or 0.02ms, got "{text}"')
-    return round(float(parts[1]) * NANOSECONDS[parts[2] or "us"])
+    time = round(float(parts[1]) * NANOSECONDS[parts[2] or "us"])
+    if time >= 2**63:
+        raise argparse.ArgumentTypeError(f'"{text}" is more than 292 years')
+    return time
 
 
 def lengths_of(text: str) -> list[int]:
@@ -131,7 +134,7 @@ def add_program_options(group: Any) -> None:
     )
     loss = "loss of the output, as a last step with made-up labels (default: no loss, with a gradient given for the output)"
     group.add_argument("--loss", choices=LOSSES, help=loss)
-    numbers = "fp32 values that the optimizer keeps per parameter: 2 for Adam, 0 for SGD (2)"
+    numbers = "fp32 values that the optimizer keeps per parameter: 2 for Adam, 0 for SGD (2); also of a .pt2 archive"
     group.add_argument("--optimizer-numbers", type=natural, metavar="NUMBERS", help=numbers)
     group.add_argument(
         "--eval", action="store_true", help="run the program in evaluation mode, not in training mode"

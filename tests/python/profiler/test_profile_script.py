@@ -366,7 +366,13 @@ def test_an_exported_program_on_its_own_inputs(tmp_path, capsys):
     assert main([str(tmp_path / "model.pt2"), *options]) == 0
     told = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert told["model"] == "model" and told["layers"] == 3 and told["complete"]
-    assert main([str(tmp_path / "model.pt2"), *options[:-1], "--quiet"]) == 0
+    for numbers in (2, 0):  # Adam's by default
+        assert all(
+            row["optimizer_state"] == numbers * row["parameters"]
+            for row in json.loads((tmp_path / "p.json").read_text())["layers"]
+        )
+        given = ["--optimizer-numbers", "0", *options[:-1], "--quiet"]
+        assert main([str(tmp_path / "model.pt2"), *given]) == 0
     assert capsys.readouterr().out == ""
     # The inputs take no gradient.
     assert told["flops"] == 2 * 3 * (4 * 8 + 8 * 2) + 2 * 3 * 4 * 8 + 2 * 2 * 3 * 8 * 2
