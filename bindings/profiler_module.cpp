@@ -170,7 +170,6 @@ void bind_profile(py::module_& m) {
           py::arg("layers"), py::arg("micro_batches"), py::arg("step") = Spread{},
           "What the training script runs without a plan: layers of each stage of DeepSpeed's partition, "
           "micro-batches of a step, and the times of its steps.")
-      .def_property_readonly("run_layers", [](const Profile& profile) { return profile.run.layers; })
       .def_readwrite("layers", &Profile::layers)
       .def_readwrite("operators", &Profile::operators)
       .def_readwrite("transfers", &Profile::transfers)

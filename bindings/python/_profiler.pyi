@@ -120,7 +120,6 @@ class Profile:
     rank: RankCost
     restrictions: list[tuple[str, str, int, list[int], int]]
     def set_run(self, layers: Sequence[int], micro_batches: int, step: Spread = ...) -> None: ...
-    run_layers: list[int]
     layers: list[LayerCost]
     operators: list[OperatorCost]
     transfers: list[TransferCost]

@@ -51,6 +51,15 @@ class ProfileReader {
   Profile profile_;
 };
 
+/// What makes a profile incomplete, in words; "": nothing.
+std::string lost_events(const Completeness& found) {
+  if (found.dropped > 0) return std::to_string(found.dropped) + " events were dropped";
+  if (found.out_of_range > 0) return std::to_string(found.out_of_range) + " events are out of range";
+  if (found.seen < found.expected)
+    return std::to_string(found.seen) + " of " + std::to_string(found.expected) + " events were seen";
+  return found.reason.empty() ? "" : "'reason' is " + in_quotes(found.reason);
+}
+
 Profile ProfileReader::read(const Value& root) {
   const Fields fields(root, file_, "a profile",
                       {"format", "model", "device", "timer", "timer_note", "warm_up", "repeats",
@@ -109,11 +118,9 @@ void ProfileReader::completeness(const Value& value) {
                            .dropped = fields.integer("dropped", 0),
                            .out_of_range = fields.integer("out_of_range", 0),
                            .reason = fields.text("reason")};
-  if (profile_.completeness.complete && profile_.completeness.dropped > 0) {
-    fields.fail(
-        fields.find("complete"),
-        "'complete' is true, but " + std::to_string(profile_.completeness.dropped) + " events were dropped");
-  }
+  if (const std::string lost = lost_events(profile_.completeness);
+      profile_.completeness.complete && !lost.empty())
+    fields.fail(fields.find("complete"), "'complete' is true, but " + lost);
 }
 
 void ProfileReader::rank(const Value& value) {

@@ -232,7 +232,13 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"residual_type", replaced("0.125", "\"small\""),
                 "18: 'residual' must be a number of at least 0, not 'small'"},
         Refusal{"lost_events", replaced("\"dropped\":0", "\"dropped\":3"),
-                "9: 'complete' is true, but 3 events were dropped"}),
+                "9: 'complete' is true, but 3 events were dropped"},
+        Refusal{"unseen_events", replaced("\"seen\":10", "\"seen\":9"),
+                "9: 'complete' is true, but 9 of 10 events were seen"},
+        Refusal{"events_out_of_range", replaced("\"out_of_range\":0", "\"out_of_range\":2"),
+                "9: 'complete' is true, but 2 events are out of range"},
+        Refusal{"a_reason", replaced("\"reason\":\"\"", "\"reason\":\"no CUPTI\""),
+                "9: 'complete' is true, but 'reason' is \"no CUPTI\""}),
     [](const auto& test) { return test.param.what; });
 
 }  // namespace
