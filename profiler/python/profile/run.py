@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from ostinato import _profiler
+from ostinato.errors import counted
 from ostinato.profile.machine import freed_memory
+from ostinato.profile.machine.device import waited_for_a_core
 from ostinato.profile.measure.by_size import measure_sizes, tokens_of
 from ostinato.profile.measure.neighbours import busy_neighbours
 from ostinato.profile.measure.footprint import Footprint, footprint
@@ -31,6 +34,9 @@ from ostinato.profile.model.shardable import mark_shardable
 from ostinato.profile.model.tensors import bytes_of, tensors
 from ostinato.profile.settings import Settings, read_settings
 from ostinato.restrictions import of_experts
+
+
+MOST_WAITING = 0.1  # share of the time in which a process waits for a core, where its times still stand
 
 
 def build_rows(job: Job, settings: Settings) -> Chain:
@@ -62,18 +68,25 @@ class MeasuredChain:
     timer_note: str
 
 
-def noted(why_not_cupti: str, beside: int, adapted: int) -> str:
-    """`adapted`: layers whose halves of the backward were made to add up (measure/halves.py)."""
-    neighbours = (
-        f"{beside} {'process' if beside == 1 else 'processes'} computed at the same time, as other ranks do"
-    )
+def noted(why_not_cupti: str, beside: int, adapted: int, waiting: float) -> str:
+    """`adapted`: layers whose halves of the backward were made to add up (measure/halves.py). `waiting`: the share of
+    the time in which this process waited for a core."""
+    neighbours = f"{counted(beside, 'process')} computed at the same time, as other ranks do"
     halves = (
-        f"the halves of the backward of {adapted} {'layer' if adapted == 1 else 'layers'} took less than the whole each time they "
-        "were measured, and are written as long as the whole: the machine was busy"
+        f"the halves of the backward of {counted(adapted, 'layer')} took less than the whole each time they were measured, and are "
+        "written as long as the whole: the machine was busy"
     )
-    return "; ".join(
-        [why_not_cupti] * bool(why_not_cupti) + [neighbours] * bool(beside) + [halves] * bool(adapted)
+    late = (
+        f"this process waited for a core for {100 * waiting:.0f} % of the time, so times are too long: measure where nothing else "
+        "computes"
     )
+    said = {
+        why_not_cupti: bool(why_not_cupti),
+        neighbours: beside,
+        halves: adapted,
+        late: waiting > MOST_WAITING,
+    }
+    return "; ".join(text for text, holds in said.items() if holds)
 
 
 def measure_chain(job: Job, settings: Settings, chain: Chain, progress: Progress) -> MeasuredChain:
@@ -81,6 +94,7 @@ def measure_chain(job: Job, settings: Settings, chain: Chain, progress: Progress
     beside = 0 if job.device.own_clock else job.beside
     if not job.device.own_clock:
         freed_memory.keep()  # as the engine does under a plan
+    waited, began = waited_for_a_core(), time.monotonic_ns()
     with busy_neighbours(chain.layers, beside):
         samples = in_turns(chain.layers, job, progress=progress)
         adapted = settle(chain.layers, samples, lambda layers: in_turns(layers, job, progress=progress))
@@ -88,7 +102,9 @@ def measure_chain(job: Job, settings: Settings, chain: Chain, progress: Progress
             record_operators(chain.layers, job.repeats, progress),
             measure_steps(job, chain, clock),
         )
-    return MeasuredChain(samples, operators, steps, noted(operators.timer_note, beside, adapted))
+    waiting = (waited_for_a_core() - waited) / max(1, time.monotonic_ns() - began)
+    note = noted(operators.timer_note, beside, adapted, 0 if job.device.own_clock else waiting)
+    return MeasuredChain(samples, operators, steps, note)
 
 
 def measure_steps(job: Job, chain: Chain, clock: StepClock) -> dict[int, int]:

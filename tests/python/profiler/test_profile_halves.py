@@ -91,3 +91,10 @@ def test_the_profile_says_so(monkeypatch):
             2666,
             1333,
         )
+
+
+def test_a_process_that_waits_for_a_core_says_so():
+    assert run.noted("", 0, 0, 0.05) == ""
+    assert run.noted("", 0, 0, 0.72).startswith(
+        "this process waited for a core for 72 % of the time, so times"
+    )

@@ -114,13 +114,9 @@ def test_a_profile_says_who_computed_beside(threads):
     profile = profile_layers(
         Job(layers=[nn.Linear(4, 4)], inputs=torch.ones(2, 4), repeats=2, warm_up=1, beside=1)
     )
-    assert profile.timer_note == "1 process computed at the same time, as other ranks do"
-    assert (
-        profile_layers(
-            Job(layers=[nn.Linear(4, 4)], inputs=torch.ones(2, 4), repeats=2, warm_up=1)
-        ).timer_note
-        == ""
-    )
+    assert profile.timer_note.startswith("1 process computed at the same time, as other ranks do")
+    alone = profile_layers(Job(layers=[nn.Linear(4, 4)], inputs=torch.ones(2, 4), repeats=2, warm_up=1))
+    assert "at the same time" not in alone.timer_note
 
 
 def test_as_many_as_have_cores(monkeypatch, threads):
