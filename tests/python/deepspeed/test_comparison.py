@@ -67,6 +67,18 @@ def test_a_gradient_of_rounding_alone_may_differ():
     assert not compare(a, records(l0=NOISE, l1=None)).within_rounding
 
 
+def test_losses_that_differ_by_rank_are_compared_on_each():
+    """A subclass of the engine may return its loss on the last rank alone."""
+    first, second = records(l0=NOISE), records(l0=NOISE)
+    for made, last in ((first, 2.5), (second, 7.0)):
+        made.steps[0]["loss"] = {
+            "": fingerprint_of(torch.tensor([0.0])),
+            "@0": fingerprint_of(torch.tensor([last])),
+        }
+    assert compare(first, first).equal
+    assert [(d.kind, d.rounding) for d in compare(first, second).differences] == [("loss", False)]
+
+
 def test_adam_makes_a_step_of_rounding():
     a, b = records(l0=NOISE, l1=1e-10 * NOISE), records(l0=NOISE, l1=-1e-10 * NOISE)
     for made, sign in ((a, 1), (b, -1)):

@@ -130,9 +130,11 @@ def compare(
     left_out, unseen = {*first.left_out, *second.left_out}, first.unseen or second.unseen
     layers = first.layers | second.layers
     compared = (name for name in sorted(layers, key=layers.__getitem__) if name.split("@")[0] not in left_out)
-    names = ["", *(name for name in compared if name in second.layers or not _of_later_module(name))]
     ahead = second.began - first.began
     steps = list(zip(first.steps[ahead:], second.steps, strict=False)) if ahead >= 0 else []
+    # Several where a script's train_batch() returns different numbers on its ranks.
+    losses = sorted({"", *(name for step in steps for of in step for name in of.get("loss", ()))})
+    names = [*losses, *(name for name in compared if name in second.layers or not _of_later_module(name))]
     kinds = [
         kind
         for kind in KINDS
@@ -141,7 +143,13 @@ def compare(
     eps = max(first.eps, second.eps)
     judge = _Judge(layers, eps, first)
     found = [
-        judge.difference(number, kind, name, (a[kind].get(name), b[kind].get(name)), a["gradients"])
+        judge.difference(
+            number,
+            kind,
+            "" if name in losses else name,
+            (a[kind].get(name), b[kind].get(name)),
+            a["gradients"],
+        )
         for number, (a, b) in enumerate(steps, ahead + 1)
         for kind in kinds
         if kind in a and kind in b and (kind != BEFORE or number == 1)
@@ -150,7 +158,7 @@ def compare(
     ]
     again = sorted({d.layer for d in found if d.kind == "buffers"} & set(written_again))
     found = [d for d in found if d.kind != "buffers" or d.layer not in again]
-    held = {layers[name] for name in names[1:]}
+    held = {layers[name] for name in names[len(losses) :]}
     held |= {at for at, key in enumerate(keys) if key is not None and keys.index(key) in held}
     empty = [] if left_out else [at for at in range(len(keys)) if at not in held]
     # Gradients that are only rounding come last.
