@@ -147,7 +147,8 @@ def profile_layers(job: Job, progress: Progress = no_progress) -> Any:
     if job.device.own_clock:  # a host runs ahead of its accelerator
         profile.rank = rank_cost(settings)
     else:
-        profile.rank = rank_cost(settings, job.read, measured.samples)
+        of_layer = {layer.index: s for layer, s in zip(chain.layers, measured.samples, strict=True)}
+        profile.rank = rank_cost(settings, job.read, [of_layer[layer.index] for _, layer in chain.rows])
     experts = [index for index, (_, layer) in enumerate(chain.rows) if layer.experts]
     profile.restrictions = [one.row for one in (*job.restrictions, *of_experts(experts, job.stages))]
     profile.operators = measured.operators.rows
