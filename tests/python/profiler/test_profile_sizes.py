@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Layers measured with sequences of several lengths, and what is said of sizes between them."""
 
+from collections import UserDict
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -52,12 +54,18 @@ def test_the_file_holds_them_and_one_without_has_none(tmp_path):
     assert not profiled([], torch.randn(1, 16, 16)).sizes
 
 
+class Named(NamedTuple):
+    tokens: torch.Tensor
+
+
 def test_lengths_and_labels_are_cut_together():
     item = (torch.ones(2, 6, 3), torch.ones(2, 4)), {"targets": torch.ones(2, 6), "weight": torch.ones(2)}
     (hidden, other), labels = cut_to(5, *item)
     assert hidden.shape == (2, 5, 3) and other.shape == (2, 4)
     assert labels["targets"].shape == (2, 5) and labels["weight"].shape == (2,)
     assert tokens_of(item[0]) == 12 and tokens_of(None) == 0
+    [named], encoded = cut_to(5, [Named(torch.ones(2, 6))], UserDict({"mask": torch.ones(2, 6)}))
+    assert named.tokens.shape == encoded["mask"].shape == (2, 5)
 
 
 def test_what_cannot_be_cut_is_refused():

@@ -25,7 +25,7 @@ from ostinato.profile.measure.passes import in_turns
 from ostinato.profile.measure.samples import Progress
 from ostinato.profile.model.build import build_chain
 from ostinato.profile.model.job import Job
-from ostinato.profile.model.tensors import tensors
+from ostinato.profile.model.tensors import map_tensors, tensors
 from ostinato.profile.settings import Settings
 
 
@@ -61,14 +61,10 @@ def cut_to(length: int, inputs: Any, labels: Any) -> tuple[Any, Any]:
             f"--sizes: the script's first micro-batch has length {whole}, so it cannot be cut to {length}: let it begin with one that long"
         )
 
-    def cut(value: Any) -> Any:
-        if torch.is_tensor(value):
-            return value[:, :length].contiguous() if value.dim() > 1 and value.shape[1] == whole else value
-        if isinstance(value, dict):
-            return {key: cut(one) for key, one in value.items()}
-        return type(value)(map(cut, value)) if isinstance(value, tuple | list) else value
+    def cut(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor[:, :length].contiguous() if tensor.dim() > 1 and tensor.shape[1] == whole else tensor
 
-    return cut(inputs), cut(labels)
+    return map_tensors(cut, inputs), map_tensors(cut, labels)
 
 
 def measure_sizes(job: Job, settings: Settings, lengths: Sequence[int], progress: Progress) -> list[Any]:
