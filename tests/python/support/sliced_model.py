@@ -61,8 +61,8 @@ def take_tracker(of_megatron: bool) -> None:
     here.tracker = CudaRNGStatesTracker() if of_megatron else None
     sys.modules.pop(MEGATRON, None)
     if of_megatron:
-        sys.modules[MEGATRON] = ModuleType(MEGATRON)
-        sys.modules[MEGATRON].get_cuda_rng_tracker = tracker  # type: ignore[attr-defined]
+        sys.modules[MEGATRON] = made = ModuleType(MEGATRON)
+        vars(made)["get_cuda_rng_tracker"] = tracker
 
 
 def cut(rows: int, columns: int) -> nn.Parameter:
