@@ -238,7 +238,7 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"events_out_of_range", replaced("\"out_of_range\":0", "\"out_of_range\":2"),
                 "9: 'complete' is true, but 2 events are out of range"},
         Refusal{"a_reason", replaced("\"reason\":\"\"", "\"reason\":\"no CUPTI\""),
-                "9: 'complete' is true, but 'reason' is \"no CUPTI\""}),
+                "9: 'complete' is true, but 'reason' is 'no CUPTI'"}),
     [](const auto& test) { return test.param.what; });
 
 }  // namespace
