@@ -530,12 +530,12 @@ def make_beside_a_stopped_rank(case: Case, stopped: int, folder: str) -> None:
     Pipeline(case.plan, build(case), timeout_s=3.0)
 
 
-def refused_and_caught(case: Case, on: tuple[int, ...]) -> tuple[list[str], float | None]:
+def refused_and_caught(case: Case, on: tuple[int, ...], timeout_s: float) -> tuple[list[str], float | None]:
     """A step that these ranks are given wrong batches for, caught by the script, and one more: what they raise, and the
     loss of the last."""
     from ostinato.torch import Pipeline
 
-    pipe, raised, value = Pipeline(case.plan, build(case), loss_fn=loss, timeout_s=3), [], None
+    pipe, raised, value = Pipeline(case.plan, build(case), loss_fn=loss, timeout_s=timeout_s), [], None
     tokens, _, targets = batch(0)
     for wrong in (True, False):
         cut = slice(1, None) if wrong and dist.get_rank() in on else slice(None)

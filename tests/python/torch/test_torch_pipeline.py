@@ -254,10 +254,10 @@ def test_gradients_that_fully_shard_adds_up(world2, tmp_path, late):
 def test_a_refused_call_that_the_script_catches(world2, tmp_path):
     """On all ranks it leaves nothing behind. On one, the next batch would meet the targets of this one."""
     case = Case(plan_of(tmp_path, Layout("stock", (4,), (0, 1))), steps=1)
-    (first, _), (second, value) = world2.run(torch_jobs.refused_and_caught, case, (0, 1))
+    (first, _), (second, value) = world2.run(torch_jobs.refused_and_caught, case, (0, 1), 60)
     assert len(first) == len(second) == 1 and "micro-batches" in first[0] and "micro-batches" in second[0]
     assert value == pytest.approx(torch_jobs.alone(case)["losses"][0])
-    (first, _), (second, value) = world2.run(torch_jobs.refused_and_caught, case, (0,))
+    (first, _), (second, value) = world2.run(torch_jobs.refused_and_caught, case, (0,), 3)
     assert "rank 1 did not report within 3 s: call 1 was refused on rank 0 only" in first[1]
     assert len(second) == 2 and value is None
 
