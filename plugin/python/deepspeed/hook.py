@@ -315,10 +315,11 @@ def _checked_load(original):
             *args,
         )
         if "_ostinato" not in vars(engine):  # engines with a plan check it themselves
-            from .save import checkpoint, digests
+            from .save import checkpoint, digests, schedule
 
+            folder = checkpoint.folder_read(engine, load_dir, tag)
             optimizer = checkpoint.reads_optimizer(engine, load_optimizer_states, load_module_only)
-            digests.refuse_torn(checkpoint.folder_read(engine, load_dir, tag), optimizer)
+            digests.refuse_torn(folder, optimizer)
             if optimizer:
                 if (first := vars(engine).get("_ostinato_first")) is not None:
                     with first.loads(load_dir, tag):
@@ -330,15 +331,9 @@ def _checked_load(original):
                         return original(engine, *given, **kwargs)
             if optimizer or checkpoint.reads_weights_by_rank(engine):
                 checkpoint.check_alone(load_dir, tag, engine)
-            if not optimizer:
-                from .save import schedule
-
-                held, folder = (
-                    checkpoint.held_alone(engine.module.parts),
-                    checkpoint.folder_read(engine, load_dir, tag),
-                )
-                with schedule.of_same_groups(engine, folder, held, held):
-                    return original(engine, *given, **kwargs)
+            held = checkpoint.held_alone(engine.module.parts)
+            with schedule.of_same_groups(engine, None if optimizer else folder, held, held):
+                return original(engine, *given, **kwargs)
         return original(engine, *given, **kwargs)
 
     return load

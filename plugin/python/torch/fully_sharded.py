@@ -22,36 +22,36 @@ from .wrappers import FSDP, imported
 
 
 def outermost(module: nn.Module) -> list[Any]:
-    """Modules under fully_shard() that are in no other one."""
-    kind, found, left = imported(FSDP, "FSDPModule"), [], [module]
+    """Modules under fully_shard() that are in no other one. A step asks, so it walks as kinds_of() does."""
+    kind = imported(FSDP, "FSDPModule")
     if kind == ():
         return []
+    found, seen, left = [], {module}, [module]
     while left:
-        child = left.pop()
-        if isinstance(child, kind):
-            found.append(child)
-        else:
-            left.extend(reversed(list(child.children())))
+        part = left.pop()
+        if isinstance(part, kind):
+            found.append(part)
+            continue
+        for child in reversed(part._modules.values()):
+            if child is not None and child not in seen:
+                seen.add(child)
+                left.append(child)
     return found
 
 
 def keep_unsharded(modules: Iterable[nn.Module]) -> None:
     """Between a forward and the second half of its backward, which loses gradients, without a word, where weights
     were resharded after the forward."""
-    for part in _within(modules):
-        part.set_reshard_after_forward(False, recurse=False)
-
-
-def reshard(modules: Iterable[nn.Module]) -> None:
-    for part in _within(modules):
-        part.reshard()
-
-
-def _within(modules: Iterable[nn.Module]) -> Iterator[Any]:
     for module in modules:
-        for part in module.modules():
-            if isinstance(part, imported(FSDP, "FSDPModule")):
-                yield part
+        for part in outermost(module):
+            part.set_reshard_after_forward(False)
+
+
+def reshard(parts: Iterable[Any]) -> None:
+    for part in parts:
+        for module in part.modules():
+            if isinstance(module, imported(FSDP, "FSDPModule")):
+                module.reshard()
 
 
 @contextmanager

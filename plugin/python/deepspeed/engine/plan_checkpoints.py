@@ -94,6 +94,7 @@ class PlanCheckpoints(Engine):
             digests.refuse_torn(folder, optimizer)
             by_rank = checkpoint.reads_weights_by_rank(self)
             held = checkpoint.held_by(self._ostinato.stages)
+            alone = checkpoint.held_alone(self._ostinato.stock_parts)
             if optimizer or by_rank:
                 saved = checkpoint.found(load_dir, tag, held, self)
             if self.load_universal_checkpoint():
@@ -103,11 +104,7 @@ class PlanCheckpoints(Engine):
                 self.module.refuse_unreadable(folder)
             with (
                 optimizer_state.loading(self, saved if optimizer else None, with_schedule),
-                nullcontext()
-                if optimizer
-                else schedule.of_same_groups(
-                    self, folder, held, checkpoint.held_alone(self._ostinato.stock_parts)
-                ),
+                schedule.of_same_groups(self, None if optimizer else folder, held, alone),
                 universal.idle_reads_nothing(self, self._ostinato.idle),
             ):
                 loaded = super().load_checkpoint(

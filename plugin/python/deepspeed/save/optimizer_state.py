@@ -111,11 +111,8 @@ def loading(engine: Engine, saved: Saved | None, schedule: bool = True) -> Itera
         with unsealing(optimizer) if optimizer is not None and known else nullcontext():
             yield
         return
-    state, own, replicas = (
-        _read(engine, saved, schedule),
-        optimizer.load_state_dict,
-        len(engine.grid.dp_group),
-    )
+    state = _read(engine, saved, schedule)
+    own, replicas = optimizer.load_state_dict, len(engine.grid.dp_group)
 
     def take(*_, **options):
         if kind_of(optimizer) == SHARE:

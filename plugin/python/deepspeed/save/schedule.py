@@ -29,7 +29,8 @@ RATES = "base_lrs"  # of torch's schedules: the rate of each group
 def of_same_groups(
     engine: Engine, folder: Path | None, held: dict[str, Any], alone: dict[str, Any]
 ) -> Iterator[None]:
-    """Around loading. `held`: what ranks hold now. `alone`: what they hold in DeepSpeed's partition. All ranks must enter
+    """Around loading. `folder`: None where the optimizer's state is loaded, which is checked against its groups, or of a
+    universal checkpoint. `held`: what ranks hold now. `alone`: what they hold in DeepSpeed's partition. All ranks must enter
     it. Raises OstinatoError on each where one would get the rates of other groups; all else is loaded then."""
     schedule = engine.lr_scheduler
     if schedule is None or folder is None or held == _held_by_writers(folder, alone):

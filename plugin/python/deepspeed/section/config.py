@@ -234,8 +234,9 @@ def _faults(section: Section) -> Iterator[Fault]:
             ("search", "device_memory"),
             f'needs a number with a unit, like "40GiB" or "40GB", not "{memory}"',
         )
-    if section.search is not None and (unknown := _unknown_method(section.search.method)):
-        yield ("search", "method"), unknown
+    if section.search is not None and (method := section.search.method):
+        if unknown := _unknown_method(method):
+            yield ("search", "method"), unknown
     if section.auto and section.search is not None and section.search.inference:
         yield ("search", "inference"), 'needs "profile", because "auto" measures while training'
     if section.fallback and not section.auto and not section.checks:
@@ -259,10 +260,10 @@ def _is_memory(text: str) -> bool:
     return True
 
 
-def _unknown_method(method: str | None) -> str:
+def _unknown_method(method: str) -> str:
     """What the search says of it before it looks at a placement; "": nothing."""
     try:
-        search(placement("v", devices=1), micro_batches=1, method=method or "auto")
+        search(placement("v", devices=1), micro_batches=1, method=method)
     except Error as error:  # a method that is known may not fit the placement
         _, unknown, known = str(error).partition("not one of ")
         return f'is "{method}", {unknown}{known}' if unknown else ""
