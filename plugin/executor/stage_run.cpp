@@ -2,6 +2,7 @@
 #include "plugin/executor/stage_run.h"
 
 #include <ATen/SequenceNumber.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/alias.h>
 #include <ATen/ops/empty.h>
@@ -145,6 +146,8 @@ std::vector<at::Tensor> StageRun::forward(int micro_batch, std::vector<Message> 
 }
 
 std::vector<at::Tensor> StageRun::run_module(int micro_batch, const std::vector<at::Tensor>& leaves) {
+  // Nothing keeps a leaf of an evaluation, in which an alias would not require a gradient.
+  if (!stage_.has_backward && !at::GradMode::is_enabled()) return module_.forward(micro_batch, leaves);
   std::vector<at::Tensor> inputs;
   for (const at::Tensor& leaf : leaves) inputs.push_back(leaf.defined() ? at::alias(leaf) : at::Tensor());
   return module_.forward(micro_batch, inputs);

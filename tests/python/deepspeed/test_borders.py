@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients at borders of DeepSpeed's own partition that lie within a stage of the plan."""
+"""Tensors and gradients at borders of DeepSpeed's own partition that lie within a stage of the plan."""
+
+from contextlib import nullcontext
 
 import torch
-from ostinato.deepspeed.stages.borders import lay_out_gradients
+from ostinato.deepspeed.stages.borders import cross_as_in_1f1b, evaluation
 from torch import nn
 
 
@@ -12,7 +14,7 @@ def turned(x):
 
 def strides_behind(layers: list, watched: int, parts: list[int]) -> tuple[int, ...]:
     """How the gradient of the output of layer `watched` lies in memory."""
-    lay_out_gradients(parts, dict(enumerate(layers)))
+    cross_as_in_1f1b(parts, dict(enumerate(layers)))
     seen = []
     x = torch.randn(4, 6)
     for index, layer in enumerate(layers):
@@ -35,5 +37,24 @@ def test_gradients_are_contiguous_where_deepspeed_cuts():
 def test_a_module_that_two_layers_use_is_left_alone():
     """It would lay out gradients at the other layer, too."""
     twice = nn.Linear(6, 6)
-    lay_out_gradients([0, 1, 2], {0: twice, 1: twice})
+    cross_as_in_1f1b([0, 1, 2], {0: twice, 1: twice})
     assert not twice._forward_hooks and not twice._forward_pre_hooks
+
+
+def test_nothing_requires_a_gradient_behind_a_cut_in_an_evaluation():
+    seen = []
+
+    class Asks(nn.Identity):
+        def forward(self, x):
+            seen.append(x.requires_grad)
+            return x.detach().requires_grad_()
+
+    for expected in (True, False):
+        layers = Asks(), Asks()
+        cross_as_in_1f1b([0, 1, 2], dict(enumerate(layers)))
+        with (
+            torch.no_grad(),
+            nullcontext() if expected else evaluation(),
+        ):  # a re-entrant checkpoint: the first
+            layers[1](layers[0](torch.zeros(2)))
+        assert seen[-1] is expected

@@ -81,6 +81,24 @@ class Masked(Block):
         return super().forward(x) * torch.where(mask, 1.0, 0.9) + 0.01 * positions, mask, positions
 
 
+class Asks(Block):
+    """(hidden, mask that requires a gradient) -> the same, by whether it does: torch chooses a kernel for
+    attention so. Trainers make all inputs require one for re-entrant checkpoints."""
+
+    def forward(self, given):
+        if not isinstance(given, tuple):
+            given = given, torch.zeros_like(given).requires_grad_()
+        x, mask = given
+        return super().forward(x) * (1.0 if mask.requires_grad else 0.9) + mask, mask
+
+
+class AsksHead(Asks):
+    """Uses the mask, too: DeepSpeed waits for a gradient of every tensor of numbers."""
+
+    def forward(self, given):
+        return super().forward(given)[0][..., :CLASSES]
+
+
 class MaskedHead(nn.Module):
     def __init__(self):
         super().__init__()
@@ -171,6 +189,7 @@ hazard("experts with an auxiliary loss", loss=with_auxiliary)(
     lambda: [*(spec(Experts) for _ in range(6)), spec(ExpertsHead)]
 )
 hazard("booleans and integers ride along")(lambda: [*(spec(Masked) for _ in range(6)), spec(MaskedHead)])
+hazard("a mask that requires a gradient")(lambda: [*(spec(Asks) for _ in range(6)), spec(AsksHead)])
 hazard("a tuple of one")(lambda: [*(spec(Single) for _ in range(6)), spec(First)])
 hazard("a gradient that stops")(lambda: stack(Stopped))
 hazard("convolutions", batch=images)(convolutions)

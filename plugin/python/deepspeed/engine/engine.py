@@ -30,7 +30,7 @@ from ..tell import announce
 from ..data.batches import Batches
 from .clipping import clip_as_partitioned, counted_as_partitioned
 from ..equal.compared import ComparedSteps
-from ..stages.borders import lay_out_gradients
+from ..stages.borders import cross_as_in_1f1b, evaluation
 from ..stages.copies import add_losses, watched_buffers
 from ..errors import OstinatoError
 from .batch_size import BatchSize
@@ -209,7 +209,6 @@ class PlanEngine(PlanData, BatchSize):
             if run.adapt is not None:
                 run.adapt.begins(self.global_steps)
             self.module.follow()
-            lay_out_gradients(run.stock_parts, self.module.layers_here())
             assert run.first_step is not None
             run.first_step.begin()
             run.same_data.begin(data_iter)
@@ -242,7 +241,12 @@ class PlanEngine(PlanData, BatchSize):
         begin = time.perf_counter()
         run = self._ostinato
         # DeepSpeed's torch.no_grad() stays in effect; transfers read versions of tensors.
-        with run.outside.call("eval_batch()"), torch.inference_mode(False), run.random_numbers.evaluation():
+        with (
+            run.outside.call("eval_batch()"),
+            torch.inference_mode(False),
+            run.random_numbers.evaluation(),
+            evaluation(),
+        ):
             result = super().eval_batch(*args, **kwargs)
         if run.trace is not None and not run.trains and run.forwards.whole is not None:
             run.trace.step(time.perf_counter() - begin, run.forwards.whole)
@@ -305,6 +309,9 @@ class PlanEngine(PlanData, BatchSize):
         evaluates = refusals.evaluates(pipe_schedule)
         run.random_numbers.prepare(evaluates)
         self.module.follow()
+        if not self._crosses_as_in_1f1b:
+            self._crosses_as_in_1f1b = True
+            cross_as_in_1f1b(run.stock_parts, self.module.layers_here())
         batches = pipe_schedule.micro_batches if evaluates else self.micro_batches
         self._reserve_pipe_buffers(batches)
         here = [stage for stage in run.stages if stage.rank == self.stage_id]

@@ -30,6 +30,17 @@ class Nothing:
         return None
 
 
+class AsMade:
+    """Replaces a tensor in an evaluation where only the plan cuts: a layer sees whether it requires a gradient,
+    which DeepSpeed's clone would not."""
+
+    def __init__(self, tensor: torch.Tensor):
+        self._tensor = tensor
+
+    def clone(self) -> torch.Tensor:
+        return self._tensor.clone().requires_grad_(self._tensor.requires_grad)
+
+
 NOTHING = Nothing()
 
 # Sent with the tensor of a one-element tuple, which a layer must not get as a bare tensor.
@@ -76,6 +87,7 @@ class StagePasses(Engine):
     """Mixed in before PipelineEngine."""
 
     _ostinato: Run
+    _crosses_as_in_1f1b = False
     _steps_here = 0  # training steps of this engine; global_steps continues from a checkpoint
 
     def _train_forward(self, stage: Stage, micro_batch: int, inputs: tuple | None):
@@ -111,6 +123,8 @@ class StagePasses(Engine):
             inputs = _handed_on(inputs)
             if run.first_step is not None:
                 run.first_step.taken(stage, inputs)
+            if not torch.is_grad_enabled() and stage.first not in run.stock_parts:
+                inputs = map_tensors(AsMade, inputs)
         if (
             torch.is_grad_enabled()
             and self._reentrant_activation_checkpointing()
