@@ -169,8 +169,9 @@ def read_traces(folder: Path) -> list[RankTrace]:
     """All ranks of a trace folder, by rank. Raises TraceError where it is not one, or mixes plans or steps."""
     files = trace_files(folder)
     if not files:
+        what = "no rank-*.json here" if folder.is_dir() else "there is no such folder"
         raise TraceError(
-            f'{folder}: no rank-*.json here; a run writes them to the folder "trace" of its ostinato section'
+            f'{folder}: {what}; a run writes rank-*.json to the folder "trace" of its ostinato section'
         )
     ranks = [_read(path) for path in files]
     for path, trace in zip(files, ranks, strict=True):

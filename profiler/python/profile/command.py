@@ -41,7 +41,7 @@ from ostinato.profile.machine.launched import (
     world,
 )
 from ostinato.profile.machine.transfers import given_transfers, measure_transfers, too_few_gpus
-from ostinato.profile.measure.check import StageCheck, check_profile
+from ostinato.profile.measure.check import StageCheck, check_profile, refuse_graph
 from ostinato.profile.measure.neighbours import most_beside
 from ostinato.profile.measure.rank_memory import Recording, record_memory
 from ostinato.profile.model.archives import EXPORTED, TORCHSCRIPT, load_exported, load_script
@@ -274,6 +274,8 @@ class Work:
         job.kind = args.kind
         job.beside = self.beside(job)
         job.lengths = args.sizes
+        if args.check:
+            refuse_graph(job)
         with shown_progress(args.quiet) as progress:
             profile = self.layers_of(job, progress)
             checks = check_profile(job, profile, args.check, progress) if args.check else []

@@ -85,7 +85,7 @@ def parser() -> argparse.ArgumentParser:
     lengths = "also measure the layers with sequences of these lengths (512,1024,2048), for micro-batches that differ in length"
     p.add_argument("--sizes", type=lengths_of, default=(), metavar="LENGTHS", help=lengths)
     ranks = "number of processes between which to measure transfers, pair by pair; two represent all (%(default)s)"
-    p.add_argument("--ranks", type=positive, default=2, help=ranks)
+    p.add_argument("--ranks", type=partial(at_least, 2), default=2, help=ranks)
     beside = (
         "on CPUs: processes that compute the same layers at the same time, as other ranks of the host do in training (default: as many as "
         "the script's world has besides rank 0, if there are cores for them)"

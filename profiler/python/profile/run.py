@@ -13,7 +13,7 @@ from ostinato import _profiler
 from ostinato.errors import counted
 from ostinato.profile.machine import freed_memory
 from ostinato.profile.machine.device import waited_for_a_core
-from ostinato.profile.measure.by_size import measure_sizes, tokens_of
+from ostinato.profile.measure.by_size import check_lengths, measure_sizes, tokens_of
 from ostinato.profile.measure.neighbours import busy_neighbours
 from ostinato.profile.measure.footprint import Footprint, footprint
 from ostinato.profile.measure.halves import settle
@@ -122,6 +122,7 @@ def profile_layers(job: Job, progress: Progress = no_progress) -> Any:
 
     Raises ProfileError where a layer cannot be built or run.
     """
+    check_lengths(job)  # before what may take an hour
     settings = settings_of(job)
     with torch.enable_grad(), counted_memory(job.device):
         chain = build_rows(job, settings)

@@ -80,6 +80,7 @@ def test_cpp_commands_do_not_import_torch():
 @pytest.mark.parametrize(("words", "status", "said"), [
     (["profile", "--help"], 0, "usage: ostinato profile"),
     (["profile", "--repeats=0", "train.py"], 2, "--repeats: needs a whole number"),
+    (["profile", "--ranks=1", "train.py"], 2, "--ranks: needs a whole number from 2"),
     (["profile", "train.py"], 7, "torch"),
     (["report", "folder"], 3, "folder"),
     (["doctor"], 7, "torch"),

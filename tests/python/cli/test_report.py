@@ -448,7 +448,7 @@ def test_what_is_for_measured_is_not_ignored(tmp_path, capsys, option):
 def test_against_no_trace_is_refused(tmp_path, capsys):
     assert report.main([str(write(tmp_path, trace(0))), "--against", str(tmp_path / "none"), "--json"]) == 3
     out, err = capsys.readouterr()
-    assert "no rank-*.json here" in err and json.loads(out) == {
+    assert "there is no such folder" in err and json.loads(out) == {
         "status": 3,
         "error": err.removeprefix("ostinato report: ").strip(),
     }

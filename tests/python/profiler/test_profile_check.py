@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from ostinato._profiler import spread_of
-from ostinato.profile import Job, profile_layers
-from ostinato.profile.measure.check import check_profile, launch_share, predict
+from ostinato.profile import Job, ProfileError, profile_layers
+from ostinato.profile.measure.check import check_profile, launch_share, predict, refuse_graph
 from ostinato.profile.model.stage import balanced
 from ostinato.profile.views.table import launch_lines
 
@@ -141,3 +141,9 @@ def test_an_output_is_kept_where_a_backward_needs_it(layers, expected):
     rows, whole = kept(layers)
     assert rows == expected
     assert sum(rows) == whole
+
+
+def test_a_graph_of_operators_has_no_stages_to_measure():
+    with pytest.raises(ProfileError, match="--check needs a model that is a chain"):
+        refuse_graph(Job(module=nn.Linear(2, 2), inputs=torch.zeros(2)))
+    refuse_graph(job())

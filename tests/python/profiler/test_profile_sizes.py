@@ -68,9 +68,11 @@ def test_lengths_and_labels_are_cut_together():
     assert named.tokens.shape == encoded["mask"].shape == (2, 5)
 
 
-def test_what_cannot_be_cut_is_refused():
+def test_what_cannot_be_cut_is_refused_before_a_layer_runs():
+    squared = Squared()
     with pytest.raises(ProfileError, match="has length 16, so it cannot be cut to 17"):
-        profiled([17], torch.randn(1, 16, 16))
+        profiled([8, 17], torch.randn(1, 16, 16), squared)
+    assert not squared.lengths
     for inputs in (torch.randn(16), None, ()):
         with pytest.raises(ProfileError, match="samples and length"):
             cut_to(4, inputs, None)

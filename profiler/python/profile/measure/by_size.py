@@ -67,10 +67,16 @@ def cut_to(length: int, inputs: Any, labels: Any) -> tuple[Any, Any]:
     return map_tensors(cut, inputs), map_tensors(cut, labels)
 
 
-def measure_sizes(job: Job, settings: Settings, lengths: Sequence[int], progress: Progress) -> list[Any]:
-    """A row a length, rising."""
-    if job.module is not None:
+def check_lengths(job: Job) -> None:
+    """Raises ProfileError where the job cannot be measured at all of its lengths."""
+    if job.lengths and job.module is not None:
         raise ProfileError("--sizes needs a PipelineModule, whose layers it measures one by one")
+    for length in job.lengths:
+        cut_to(length, job.inputs, job.labels)
+
+
+def measure_sizes(job: Job, settings: Settings, lengths: Sequence[int], progress: Progress) -> list[Any]:
+    """A row a length, rising. Of a job that check_lengths() accepts."""
     return [_measured(job, settings, length, progress) for length in sorted(set(lengths))]
 
 

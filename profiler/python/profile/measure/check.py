@@ -139,11 +139,16 @@ def check_stage(job: Job, chain: Chain, profile: Any, stage: Layer, last: int) -
     return StageCheck(stage.index, last, measured, predicted, forward, backward, drift)
 
 
-def check_profile(job: Job, profile: Any, stages: int, progress: Progress = no_progress) -> list[StageCheck]:
-    """Measures the job again as that many stages of about equal time. Raises ProfileError as profile_layers()
-    does."""
+def refuse_graph(job: Job) -> None:
+    """Raises ProfileError where the job cannot be measured as stages."""
     if job.module is not None or has_branches(job.layers):
         raise ProfileError("--check needs a model that is a chain of layers, not a graph")
+
+
+def check_profile(job: Job, profile: Any, stages: int, progress: Progress = no_progress) -> list[StageCheck]:
+    """Measures the job again as that many stages of about equal time. Raises ProfileError as profile_layers()
+    does, and where refuse_graph() does."""
+    refuse_graph(job)
     settings, checks = read_settings(job.config, job.optimizer), []
     cuts = cuts_of(profile, stages)
     with torch.enable_grad(), counted_memory(job.device):
