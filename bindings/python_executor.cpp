@@ -37,6 +37,7 @@ void expect_bytes(py::handle object, const std::string& stage) {
     throw py::type_error("stage '" + stage + "' returns a " + kind +
                          ", which cannot be handed on to another stage: return a plain tensor" + instead);
   };
+  if (tensor.is_quantized()) refuse("quantized tensor", " (.dequantize(), or .int_repr() and its scale)");
   if (tensor.is_nested()) refuse("nested tensor", ", as its values and offsets or .to_padded_tensor()");
   if (tensor.layout() != at::kStrided)
     refuse("tensor of layout " + std::string(py::str(object.attr("layout"))), " (.to_dense())");
@@ -185,6 +186,7 @@ class PythonExecutor {
 
   void set_program(const Program& program) {
     if (!changes_) throw py::value_error("set_program() needs an Executor(programs_change=True)");
+    const py::gil_scoped_release no_gil;  // it proves the program
     executor_.set_program(program);
   }
 

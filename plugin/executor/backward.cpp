@@ -47,8 +47,6 @@ void BackwardRoots::Edges::run(const std::vector<at::Tensor>& gradients) const {
   for (std::size_t r = 0; r < roots.size(); ++r) execute({roots[r]}, {given[r]}, r + 1 < roots.size());
 }
 
-bool BackwardRoots::empty() const { return !edges_ || edges_->roots.empty(); }
-
 void BackwardRoots::run(const std::vector<at::Tensor>& gradients) {
   const std::unique_ptr<Edges> edges = std::exchange(edges_, nullptr);
   if (edges) edges->run(gradients);

@@ -28,8 +28,6 @@ class BackwardRoots {
   BackwardRoots& operator=(BackwardRoots&&) noexcept;
   ~BackwardRoots();
 
-  bool empty() const;
-
   /// Whole backward from all roots. `gradients` has one entry per output, undefined where the output
   /// requires none. The roots are empty afterwards, also when the engine throws.
   void run(const std::vector<at::Tensor>& gradients);

@@ -111,7 +111,7 @@ class C10dChannel : public Channel {
     C10dTransfer::Works works;
     for (const at::Tensor& tensor : tensors) {
       assert(tensor.is_contiguous());
-      std::vector<at::Tensor> one{tensor.detach().flatten().view(at::kByte)};
+      std::vector<at::Tensor> one{tensor.detach().as_strided({tensor.numel()}, {1}).view(at::kByte)};
       works.push_back(issue(one));
     }
     return std::make_unique<C10dTransfer>(std::move(works), std::move(tensors), device_.is_cpu());

@@ -107,11 +107,6 @@ void Executor::set_program(Program program) {
   const std::lock_guard lock(changes_);
   // Element by element: other objects refer to the rank's list.
   for (std::size_t r = 0; r < program.ranks.size(); ++r) program_.ranks[r].swap(program.ranks[r]);
-  program_.plan_sha256 = program.plan_sha256;
-  program_.makespan = program.makespan;
-  program_.lower_bound = program.lower_bound;
-  program_.baselines = program.baselines;
-  program_.planned_peak = program.planned_peak;
   ranges_ = range_names(program_, rank_);
   traffic_.renew();
 }
@@ -364,9 +359,14 @@ void Executor::take(Compute& compute) {
 }
 
 Message Executor::take_here(const Instruction& i, int other) {
-  Message message = Message::from_here(hand_over(handed(i.action), {other, i.stage, i.micro_batch}).tensors);
-  if (i.action == Action::forward) traffic_.learn(other, i.stage, i.micro_batch, message.tensors);
-  return message;
+  Kept kept = hand_over(handed(i.action), {other, i.stage, i.micro_batch});
+  if (i.action == Action::forward) {
+    traffic_.learn(other, i.stage, i.micro_batch, kept.tensors);
+  } else {  // a peer takes it too: autograd must not keep its memory as a weight's gradient
+    for (at::Tensor& tensor : kept.tensors)
+      if (tensor.defined() && (kept.takers > 0 || tensor.storage().use_count() > 1)) tensor = tensor.clone();
+  }
+  return Message::from_here(std::move(kept.tensors));
 }
 
 /// The trace compares the receive with the compute that takes what it brings.

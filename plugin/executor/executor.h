@@ -82,8 +82,11 @@ class Executor {
   /// first reason.
   void run();
 
-  /// Waits for what still runs on lanes, where a step has failed.
-  void close() { lanes_.clear(); }
+  /// Ends what still runs on lanes, where a step has failed.
+  void close() {
+    abandon("the step has failed");
+    lanes_.clear();
+  }
 
   /// From another thread: a peer has failed, and the step cannot end. run() throws ExecutionError with `why`
   /// where it waits for a message that is not here.

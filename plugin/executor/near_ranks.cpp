@@ -28,7 +28,7 @@ void for_pieces(const at::Tensor& tensor, Act act) {
 }
 
 void check(const at::Tensor& tensor) {
-  if (!tensor.is_cpu() || !tensor.is_contiguous())
+  if (!tensor.is_cpu() || !tensor.is_contiguous() || tensor.is_conj() || tensor.is_neg())
     throw ExecutionError("ranks of one host exchange contiguous tensors on the CPU");
 }
 

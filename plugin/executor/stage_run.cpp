@@ -94,6 +94,12 @@ at::Tensor as_made(const at::Tensor& gradient, const std::optional<Order>& order
   return as_sent(laid_out(gradient, *order), *order);
 }
 
+/// Autograd adds later gradients of a weight into the memory of its first, which may be a view of this one.
+at::Tensor unshared(at::Tensor gradient) {
+  const bool shared = gradient.use_count() > 1 || gradient.storage().use_count() > 1;
+  return shared ? gradient.clone() : gradient;
+}
+
 at::Tensor seed_of(const ProgramStage& stage, const std::vector<at::Tensor>& outputs) {
   if (outputs.empty() || !outputs[0].defined() || outputs[0].numel() != 1) {
     throw ExecutionError(
@@ -177,8 +183,10 @@ std::vector<std::vector<at::Tensor>> StageRun::take_input_gradients(Kept& kept) 
   for (const std::size_t count : kept.counts) {
     auto& of_message = result.emplace_back();
     for (std::size_t t = 0; t < count; ++t, ++next) {
-      const at::Tensor gradient = kept.inputs[next].defined() ? kept.inputs[next].grad() : at::Tensor();
-      of_message.push_back(gradient.defined() ? as_made(gradient, *kept.orders[next]) : gradient);
+      at::Tensor gradient;
+      if (kept.inputs[next].defined()) gradient = std::exchange(kept.inputs[next].mutable_grad(), {});
+      of_message.push_back(gradient.defined() ? as_made(unshared(std::move(gradient)), *kept.orders[next])
+                                              : gradient);
     }
   }
   kept.inputs.clear();

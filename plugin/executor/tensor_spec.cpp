@@ -5,7 +5,9 @@
 #include <c10/core/ScalarType.h>
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
+#include <utility>
 
 #include "plugin/executor/error.h"
 
@@ -58,12 +60,14 @@ bool matches(const MessageSpec& spec, const std::vector<at::Tensor>& tensors) {
 }
 
 Order order_of(const at::Tensor& tensor) {
-  if (tensor.is_contiguous() || !tensor.is_non_overlapping_and_dense()) return {};
+  if (!tensor.is_non_overlapping_and_dense()) return {};
   Order order(tensor.dim());
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(),
-                   [&](std::int64_t a, std::int64_t b) { return tensor.stride(a) > tensor.stride(b); });
-  return order;
+  // By sizes, too: kernels look at the strides of dimensions of size 1 (channels last, of one pixel).
+  std::ranges::stable_sort(order, std::ranges::greater{}, [&](std::int64_t dimension) {
+    return std::pair(tensor.stride(dimension), tensor.size(dimension));
+  });
+  return std::ranges::is_sorted(order) ? Order{} : order;
 }
 
 at::Tensor laid_out(const at::Tensor& tensor, const Order& order) {

@@ -27,6 +27,10 @@ bool trains(const Program& program) {
                      [](const ProgramStage& stage) { return stage.has_backward; });
 }
 
+int sends_ahead_of(const Program& program, bool dynamic) {
+  return trains(program) ? 0 : sends_ahead(program, kSendsAhead, dynamic);
+}
+
 std::string seconds(std::chrono::nanoseconds time) {
   const auto tenths = std::chrono::duration_cast<std::chrono::milliseconds>(time).count() / 100;
   return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
@@ -57,7 +61,7 @@ Traffic::Traffic(const Program& program, int rank, Channel& channel, std::chrono
       waiting_(std::move(waiting)),
       dynamic_(dynamic),
       late_(dynamic && trains(program) && channel.posting() == Posting::anywhere),
-      ahead_(trains(program) ? 0 : sends_ahead(program, kSendsAhead, dynamic)),
+      ahead_(sends_ahead_of(program, dynamic)),
       itinerary_(ostinato::itinerary(program, rank, channel.posting())),
       pool_(channel.device(), meter),
       inbound_(program.ranks[rank].size()) {
@@ -69,6 +73,7 @@ Traffic::Traffic(const Program& program, int rank, Channel& channel, std::chrono
 
 void Traffic::renew() {
   assert(next_post_ == 0);
+  ahead_ = sends_ahead_of(program_, dynamic_);
   itinerary_ = ostinato::itinerary(program_, rank_, channel_.posting());
   inbound_.clear();
   inbound_.resize(program_.ranks[rank_].size());
@@ -82,7 +87,7 @@ std::map<int, int> Traffic::messages(bool any_order) const {
       if (is_send(i.action)) ++messages[i.peer];
   }
   for (auto& [peer, count] : messages)
-    count = kMessagesOfSend * (ahead_ > 0 ? std::min(count, ahead_) : count);
+    count = kMessagesOfSend * (ahead_ > 0 && !any_order ? std::min(count, ahead_) : count);
   return messages;
 }
 
@@ -364,6 +369,10 @@ Traffic::Payload Traffic::payload(const Instruction& i, const Edge& edge,
   Payload payload;
   for (std::size_t t = 0; t < spec.size(); ++t) {
     if (spec[t].bytes() == 0) continue;
+    if (tensors[t].defined() && tensors[t].device() != channel_.device())
+      throw ExecutionError("stage '" + program_.stages[i.stage].name + "' hands on a tensor on " +
+                           tensors[t].device().str() + ", but its rank computes on " +
+                           channel_.device().str() + ": move it there (.to(device))");
     // A stage that does not use an input has no gradient for it; its peer waits for one all the same.
     payload.tensors.push_back(
         tensors[t].defined()

@@ -106,7 +106,7 @@ class Traffic {
   /// whether it did; the rank's thread sends what is left, at its place.
   bool send_early(int index, const std::vector<at::Tensor>& tensors);
 
-  /// Waits for every send of the step. Asserts that every receive was waited for.
+  /// Waits for every send of the step.
   void finish();
 
   /// From another thread, where the step cannot end any more: waits end with an ExecutionError that says

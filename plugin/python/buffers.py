@@ -97,4 +97,5 @@ def _numbers(tensor: torch.Tensor) -> torch.Tensor:
 
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor as bytes, which every backend can send for any dtype. A view where it is contiguous."""
-    return tensor.detach().contiguous().view(-1).view(torch.uint8)
+    flat = tensor.detach().contiguous().as_strided((tensor.numel(),), (1,))  # one element has any strides
+    return flat.view(torch.uint8)

@@ -81,7 +81,7 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool parse_error(std::size_t, const std::string&, const nlohmann::json::exception& error) override {
-    const bool at_its_begin = open_.empty() && position_.line == 1;
+    const bool at_its_begin = open_.empty() && root_.keys.empty() && position_.line == 1;
     // "[json.exception...] parse error at line 1, column 2: syntax error while ...": ours has the line in
     // front.
     std::string what = error.what();
@@ -173,6 +173,10 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
 
 Value read_json(std::string_view text, const std::string& file, std::string_view format,
                 std::string_view streamed, const std::function<void(const Value&)>& on_element) {
+  if (const auto nul = text.find('\0'); nul != std::string_view::npos) {  // the parser would end there
+    const auto lines = std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(nul), '\n');
+    throw InputError(file, static_cast<int>(lines) + 1, "not valid JSON: a NUL character");
+  }
   Position position;
   Builder builder(file, format, streamed, on_element, position);
   // NOLINTNEXTLINE(bugprone-suspicious-stringview-data-usage): the end is beside it

@@ -111,6 +111,15 @@ def changes_named(stage: str) -> Iterator[None]:
         ) from error
 
 
+def check_trained(stage: str, module: nn.Module) -> None:
+    """Raises PipelineError where a stage without a backward block has something to train."""
+    if any(parameter.requires_grad for parameter in module.parameters()):
+        raise PipelineError(
+            f'stage "{stage}" has trainable parameters, but no backward in the plan: give it a backward block in the placement and search again, '
+            "or freeze them (requires_grad_(False))"
+        )
+
+
 def checked_loss(stage: str, loss_fn: Callable | None, outputs: Any, targets: Any, rank: int) -> torch.Tensor:
     """Of a micro-batch; without loss_fn, what the stage returns. Raises PipelineError where that is no loss."""
     try:

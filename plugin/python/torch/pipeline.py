@@ -32,6 +32,7 @@ from .checks import (
     check_device,
     check_loss,
     check_ties,
+    check_trained,
     check_wrapped,
     checked_loss,
     lowered,
@@ -195,6 +196,9 @@ class Pipeline(nn.Module):
             if self._splits:
                 keep_unsharded(fully_sharded)
             with self._taken(inputs, targets, keywords, outside.apart):
+                for stage in self._own:
+                    if not self.program.stages[stage.index].has_backward:
+                        check_trained(stage.name, self.stages[str(stage.index)])
                 with self._autocast.switched(on=False):
                     self._run(self._ties.summed(), reduced_once(fully_sharded))
                 each = [loss for of_stage in self._results.values() for loss in of_stage if loss is not None]

@@ -86,5 +86,13 @@ TEST(C10dChannel, GivesEveryTypeToTheBackendAsItsBytes) {
   }
 }
 
+TEST(C10dChannel, GivesOneElementToTheBackendWhateverItsStride) {
+  const auto group = c10::make_intrusive<Noting>();
+  const auto channel = make_c10d_channel(group, {0, 1}, at::kCPU);
+  channel->send({at::ones({1}).as_strided({1}, {0}), at::ones({4, 2}).t().slice(0, 0, 1).slice(1, 0, 1)}, 1);
+  ASSERT_EQ(group->given.size(), 2U);
+  for (const at::Tensor& bytes : group->given) EXPECT_TRUE(at::equal(bytes.view(at::kFloat), at::ones({1})));
+}
+
 }  // namespace
 }  // namespace ostinato

@@ -393,6 +393,22 @@ TEST(Executor, RefusesShapesThatChange) {
       << failures[0];
 }
 
+/// Hands on a tensor that is not where its rank computes.
+class Elsewhere : public StageModule {
+ public:
+  std::vector<at::Tensor> forward(int /*micro_batch*/, const std::vector<at::Tensor>& /*inputs*/) override {
+    return {at::empty({2}, at::TensorOptions().device(at::kMeta))};
+  }
+};
+
+TEST(Executor, RefusesATensorOfAnotherDevice) {
+  const Program program = program_of(chain({0, 1}), 1);
+  std::map<int, Elsewhere> modules;
+  for (int s = 0; s < 2; ++s) modules.emplace(s, Elsewhere());
+  EXPECT_EQ(run_all(program, modules, Way::threads, 1, {.timeout = 200ms})[0],
+            "stage '0' hands on a tensor on meta, but its rank computes on cpu: move it there (.to(device))");
+}
+
 /// What a growing output does to the stages behind it: weights on both sides of a border, and a sum of
 /// squares.
 class Stretching : public StageModule {

@@ -112,6 +112,29 @@ TEST(StageRun, AGradientLiesInMemoryAsTheGraphMakesIt) {
   }
 }
 
+TEST(StageRun, LaterGradientsOfAWeightAreNotAddedIntoThatOfAnInput) {
+  const ProgramStage stage = middle();
+  const auto by = [](const at::Tensor& weight, const at::Tensor& x) {
+    return (x.unsqueeze(0) + weight.unsqueeze(0)).relu().squeeze(0);  // autograd takes views of one gradient
+  };
+  for (const bool split : {false, true}) {
+    const at::Tensor weight = at::ones({3}).requires_grad_();
+    Module sums([&](const at::Tensor& x) { return by(weight, x); });
+    Module plain([&](const at::Tensor& x) { return x + weight.view({3}); });
+    for (Module* module : {&sums, &plain}) {
+      StageRun run(stage, 2, *module);
+      for (const int m : {0, 1}) run.forward(m, one(Message::from_here({at::ones({3}).requires_grad_()})));
+      std::vector<at::Tensor> made;
+      for (const int m : {0, 1}) {
+        made.push_back((split ? run.backward_input(m, ones()) : run.backward(m, ones()))[0][0]);
+        if (split) run.backward_weight(m);
+      }
+      for (const at::Tensor& gradient : made) EXPECT_TRUE(at::equal(gradient, at::ones({3})));
+    }
+    EXPECT_TRUE(at::equal(weight.grad(), at::full({3}, 4.0)));
+  }
+}
+
 TEST(StageRun, AnInputMayNotBeChangedInPlace) {
   const ProgramStage stage = middle();
   Module changes([](const at::Tensor& x) { return at::Tensor(x).mul_(2); });

@@ -44,6 +44,19 @@ TEST(TensorSpec, WithGapsOrRepeatsItArrivesContiguous) {
   }
 }
 
+TEST(TensorSpec, DimensionsOfOneKeepTheirStrides) {
+  for (const at::IntArrayRef sizes :
+       {at::IntArrayRef{2, 16, 1, 1}, {2, 1, 4, 5}, {1, 1, 1, 1}, {1, 3, 4, 1}}) {
+    for (const auto format : {at::MemoryFormat::ChannelsLast, at::MemoryFormat::Contiguous}) {
+      const at::Tensor tensor = at::empty(sizes, at::TensorOptions().memory_format(format)).fill_(1);
+      const at::Tensor there = sent(tensor);
+      EXPECT_TRUE(at::equal(there, tensor));
+      EXPECT_EQ(there.strides(), tensor.strides());
+      EXPECT_TRUE(format == at::MemoryFormat::ChannelsLast || order_of(tensor).empty());
+    }
+  }
+}
+
 TEST(TensorSpec, DimensionsOfOneAndEmptyTensorsHaveAnyOrder) {
   for (const at::Tensor& tensor : {counted({3, 1, 4}).permute({1, 2, 0}), counted({1, 5}).t(),
                                    at::empty({0, 3}).t(), counted({3, 4}).t().unsqueeze(1)}) {

@@ -209,6 +209,18 @@ def test_placement_without_layers(world2, plan, tmp_path):
     refused(world2, with_section(plan=str(made)), "does not say which layers", "[[stages]]")
 
 
+def test_a_stage_without_a_backward_that_learns(world2, tmp_path):
+    stock = Layout("stock", (4,), (0, 1))
+    head, *blocks = placement_text(stock, LAYERS).split("[[blocks]]")
+    text = "[[blocks]]".join([head, *(block for block in blocks if 'name = "s0.B"' not in block)])
+    plan = make_plan(tmp_path, stock, LAYERS, MICRO_BATCHES, text=text)
+    refused(
+        world2,
+        with_section(plan=str(plan)),
+        'stage "s0" has trainable parameters, but no backward in the plan',
+    )
+
+
 def test_zero_2(world2, plan):
     options = replace(with_section(plan=str(plan)), config={"zero_optimization": {"stage": 2}})
     refused(world2, options, '"zero_optimization": {"stage": 2}')

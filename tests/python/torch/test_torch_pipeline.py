@@ -219,6 +219,24 @@ def test_one_rank_needs_no_group(tmp_path):
     assert "takes the inputs of the step" in torch_jobs.refusal(case, "step")
 
 
+def test_a_stage_without_a_backward_has_nothing_to_train(tmp_path):
+    text = BRANCHES.partition("[[devices]]")[0] + '[[devices]]\nname = "d0"\n'
+    for name, kind, after in (
+        ("s0.F", "forward", []),
+        ("s1.F", "forward", ["s0.F"]),
+        ("s1.B", "backward", ["s1.F"]),
+    ):
+        text += f'[[blocks]]\nname = "{name}"\nstage = "{name[:2]}"\nkind = "{kind}"\ndevices = [0]\ntime = 10\nafter = {after}\n'
+    stages = torch.nn.Linear(2, 2), torch.nn.Linear(2, 1)
+    pipe = Pipeline(plan_of(tmp_path, text=text), lambda stage: stages[stage.index], torch.nn.MSELoss())
+    batch = torch.ones(MICRO_BATCHES, 2), torch.ones(MICRO_BATCHES, 1)
+    with pytest.raises(PipelineError, match='stage "s0" has trainable parameters, but no backward'):
+        pipe.step(*batch)
+    stages[0].requires_grad_(False)
+    pipe.step(*batch)
+    assert stages[1].weight.grad is not None
+
+
 @pytest.mark.parametrize("kind", ["sharded", "other"])
 def test_torchs_checkpoints(world2, tmp_path, kind):
     """Of parts of layers, and for another placement."""
@@ -328,8 +346,9 @@ class Beside(torch.nn.Module):
         (torch.Tensor.to_sparse, r"layout torch.sparse_coo, .* \(.to_dense\(\)\)"),
         (torch.Tensor.to_mkldnn, r"layout torch._mkldnn, .* \(.to_dense\(\)\)"),
         (lambda x: torch.nested.nested_tensor([x, x]), "nested tensor, .* as its values"),
+        (lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.qint8), r"quantized tensor, .* \(.dequantize"),
     ],
-    ids=["subclass", "sparse", "mkldnn", "nested"],
+    ids=["subclass", "sparse", "mkldnn", "nested", "quantized"],
 )
 def test_outputs_that_are_no_plain_tensors_are_refused(tmp_path, kind, words):
     """Where another stage takes them."""

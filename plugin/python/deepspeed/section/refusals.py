@@ -170,6 +170,19 @@ def check_allowed(program: Any, stages: list[plans.Stage], restrictions: list[Re
         raise Unsupported(f'the plan has {forbidden}: {ways} with "auto" and a new folder as "output"')
 
 
+def check_trained(model: Model, stages: list[plans.Stage], program: Any) -> None:
+    """Raises Unsupported where a plan that trains has no backward of a stage that learns. All ranks must call it."""
+    alone = [stage for stage in stages if not program.stages[stage.index].has_backward]
+    if not alone or not plans.trains(program):
+        return
+    learning = [s for s in alone if s.on(model.stage_id) and model.learns(s)]  # type: ignore[operator]  # it has been placed
+    for stage in filter(None, everyones(learning[0] if learning else None)):
+        raise Unsupported(
+            f'stage "{program.stages[stage.index].name}" has trainable parameters, but no backward in the plan: give it a backward block in the '
+            "placement and search again, or freeze them (requires_grad_(False))"
+        )
+
+
 def check_lanes(model: Model, stages: list[plans.Stage], program: Any) -> None:
     """Raises Unsupported where a stage on a lane, which runs in a thread beside what DeepSpeed's engine knows of,
     is more than layers without parameters, or its rank would exchange at the same time. All ranks must call it."""

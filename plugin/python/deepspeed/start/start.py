@@ -51,6 +51,7 @@ from ..section.refusals import (
     check_allowed,
     check_lanes,
     check_offloads,
+    check_trained,
     check_run,
     check_slices,
     refuse_passes,
@@ -245,6 +246,7 @@ def _install(
     )
     assert program is not None
     stages, rebuilt = placed.stages, placed.rebuilt
+    check_trained(model, stages, program)
     check_lanes(model, stages, program)
     check_offloads(program)
     notes = [
