@@ -17,7 +17,8 @@ struct Part {
   std::function<Found()> run;
 };
 
-/// On any number of threads, and taken as if they had run one by one.
+/// On any number of threads, and taken as if they had run one by one: so no part may read what the parts
+/// before it change (Hunt::best, limit(), work_left).
 void run_parts(Hunt& hunt, const std::vector<Part>& parts) {
   const std::size_t at_once = std::max(1, hunt.options.threads);
   for (std::size_t begin = 0; begin < parts.size(); begin += at_once) {
@@ -40,11 +41,12 @@ void run_parts(Hunt& hunt, const std::vector<Part>& parts) {
   }
 }
 
-Found whole_horizon_beam(Hunt& hunt, const BeamGoal& goal, bool backwards, int width, int flavour) {
+Found whole_horizon_beam(Hunt& hunt, const BeamGoal& goal, Nanoseconds limit, bool backwards, int width,
+                         int flavour) {
   BeamOptions options;
   options.width = width;
   options.flavour = flavour;
-  if (hunt.limit() > 0) options.give_up = hunt.limit();
+  if (limit > 0) options.give_up = limit;
   options.stop = hunt.stop();
   BeamResult result = beam_search(backwards ? hunt.mirror : hunt.in, goal, options);
   if (backwards) std::reverse(result.order.begin(), result.order.end());
@@ -58,19 +60,22 @@ Found whole_horizon_beam(Hunt& hunt, const BeamGoal& goal, bool backwards, int w
 void search_by_beams(Hunt& hunt) {
   int width = hunt.width;
   std::vector<Part> parts;
+  const std::int64_t work = hunt.work_left;
   for (const Repetend& repetend : hunt.repetends) {
-    parts.push_back(
-        {method_of(repetend), [&hunt, &repetend] { return completed(hunt, repetend, hunt.width); }});
+    parts.push_back({method_of(repetend),
+                     [&hunt, &repetend, work] { return completed(hunt, repetend, hunt.width, work); }});
   }
   // Large cases get a narrow beam in the first round, and no other.
   while (width > 1 && width <= kWidths[0] && !hunt.affordable(beam_work(hunt.in, hunt.steps(), width)))
     width /= 2;
   const BeamGoal goals[] = {hunt.horizon(false), hunt.horizon(true)};
+  const Nanoseconds limit = hunt.limit();
   if (!hunt.few() && hunt.affordable(beam_work(hunt.in, hunt.steps(), width))) {
     for (int flavour = 0; flavour < kBeamFlavours; ++flavour) {
       for (const bool backwards : {false, true}) {
         parts.push_back({"beam", [=, &hunt, &goals] {
-                           return whole_horizon_beam(hunt, goals[backwards], backwards, width, flavour);
+                           return whole_horizon_beam(hunt, goals[backwards], limit, backwards, width,
+                                                     flavour);
                          }});
       }
     }

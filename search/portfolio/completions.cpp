@@ -16,14 +16,14 @@ std::vector<int> repeated(const Hunt& hunt, const Repetend& repetend) {
   return complete(hunt.in, hunt.mirror, repetend, {.micro_batches = hunt.micro_batches, .width = 0}).sequence;
 }
 
-Found completed(Hunt& hunt, const Repetend& repetend, int width) {
+Found completed(Hunt& hunt, const Repetend& repetend, int width, std::int64_t work) {
   Found found;
   CompletionOptions options;
   options.micro_batches = hunt.micro_batches;
   options.stop = hunt.stop();
   for (const int w : {0, width}) {
     options.width = w;
-    options.work = hunt.work_left;
+    options.work = work;
     Completed done = complete(hunt.in, hunt.mirror, repetend, options);
     found.work += done.work;
     found.truncated = true;

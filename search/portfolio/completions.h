@@ -23,7 +23,7 @@ std::string method_of(const Repetend& repetend);
 /// The repetend from the first micro-batch to the last.
 std::vector<int> repeated(const Hunt& hunt, const Repetend& repetend);
 
-/// Both ends rescheduled, without a beam and with one of this width.
-Found completed(Hunt& hunt, const Repetend& repetend, int width);
+/// Both ends rescheduled, without a beam and with one of this width; each may spend this much work.
+Found completed(Hunt& hunt, const Repetend& repetend, int width, std::int64_t work);
 
 }  // namespace ostinato

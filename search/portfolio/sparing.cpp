@@ -14,7 +14,7 @@ namespace {
 /// repetend may reach the same in less memory: in what it holds itself, or in twice that at both ends.
 void spare_memory(Hunt& hunt) {
   for (const Repetend& repetend : hunt.repetends) {
-    for (auto& sequence : completed(hunt, repetend, kWidths[0]).sequences) {
+    for (auto& sequence : completed(hunt, repetend, kWidths[0], hunt.work_left).sequences) {
       hunt.best.offer(sequence, method_of(repetend));
     }
     const std::vector<Bytes> held = held_by(hunt.in, repetend);
