@@ -51,7 +51,7 @@ bool matches(const MessageSpec& spec, const std::vector<at::Tensor>& tensors) {
     const TensorSpec& s = spec[i];
     const at::Tensor& t = tensors[i];
     if (s.present != t.defined()) return false;
-    if (s.present && (s.requires_grad != t.requires_grad() || s.dtype != t.scalar_type() ||
+    if (s.present && ((t.requires_grad() && !s.requires_grad) || s.dtype != t.scalar_type() ||
                       t.sizes() != at::IntArrayRef(s.sizes))) {
       return false;
     }

@@ -39,8 +39,9 @@ std::string seconds(std::chrono::nanoseconds time) {
 constexpr const char* kShapesHint =
     "if shapes change, set PipelineModule(dynamic_shape=True) or Pipeline(dynamic_shapes=True)";
 constexpr const char* kFrozenHint =
-    "if parameters were frozen or unfrozen since, call Pipeline.reset_shapes() or DeepSpeed's "
-    "reset_activation_shape() on all ranks";
+    "if parameters were unfrozen since, call Pipeline.reset_shapes() or DeepSpeed's reset_activation_shape() "
+    "on all ranks; if layers are skipped at random, set PipelineModule(dynamic_shape=True) or "
+    "Pipeline(dynamic_shapes=True)";
 
 /// Apart from whether a gradient comes back.
 bool alike(MessageSpec one, const MessageSpec& other) {

@@ -97,5 +97,6 @@ def _numbers(tensor: torch.Tensor) -> torch.Tensor:
 
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor as bytes, which every backend can send for any dtype. A view where it is contiguous."""
-    flat = tensor.detach().contiguous().as_strided((tensor.numel(),), (1,))  # one element has any strides
+    plain = tensor.detach().resolve_conj().resolve_neg()
+    flat = plain.contiguous().as_strided((tensor.numel(),), (1,))  # one element has any strides
     return flat.view(torch.uint8)

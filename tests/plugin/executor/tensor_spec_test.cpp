@@ -4,6 +4,8 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <vector>
+
 namespace ostinato {
 namespace {
 
@@ -45,8 +47,9 @@ TEST(TensorSpec, WithGapsOrRepeatsItArrivesContiguous) {
 }
 
 TEST(TensorSpec, DimensionsOfOneKeepTheirStrides) {
-  for (const at::IntArrayRef sizes :
-       {at::IntArrayRef{2, 16, 1, 1}, {2, 1, 4, 5}, {1, 1, 1, 1}, {1, 3, 4, 1}}) {
+  const std::vector<std::vector<std::int64_t>> shapes = {
+      {2, 16, 1, 1}, {2, 1, 4, 5}, {1, 1, 1, 1}, {1, 3, 4, 1}};
+  for (const auto& sizes : shapes) {
     for (const auto format : {at::MemoryFormat::ChannelsLast, at::MemoryFormat::Contiguous}) {
       const at::Tensor tensor = at::empty(sizes, at::TensorOptions().memory_format(format)).fill_(1);
       const at::Tensor there = sent(tensor);

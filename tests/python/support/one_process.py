@@ -494,12 +494,15 @@ def refusals(plan: str, kind: str, how: str = "") -> str:
     try:
         if how == "torch":
             schedule(plan, layers(chain), loss_fn)
+        if how == "unfrozen between":
+            for layer in chain[:4]:
+                layer.requires_grad_(False)
         pipe = Pipeline(plan, layers(chain), loss_fn=loss_fn, timeout_s=2)
         with torch.no_grad() if how == "no_grad" else nullcontext():
             pipe.step(x, None if how == "no targets" else y)
-        if how == "frozen between":
+        if how == "unfrozen between":
             for layer in chain[:4]:
-                layer.requires_grad_(False)
+                layer.requires_grad_(True)
             pipe.step(x, y)
     except Exception as error:
         return f"{type(error).__name__}: {error}"

@@ -135,7 +135,7 @@ REFUSED = {  # by how it is used: the chain, whether each rank says it, words
     ),
     "a list": ("lists", False, ["ValueError: a Listing, the last", "a list of 1", "return a tensor"]),
     "frozen": ("frozen", False, ["PipelineError: loss_fn returns a loss that has no gradient"]),
-    "frozen between": ("linears", False, ["Pipeline.reset_shapes()", "frozen or unfrozen"]),
+    "unfrozen between": ("linears", False, ["Pipeline.reset_shapes()", "unfrozen since"]),
     "seen by one": (
         "tied",
         True,

@@ -13,7 +13,7 @@ from typing import Any
 
 from ostinato.errors import counted
 
-from ..equal.random_numbers import RandomNumbers
+from ..equal.random_numbers import RandomNumbers, draws_elsewhere
 from ..errors import OstinatoError
 from ..section import plans
 from ..section.search import plan_of_size
@@ -93,8 +93,8 @@ class BatchSize(PlanCheckpoints):
             run.speedup.over = True
         if run.trace is not None:
             run.trace.follow(program)
-        elsewhere = plans.draws_elsewhere(program, run.stages, run.stock_parts, self.module)
-        if elsewhere and not run.random_numbers.elsewhere:
+        elsewhere = draws_elsewhere(program, run.stages, run.stock_parts, self.module)
+        if not elsewhere <= run.random_numbers.elsewhere:
             run.random_numbers = RandomNumbers(self, run.stages, elsewhere)
         announce.say(f"from step {self.global_steps + 1} on: {announce.changed(program)}")
         if (losses := run.expected_losses()) != run.losses_said:

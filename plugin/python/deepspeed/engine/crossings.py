@@ -56,6 +56,8 @@ def stripped(outputs: Any) -> str:
             return f"tensors of class {type(tensor).__name__}"
         if form := _form(tensor):
             return f"tensors that are {form}"
+        if isinstance(tensor, torch.nn.Parameter):  # ZeRO sets attributes of these
+            continue
         if names := [name for name in vars(tensor) if not name.startswith(NOT_ITS_OWN)]:
             return f'tensors with the attribute "{names[0]}"'
     return ""

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from itertools import chain, count
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -60,14 +61,14 @@ def become(kind: type, engine: Engine) -> None:
 class PlanEngine(PlanData, BatchSize):
     """Mixed in before PipelineEngine."""
 
-    def ostinato_begin(self, draws_elsewhere: bool, first: str | None) -> None:
+    def ostinato_begin(self, draws: frozenset[str], first: str | None) -> None:
         """To be called after __init__: makes the executors, and gives them this rank's stages. All ranks must
-        call it. `draws_elsewhere`: layers would draw different random numbers than under 1F1B. `first`: what
+        call it. `draws`: what could draw different random numbers than under 1F1B. `first`: what
         1F1B has computed in the steps to compare.
         """
         run = self._ostinato
         run.group, run.links = self._own_groups()
-        run.random_numbers = RandomNumbers(self, run.stages, draws_elsewhere)
+        run.random_numbers = RandomNumbers(self, run.stages, draws)
         run.same_data = SameData(self, run.stages)
         run.couriers = couriers_of(run.stages, run.shards, self.device)
         run.forwards = Forwards(self, self._make_executor)
@@ -185,7 +186,10 @@ class PlanEngine(PlanData, BatchSize):
 
     # ---- a step
 
-    def train_batch(self, data_iter=None):
+    def train_batch(self, *given: Any, data_iter: Any = None):
+        """A subclass may want the iterator, or take no argument."""
+        if given:
+            (data_iter,) = given
         if not self._ostinato.trains:
             raise OstinatoError(
                 "train_batch(): the plan holds forwards only, for eval_batch(); to train, search a plan for a placement with "
@@ -198,9 +202,9 @@ class PlanEngine(PlanData, BatchSize):
         if self._ostinato.adapt is not None:
             self._ostinato.adapt.before_step(self.global_steps)
         with self._ostinato.outside.call("train_batch()"):
-            return self._train(data_iter)
+            return self._train(data_iter, bool(given))
 
-    def _train(self, data_iter):
+    def _train(self, data_iter: Any, given: bool):
         begin = time.perf_counter()
         run = self._ostinato
         if not self._steps_here:
@@ -217,8 +221,7 @@ class PlanEngine(PlanData, BatchSize):
             self._whole_or_failed(f"step {self.global_steps + 1}"),
             run.memory.step(self.global_steps + 1) if run.memory else nullcontext(),
         ):
-            # A subclass may take no argument.
-            loss = super().train_batch(*[data_iter][: data_iter is not None])
+            loss = super().train_batch(*[data_iter][: given or data_iter is not None])
         if run.speedup is not None and not run.speedup.over:
             get_accelerator().synchronize()
         seconds = time.perf_counter() - begin

@@ -12,7 +12,7 @@ from deepspeed.runtime.activation_checkpointing.checkpointing import non_reentra
 from deepspeed.runtime.pipe import schedule
 from deepspeed.runtime.utils import register_output_backward_hooks
 from ostinato.nn import ShardedLogits
-from ostinato.profile.model.tensors import map_tensors
+from ostinato.profile.model.tensors import map_tensors, tensors
 
 from ..section import plans
 from .crossings import crossing
@@ -163,9 +163,26 @@ class StagePasses(Engine):
         run = self._ostinato
         outputs = crossing(stage, outputs, run.stock_parts, self.has_attention_mask or self.has_bool_tensors)
         if run.first_step is not None and not stage.lane:
+            self._check_learns(stage, outputs)
             run.first_step.handed_on(stage, outputs)
         alone = isinstance(outputs, tuple) and len(outputs) == 1
         return (*outputs, ALONE.to(outputs[0].device)) if alone else outputs
+
+    def _check_learns(self, stage: Stage, outputs: Any) -> None:
+        """A re-entrant checkpoint inside a layer after frozen ones silently gives its parameters no gradients.
+        DeepSpeed alone stops in its backward where it sends such outputs, but a plan's next stage may go on."""
+        last = stage.layers[-1]
+        if (
+            torch.is_grad_enabled()
+            and last + 1 in self._ostinato.stock_parts
+            and not any(tensor.requires_grad for tensor in tensors(outputs))
+            and self.module.learns(stage)
+        ):
+            raise OstinatoError(
+                f"layers {stage.first} to {last} have trainable parameters, but what layer {last} returns requires no gradient, so they would "
+                "learn nothing: a layer detaches it, or checkpoints re-entrantly what comes first or after frozen layers "
+                "(use_reentrant=False)"
+            )
 
     def _read(self, stage: Stage, batch: int, name: str):
         """The "inputs" or "labels" of a batch; the first rank of a sharded stage reads them for all its ranks."""

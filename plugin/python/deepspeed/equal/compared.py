@@ -22,8 +22,8 @@ WHY = (
 
 
 OTHERS = (
-    "random numbers differ from 1F1B's, as said above, so that these steps cannot be compared: PipelineModule(seed_layers=True) makes "
-    'them equal, and "check": 0 compares nothing'
+    "random numbers differ from 1F1B's, as said above, so that these steps cannot be compared: if layers draw them, "
+    'PipelineModule(seed_layers=True) makes them equal; "check": 0 compares nothing'
 )
 
 

@@ -2,7 +2,7 @@
 """Random numbers that layers draw under a plan: 1F1B's where that is possible; else rank 0 says which layers
 draw different ones.
 
-    numbers = RandomNumbers(engine, stages, elsewhere=True)      # all ranks
+    numbers = RandomNumbers(engine, stages, draws_elsewhere(program, stages, parts, model))      # all ranks
     data_iter = numbers.before_step(data_iter)                   # the first time and after forget_shapes(), runs one micro-batch to learn what layers draw
     numbers.prepare(evaluates=False)                             # a step, or an evaluation
     numbers.begin(batches)
@@ -14,9 +14,13 @@ DeepSpeed lets each rank draw from its generators for the layers of its partitio
 micro-batches. Where the plan runs layers on different ranks (`elsewhere`) or in a different order, one forward
 shows what each layer draws, and the generators are set to where 1F1B would have them (streams). Draws that
 were not learned show up in the states of the generators (draws).
+
+Where layers draw as under 1F1B, but loaders or backwards may not (seed_layers; another order of backwards), these
+alone are watched, and a rank reads the first batch of a step before its layers run, as in 1F1B.
 """
 
-from collections.abc import Callable, Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -28,9 +32,10 @@ from ostinato.restrictions import is_deepspeeds
 
 from ..randomness import generators
 from ..tell import announce
-from ..randomness.draws import BATCH, LAYERS, LOSS, TORCHS, Draws, merged
+from ..randomness.draws import BACKWARD, BATCH, LAYERS, LOSS, TORCHS, Draws, merged
 from ..data.items import Following, Made, made_once
 from ..errors import OstinatoError
+from ..section import plans
 from ..section.plans import Stage
 from ..stages.loss import loss_replaced
 from ..randomness.generators import Counts
@@ -38,12 +43,40 @@ from ..randomness.random_state import random_state_kept
 from .streams import Learning, Streams, layers_kept
 
 
-class RandomNumbers:
-    """Of one engine. `elsewhere`: layers would draw different random numbers than under 1F1B; else nothing is watched."""
+def draws_elsewhere(
+    program, stages: list[Stage], parts: Sequence[int], model, any_order: bool = False
+) -> frozenset[str]:
+    """What could draw different random numbers than under 1F1B, of LAYERS, BATCH and BACKWARD (randomness/draws.py). All,
+    where a rank of a training runs different layers than in DeepSpeed's own partition (`parts`), or runs them in
+    a different order (`any_order`: steps have plans that may); but not layers where seed_layers is on, as each
+    then has its own seed. BACKWARD, where only backwards come at other times."""
+    if not plans.trains(program):
+        return frozenset()
+    if any_order or _forwards_differ(program, stages, parts):
+        return frozenset({BATCH, BACKWARD} if model.seed_layers else {LAYERS, BATCH, BACKWARD})
+    alike = (plans.as_in_1f1b(program, stage, stage.rank, len(parts) - 1) for stage in stages)
+    return frozenset() if all(alike) else frozenset({BACKWARD})
 
-    def __init__(self, engine: Any, stages: list[Stage], elsewhere: bool):
+
+def _forwards_differ(program, stages: list[Stage], parts: Sequence[int]) -> bool:
+    """Whether a rank runs the forwards of different layers than under 1F1B, or in a different order."""
+    if any(stage.ranks != (bisect_right(parts, layer) - 1,) for stage in stages for layer in stage.layers):
+        return True
+    place = {stage.index: number for number, stage in enumerate(stages)}
+    for rank in range(program.ranks):
+        order = [(i.micro_batch, place[i.stage]) for i in program.instructions(rank) if i.action == "F"]
+        if order != sorted(order):
+            return True
+    return False
+
+
+class RandomNumbers:
+    """Of one engine. `elsewhere`: what draws_elsewhere() says; nothing else is watched."""
+
+    def __init__(self, engine: Any, stages: list[Stage], elsewhere: frozenset[str]):
         self._engine, self._module, self._stages = engine, engine.module, stages
-        self.elsewhere = elsewhere
+        self.elsewhere, self._layers_differ = elsewhere, LAYERS in elsewhere
+        self._evaluates = False  # now
         self._draws = Draws() if elsewhere else None
         self._number = 0  # of the last step
         self._learned = False  # what layers draw in a step
@@ -67,7 +100,7 @@ class RandomNumbers:
     def before_step(self, data_iter):
         """To be called before each step. Returns the iterator to pass on to train_batch(). All ranks must
         call it."""
-        if not self.elsewhere or self._learned:
+        if not self._layers_differ or self._learned:
             return data_iter
         self._learned = True
         if data_iter is not None:
@@ -76,7 +109,7 @@ class RandomNumbers:
         self._module.train()
         self._steps = self._learn(follows_none=False)
         self._watcher = None if self._steps else self._draws  # layer by layer
-        return None
+        return None if data_iter is None else self._engine.data_iterator or data_iter
 
     def forget_shapes(self) -> None:
         """Dropout draws by the size of its input: the next step learns what layers draw once more. All ranks must
@@ -86,11 +119,14 @@ class RandomNumbers:
     def prepare(self, evaluates: bool) -> None:
         """To be called before anything else in a step or evaluation: the first evaluation learns what layers
         draw. All ranks must call it."""
+        self._evaluates = evaluates
         self._streams = self._of_evaluation() if evaluates else self._steps
 
     def begin(self, batches: int) -> None:
         """All ranks must call it."""
-        if self._draws is not None:
+        if not self._layers_differ:
+            self._read_before_layers()
+        elif self._draws is not None:
             self._draws.enter(LAYERS)
             if self._loss_draws and self._streams is None and not self._learning:
                 self._watcher = self._draws  # which tells the loss from the layers
@@ -104,6 +140,8 @@ class RandomNumbers:
         self._module.watcher = None
         if self._draws is not None:
             self._draws.leave()
+            if self._evaluates and not self._layers_differ:
+                self._draws.new()
         if self._streams is None:
             return
         if whole:
@@ -123,7 +161,11 @@ class RandomNumbers:
     def evaluation(self) -> Iterator[None]:
         """Around an evaluation."""
         first = not self._evaluated
-        yield
+        try:
+            yield
+        except BaseException:  # its loader may have ended before it began
+            self._unread = self._streams = None
+            raise
         if self._evaluated:
             self._watcher = None
             self._tell("evaluation", self._evaluations, together=first)
@@ -145,14 +187,15 @@ class RandomNumbers:
     @contextmanager
     def reading(self) -> Iterator[None]:
         """Around DeepSpeed's reading of a batch: what a loader draws there belongs to no layer."""
-        if self._draws is not None:
-            self._draws.enter(BATCH)
+        watched = self._draws if BATCH in self.elsewhere else None
+        if watched is not None:
+            watched.enter(BATCH)
         before = generators.current() if self._streams is not None else None
         yield
         if self._streams is not None and before is not None:
             self._streams.note_batch(before)
-        if self._draws is not None:
-            self._draws.enter(LAYERS)
+        if watched is not None:
+            watched.enter(LAYERS) if self._layers_differ else watched.leave()
 
     def read_early(self) -> None:
         """Reads the first batch of the step to come."""
@@ -178,11 +221,15 @@ class RandomNumbers:
         if self._streams is not None:
             self._module.watcher = self._streams
             self._streams.begin(batch, recomputed=True)
+        elif self._draws is not None and not self._layers_differ and self._number == 0:
+            self._draws.enter(BACKWARD)
 
     def after_backward(self) -> None:
         if self._streams is not None:
             self._module.watcher = None
             self._streams.end()
+        elif self._draws is not None and not self._layers_differ:
+            self._draws.leave()
 
     # ---- how
 
@@ -193,7 +240,7 @@ class RandomNumbers:
         assert self._draws is not None
         mine = self._draws.new(), streams.new() if streams else {}
         everyone = everyones(mine) if together else [mine]
-        drawn = merged(draws for draws, _ in everyone)
+        drawn = merged((draws for draws, _ in everyone), with_batches=not self._layers_differ)
         strays = merged((stray for _, stray in everyone), with_batches=True)
         first = what == "step" and self._number == 1
         if streams is None and (first or LOSS in drawn) and self._loss_stays():
@@ -205,14 +252,22 @@ class RandomNumbers:
         self._told[what] = self._told[what] or bool(drawn or strays)
 
     def _of_evaluation(self) -> Streams | None:
-        if self._learning or not self.elsewhere:
+        if self._learning or not self._layers_differ:
             return None
         if not self._evaluated:
-            self._evaluated = True
             self._evaluations = self._learn(follows_none=True)
+            self._evaluated = True
             if self._evaluations is None:
                 self._watcher = self._draws  # layer by layer
         return self._evaluations
+
+    def _read_before_layers(self) -> None:
+        """Where layers set the generators that a loader draws from."""
+        if BATCH not in self.elsewhere or not self._engine._reads_data():
+            return
+        self._engine.read_first_batch()
+        if self._number == 0 and self._draws is not None:
+            self._draws.new()  # it was drawn as under 1F1B
 
     def _read_first(self) -> generators.State | None:
         """Reads the first batch at once, as a loader that starts over draws before any layer does. Returns the
@@ -240,6 +295,21 @@ class RandomNumbers:
                 first.append(Made(made_once(engine.batch_fn)(next(iterator))))
             engine.data_iterator = iter(first)
         self._watcher, self._learning = (learning := Learning()), True
+        try:
+            counts = self._counted(learning)
+        finally:
+            self._watcher, self._learning, run.batches_before = None, False, batches_before
+            if iterator is not None:
+                engine.training_dataloader, engine.data_iterator = loader, Following(first, iterator)
+        assert self._draws is not None
+        self._draws.new()
+        streams = self._follow(counts, follows_none)
+        self._unread = self._unread if streams else None
+        return streams
+
+    def _counted(self, learning: Learning) -> dict[int | str, Counts | None]:
+        """What layers draw in one micro-batch. All ranks must call it."""
+        engine = self._engine
         with torch.set_grad_enabled(self._module.training), random_state_kept(), layers_kept(self._module):
             with self._without_loss() as given:
                 engine._exec_schedule(schedule.InferenceSchedule(1, engine.num_stages, engine.stage_id))
@@ -252,14 +322,7 @@ class RandomNumbers:
                 counts = self._gathered(learning)
             if given is None or counts:
                 self._loss_draws = LOSS in counts
-        self._watcher, self._learning, run.batches_before = None, False, batches_before
-        assert self._draws is not None
-        self._draws.new()
-        if iterator is not None:
-            engine.training_dataloader, engine.data_iterator = loader, Following(first, iterator)
-        streams = self._follow(counts, follows_none)
-        self._unread = self._unread if streams else None
-        return streams
+        return counts
 
     @contextmanager
     def _without_loss(self) -> Iterator[list[tuple[Any, Any]] | None]:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The plan as the DeepSpeed side needs it: lowered, and checked against the model and the configuration."""
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -296,23 +295,3 @@ def as_in_1f1b(program, stage: Stage, owner: int, stages: int) -> bool:
         if isinstance(c, (schedule.ForwardPass, schedule.BackwardPass))
     ]
     return ran == passes
-
-
-def draws_elsewhere(
-    program, stages: list[Stage], parts: Sequence[int], model, any_order: bool = False
-) -> bool:
-    """Whether layers would draw different random numbers than under 1F1B: any rank of a training runs different
-    layers than in DeepSpeed's own partition (`parts`), or runs them in a different order (`any_order`: steps
-    have plans that may). Where seed_layers is on, each layer has its own seed."""
-    if not trains(program) or model.seed_layers:
-        return False
-    if any_order:
-        return True
-    if any(stage.ranks != (bisect_right(parts, layer) - 1,) for stage in stages for layer in stage.layers):
-        return True
-    place = {stage.index: number for number, stage in enumerate(stages)}
-    for rank in range(program.ranks):
-        order = [(i.micro_batch, place[i.stage]) for i in program.instructions(rank) if i.action == "F"]
-        if order != sorted(order):
-            return True
-    return False

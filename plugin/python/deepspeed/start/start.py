@@ -31,6 +31,7 @@ from ..save.partition import stock_names
 from ..section import MADE, plans, verdict
 from ..section.agreement import of_rank_0
 from ..tell.drift import EVERY, SAMPLED, BlockTimes, Drift
+from ..equal.random_numbers import draws_elsewhere
 from ..tell.announce import ends, expected, gain_of, lines, places, say
 from ..tell.speedup import Expected, GivenUp, Speedup, follow
 from ..section.config import Search as SearchOptions, Section, check_outputs, parse_section, resolve
@@ -278,9 +279,7 @@ def _install(
     universal.prepare(engine, rebuilt.parts, others_name)
     run.expected_losses = partial(_expected, engine, run, rebuilt)
     run.losses_said = run.expected_losses()
-    elsewhere = plans.draws_elsewhere(
-        program, stages, run.stock_parts, model, any_order=asked.sizes is not None
-    )
+    elsewhere = draws_elsewhere(program, stages, run.stock_parts, model, any_order=asked.sizes is not None)
     records = second_start.records_of_1f1b(prepared)
     engine.ostinato_begin(elsewhere, records)  # type: ignore[attr-defined]  # it has become a PlanEngine
     before_this = run.check_before() if records is None and plans.trains(program) else None

@@ -9,7 +9,7 @@ from ostinato.errors import counted, printable, put, size
 from ostinato.gain import Gain
 from ostinato.ranks.presence import ranks_in_words
 
-from ..randomness.draws import BACKWARD, LAYERS
+from ..randomness.draws import BACKWARD, BATCH, LAYERS
 from ..section.plans import Stage
 
 SAME, EXACT, ROUNDED = "the same losses as 1F1B", "bit for bit", "up to rounding"
@@ -41,11 +41,18 @@ def ran_whole(rank: int, stages: list[str]) -> str:
 def draws(rank: int, what: str, step: int, drawn: dict, strays: dict) -> str:
     """What a rank says of a "step" or an "evaluation" in which layers draw different random numbers than
     under 1F1B."""
-    where = f"step {step}" if what == "step" else "an evaluation"
-    return (
-        f"ostinato: rank {rank}: in {where}, {_which_draw(drawn, strays)}: the losses are as with a different seed. "
-        "PipelineModule(seed_layers=True) makes the random numbers of torch, NumPy and Python equal under every placement"
+    where = f"ostinato: rank {rank}: in {f'step {step}' if what == 'step' else 'an evaluation'}, "
+    if set(drawn) == {BATCH}:
+        return where + (
+            "a loader draws random numbers that differ from 1F1B's, because layers set the generators (seed_layers): what it shuffles or "
+            "draws with them is as with a different seed. Give it a generator"
+        )
+    hint = (
+        ". PipelineModule(seed_layers=True) makes what layers draw from torch, NumPy and Python equal under every placement"
+        if {*drawn, *strays} - {BATCH, BACKWARD}
+        else ""
     )
+    return f"{where}{_which_draw(drawn, strays)}: the losses are as with a different seed{hint}"
 
 
 def several(layers: list[int]) -> str:
