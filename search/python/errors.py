@@ -7,6 +7,7 @@ except ostinato.errors.Error as error:      # from any part of ostinato
     print(error)                            # what is wrong, and what would be right
 """
 
+import argparse
 import contextlib
 import enum
 import json
@@ -15,7 +16,8 @@ import re
 import signal
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any, NoReturn
 
 # Below space, DEL, U+0080 to U+009F, line separators, marks that change the direction of writing: the same as
 # search/files/printable.h.
@@ -105,6 +107,20 @@ def fail(command: str, args: list[str], status: int, message: str) -> int:
 def fail_usage(command: str, args: list[str], message: str) -> int:
     """fail() for options that are wrong, as the C++ commands have it."""
     return fail(command, args, Status.USAGE, f"{message}\nTry: ostinato {command} --help")
+
+
+class Parser(argparse.ArgumentParser):
+    """The parser of a command: a mistake ends it with fail_usage(). `prog` is "ostinato COMMAND"."""
+
+    def parse_known_args(self, args: Sequence[str], namespace: Any = None) -> Any:  # type: ignore[override]  # args are never left out
+        self._given = list(args)
+        return super().parse_known_args(args, namespace)
+
+    def error(self, message: str) -> NoReturn:
+        sys.exit(fail_usage(self.prog.removeprefix("ostinato "), self._given, message))
+
+    def print_help(self, file: Any = None) -> None:
+        print(self.format_help(), end="", file=file, flush=True)  # argparse's own overlooks a full disk
 
 
 @contextlib.contextmanager
