@@ -22,7 +22,8 @@ from typing import Any, NoReturn
 # Below space, DEL, U+0080 to U+009F, line separators, marks that change the direction of writing: the same as
 # search/files/printable.h.
 CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-OPTION = re.compile(r"--([a-z]+(?:-[a-z]+)*)")  # an option of the command line, which is a keyword in Python
+# An option of the command line, which is a keyword in Python, but not in a command that is quoted.
+OPTION = re.compile(r"(?P<quoted>`ostinato [^`]*`)|--(?P<option>[a-z]+(?:-[a-z]+)*)")
 
 
 class Status(enum.IntEnum):
@@ -90,7 +91,7 @@ def put(line: str, error: bool = False) -> None:
 
 
 def _with_keywords(message: str) -> str:
-    return OPTION.sub(lambda match: match[1].replace("-", "_"), message)
+    return OPTION.sub(lambda match: match["quoted"] or match["option"].replace("-", "_"), message)
 
 
 def fail(command: str, args: list[str], status: int, message: str) -> int:
