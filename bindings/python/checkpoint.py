@@ -10,7 +10,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ostinato.errors import Error, Status, counted, fail, fail_usage, interrupted_by_sigterm, printable, size
+from ostinato.errors import (
+    Error, Parser, Status, counted, fail, fail_usage, interrupted_by_sigterm, printable, size,
+)  # fmt: skip
 from ostinato.files import why_not_writable
 from ostinato.profile.options import positive
 
@@ -21,8 +23,8 @@ MOST_PROBLEMS = 20  # to show
 LEFT_OUT = "they have none, or exclude_frozen_parameters has left the frozen ones out"
 
 
-def parser() -> argparse.ArgumentParser:
-    p = argparse.ArgumentParser(
+def parser() -> Parser:
+    p = Parser(
         prog="ostinato checkpoint",
         description="show: shows what is in a checkpoint of DeepSpeed's pipeline engine, saved with or without ostinato, and whether it is whole "
         "(exit status 6 if not). convert: writes the checkpoint to a new folder, with its optimizer state laid out for DeepSpeed alone. "

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib.metadata
 import importlib.util
 import json
@@ -12,7 +11,7 @@ import sys
 from dataclasses import asdict, dataclass
 
 from ostinato.autoload import switched_off
-from ostinato.errors import Status, fail
+from ostinato.errors import Parser, Status, fail
 
 
 @dataclass
@@ -101,8 +100,8 @@ def findings() -> list[Finding]:
     return [*rows, *check_torch(), check_cupti(), check_deepspeed(), check_activation(), check_compiler()]
 
 
-def parser() -> argparse.ArgumentParser:
-    p = argparse.ArgumentParser(
+def parser() -> Parser:
+    p = Parser(
         prog="ostinato doctor",
         description="Lists what ostinato can use, and whether this machine has it. Exit status 7: something needed is missing.",
         epilog="example: ostinato doctor --require cuda --require cupti",

@@ -13,7 +13,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from ostinato.errors import Error, Status, counted, fail, fail_usage, printable
+from ostinato.errors import Error, Parser, Status, counted, fail, fail_usage, printable
 from ostinato.files import ADAPTED, BASE, BASE_DEVICES, why_not_all, why_not_apart, write_text
 from ostinato.gain import WARM_UP, Gain
 from ostinato.measured import Measured, block_rows, replanned, speeds_in
@@ -308,8 +308,8 @@ def show_against(report: dict, folder: Path, console: Console) -> None:
     console.print(table(title, ["", "this", "other", "ratio"], rows))
 
 
-def parser() -> argparse.ArgumentParser:
-    p = argparse.ArgumentParser(
+def parser() -> Parser:
+    p = Parser(
         prog="ostinato report",
         description="Compares predicted with measured times of a run, per block, rank and step.",
         epilog='example: ostinato report out/trace --perfetto out/trace.json   (with "trace": "out/trace" in ds_config.json)',

@@ -164,7 +164,7 @@ def search_sizes(
 ) -> Plan:
     """A plan for one step of unequal micro-batches; their entry order is searched, too. Never worse than 1F1B
     in the order given or in sorted orders; `lower_bound` is of these sizes. `effort`: percent of the usual
-    work, which takes up to about 20 ms: cheap enough for every step. `keep_order`: every backward, and each
+    work, which takes about 15 ms: cheap enough for every step. `keep_order`: every backward, and each
     forward that computes losses, runs in the order given on its device, so that gradients are added as in
     1F1B.
 
@@ -226,7 +226,13 @@ def steady_state(placement: Placement, *, time_limit: float = 10) -> SteadyState
     >>> found.period, found.unroll, found.period_proved, found.peak_memory
     (300, 1, True, (4, 3, 2, 1))
     """
-    text, interrupted = _search.steady_state(core_of(placement, Placement), time_limit)
+    try:
+        limit = float(time_limit)
+    except (TypeError, ValueError):
+        limit = -1
+    if not 0 <= limit <= 1e8:
+        raise UsageError(f'time_limit needs a decimal number from 0 to 100000000, got "{time_limit}"')
+    text, interrupted = _search.steady_state(core_of(placement, Placement), limit)
     told = json.loads(text)
     peaks = told.pop("peak_memory")
     found = SteadyState(
@@ -324,13 +330,13 @@ def plan(
     leave, and takes the shortest that fits the memory. `str()` of the result is the table of candidates,
     `report` all of them as data, `placement` the one chosen.
 
-    `without` and `only` restrict what is tried beside whole backwards on one stage per device: "chunks",
-    "split", "shards", "recompute", "branches", "moves", "lanes", "fewer-devices". `exact_losses` leaves out what
-    changes losses by rounding: split backwards, shards. `fixed_ends`: inputs on the first device, the loss on
-    the last one, as in 1F1B, which leaves out waves. What the profile's "restrictions" forbid is not tried
-    either; `report["not_tried"]` says what was left out, and why. `replicas`: this many pipelines beside each
-    other, each with its share of `devices` and `micro_batches`; "auto": the number that makes a step
-    shortest. The plan is of one of them, and `report["degrees"]` has them all. `slices`: `devices` are ranks,
+    `without` and `only` (names, or a text with commas) restrict what is tried beside whole backwards on one
+    stage per device: "chunks", "split", "shards", "recompute", "branches", "moves", "lanes", "fewer-devices".
+    `exact_losses` leaves out what changes losses by rounding: split backwards, shards. `fixed_ends`: inputs
+    on the first device, the loss on the last one, as in 1F1B, which leaves out waves. What the profile's
+    "restrictions" forbid is not tried either; `report["not_tried"]` says what was left out, and why.
+    `replicas`: this many pipelines beside each other, each with its share of `devices` and `micro_batches`;
+    "auto": the number that makes a step shortest. The plan is of one of them, and `report["degrees"]` has them all. `slices`: `devices` are ranks,
     this many of which hold slices of each layer (tensor parallelism), as the profile of the same number says;
     "auto", and the default of several profiles: the one with the shortest step.
 
@@ -340,7 +346,7 @@ def plan(
     """
     options = {
         "objective": objective, "time_limit": time_limit, "threads": threads, "seed": seed, "method": method, "robust": robust, "max_chunks": max_chunks,
-        "without": list(without), "only": list(only), "exact_losses": exact_losses, "fixed_ends": fixed_ends, "replicas": replicas, "slices": slices,
+        "without": _names(without), "only": _names(only), "exact_losses": exact_losses, "fixed_ends": fixed_ends, "replicas": replicas, "slices": slices,
         "fewer_devices": fewer_devices, "all_devices": all_devices, "shard": shard, "inference": inference,
         "split_backward": split_backward, "allow_incomplete": allow_incomplete,
     }  # fmt: skip
@@ -430,6 +436,10 @@ def lower(plan: Plan, *, transfers: bool = True) -> list[str]:
     ['0F0,0B0', '1F0,1B0']
     """
     return _search.lower(core_of(plan, Plan), transfers)
+
+
+def _names(given: Sequence[str]) -> str | list[str]:
+    return given if isinstance(given, str) else list(given)
 
 
 def _settings(given: dict[str, Any]) -> dict[str, str]:

@@ -7,6 +7,7 @@ except ostinato.errors.Error as error:      # from any part of ostinato
     print(error)                            # what is wrong, and what would be right
 """
 
+import argparse
 import contextlib
 import enum
 import json
@@ -15,12 +16,14 @@ import re
 import signal
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any, NoReturn
 
 # Below space, DEL, U+0080 to U+009F, line separators, marks that change the direction of writing: the same as
 # search/files/printable.h.
 CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-OPTION = re.compile(r"--([a-z]+(?:-[a-z]+)*)")  # an option of the command line, which is a keyword in Python
+# An option of the command line, which is a keyword in Python, but not in a command that is quoted.
+OPTION = re.compile(r"(?P<quoted>`ostinato [^`]*`)|--(?P<option>[a-z]+(?:-[a-z]+)*)")
 
 
 class Status(enum.IntEnum):
@@ -88,7 +91,7 @@ def put(line: str, error: bool = False) -> None:
 
 
 def _with_keywords(message: str) -> str:
-    return OPTION.sub(lambda match: match[1].replace("-", "_"), message)
+    return OPTION.sub(lambda match: match["quoted"] or match["option"].replace("-", "_"), message)
 
 
 def fail(command: str, args: list[str], status: int, message: str) -> int:
@@ -105,6 +108,20 @@ def fail(command: str, args: list[str], status: int, message: str) -> int:
 def fail_usage(command: str, args: list[str], message: str) -> int:
     """fail() for options that are wrong, as the C++ commands have it."""
     return fail(command, args, Status.USAGE, f"{message}\nTry: ostinato {command} --help")
+
+
+class Parser(argparse.ArgumentParser):
+    """The parser of a command: a mistake ends it with fail_usage(). `prog` is "ostinato COMMAND"."""
+
+    def parse_known_args(self, args: Sequence[str], namespace: Any = None) -> Any:  # type: ignore[override]  # args are never left out
+        self._given = list(args)
+        return super().parse_known_args(args, namespace)
+
+    def error(self, message: str) -> NoReturn:
+        sys.exit(fail_usage(self.prog.removeprefix("ostinato "), self._given, message))
+
+    def print_help(self, file: Any = None) -> None:
+        print(self.format_help(), end="", file=file, flush=True)  # argparse's own overlooks a full disk
 
 
 @contextlib.contextmanager

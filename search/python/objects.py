@@ -39,10 +39,18 @@ def typed(key: str, value: Any) -> str:
     return str(value)
 
 
+def whole(name: str, count: Any) -> int:
+    """Raises UsageError for what is no whole number."""
+    try:
+        return index(count)
+    except TypeError:
+        raise UsageError(f"{name} is {count!r}; it must be a whole number") from None
+
+
 def check_counts(bits: int = 31, **counts: int) -> None:
     """Raises UsageError for one that no integer of the core holds."""
     for name, count in counts.items():
-        if not -(2**bits) <= index(count) < 2**bits:
+        if not -(2**bits) <= whole(name, count) < 2**bits:
             raise UsageError(f"{name} is {count}; the largest is {2**bits - 1}")
 
 
@@ -389,6 +397,9 @@ class Simulation:
     def at(self, percent: int) -> int:
         """The makespan that this many percent of the runs do not exceed: 0 the best, 50 the median, 100 the
         worst."""
+        check_counts(percent=percent)
+        if not 0 <= percent <= 100:
+            raise UsageError(f"percent is {percent}; it must be from 0 to 100")
         return self.makespans[(len(self.makespans) - 1) * percent // 100]
 
 

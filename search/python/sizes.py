@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from operator import index
 from os import PathLike, fspath
 from typing import Any
 
 from ostinato import _search
 from ostinato.errors import UsageError, counted
-from ostinato.objects import Placement, Profile, check_counts, core_of
+from ostinato.objects import Placement, Profile, check_counts, core_of, whole
 
 # A size, {"size": ..., "times": {block: ns}, "memory": {block: bytes}}, or of sized().
 MicroBatch = int | Mapping[str, Any] | _search.MicroBatch
@@ -42,7 +41,7 @@ def micro_batches_of(
 
 
 def _micro_batch(placement: Placement, one: int | Mapping[str, Any], of: int) -> _search.MicroBatch:
-    given: Mapping[str, Any] = one if isinstance(one, Mapping) else {"size": index(one)}
+    given: Mapping[str, Any] = one if isinstance(one, Mapping) else {"size": whole("size", one)}
     if unknown := set(given) - {"size", "times", "memory"}:
         raise UsageError(
             f"a micro-batch has a size, times and memory, not {', '.join(map(repr, sorted(unknown)))}"
@@ -58,7 +57,7 @@ def bare_sizes(
     if isinstance(sizes, str | PathLike):
         step, of = _search.bare_sizes(fspath(sizes))
     else:
-        step = [index(one) for one in sizes]
+        step = [whole("size", one) for one in sizes]
         if not step:
             raise UsageError("sizes are empty; a step has at least one micro-batch")
         for one in step:

@@ -396,9 +396,10 @@ class Work:
     def start_again(self, attempt: Attempt) -> NoReturn:
         """Replaces the process by the same command, with the world size that the script wants; measurements are
         kept."""
-        sys.stderr.write(
-            f"ostinato profile: starting the script again with a world of {counted(attempt.size, 'rank')}\n"
-        )
+        if not self.args.quiet:
+            sys.stderr.write(
+                f"ostinato profile: starting the script again with a world of {counted(attempt.size, 'rank')}\n"
+            )
         self.output.back()
         for child in multiprocessing.active_children():
             child.terminate()

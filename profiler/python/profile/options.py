@@ -7,9 +7,12 @@ import argparse
 import math
 import os
 import re
+import shlex
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from ostinato.errors import Parser
 
 LOSSES = ("sum", "mean", "mse", "cross-entropy")  # see model.made_up
 
@@ -51,8 +54,8 @@ def lengths_of(text: str) -> list[int]:
     return [positive(one) for one in text.split(",")]
 
 
-def parser() -> argparse.ArgumentParser:
-    p = argparse.ArgumentParser(
+def parser() -> Parser:
+    p = Parser(
         prog="ostinato profile",
         usage="%(prog)s [options] TRAIN.py | -m MODULE [-- ARGUMENT ...]",
         description="Measures every layer and operator of the model that a DeepSpeed script trains: layer by layer for a "
@@ -146,9 +149,14 @@ def arguments_of(ours: list[str]) -> argparse.Namespace:
     p = parser()
     args, unknown = p.parse_known_args(ours)
     if unknown:
-        own = " ".join(ours[: ours.index(unknown[0])])
-        p.error(f"unknown arguments: {' '.join(unknown)}; put the script's own after --: "
-                f"ostinato profile {own} -- {' '.join(unknown)}")  # fmt: skip
+        own, left = list[str](), list(unknown)
+        for word in ours:
+            if word in left[:1]:
+                left.pop(0)
+            else:
+                own.append(word)
+        p.error(f"unknown arguments: {shlex.join(unknown)}; put the script's own after --: "
+                f"ostinato profile {shlex.join([*own, '--', *unknown])}")  # fmt: skip
     return args
 
 

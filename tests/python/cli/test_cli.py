@@ -14,6 +14,7 @@ import pytest
 from support.commands import begun, hard_placement, ostinato
 
 from ostinato import cli
+from ostinato.profile import options
 
 PROFILE = Path(__file__).parents[3] / "examples" / "notebooks" / "gpt.profile.json"
 
@@ -142,7 +143,7 @@ def test_signal_handlers_are_given_back(tmp_path):
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGPIPE)) == before
 
 
-@pytest.mark.parametrize("command", ["doctor", "--help", "placement v"])
+@pytest.mark.parametrize("command", ["doctor", "--help", "placement v", "profile --help"])
 def test_a_full_output_is_named(command):
     done = subprocess.run(
         f"{sys.executable} -m ostinato {command} >/dev/full",
@@ -194,6 +195,37 @@ def test_arguments_of_the_script_are_told_where_they_belong(tmp_path):
         "put the script's own after --: ostinato profile train.py --output p.json -- --deepspeed_config ds.json"
         in result.stderr
     )
+
+
+@pytest.mark.parametrize(("given", "right"), [
+    (["--foo", "train.py"], "train.py -- --foo"),
+    (["--repeats", "1", "a b.py", "--lr", "1", "--json"], "--repeats 1 'a b.py' --json -- --lr 1"),
+], ids=str)  # fmt: skip
+def test_the_script_stays_in_front_of_its_arguments(capsys, given, right):
+    with pytest.raises(SystemExit) as ended:
+        options.arguments_of(given)
+    assert ended.value.code == 2
+    assert f"put the script's own after --: ostinato profile {right}\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("report", "the following arguments are required: trace"),
+        ("doctor --foo", "unrecognized arguments: --foo"),
+        ("checkpoint foo", "argument what: invalid choice: 'foo'"),
+        ("profile --repeats 0 train.py", "argument --repeats: needs a whole number"),
+        ("profile train.py --foo", "unknown arguments: --foo"),
+    ],
+)
+def test_a_mistake_in_the_options_is_told_in_json_too(command, said):
+    name, *words = command.split()
+    plain, result = ostinato(name, *words), ostinato(name, *words, "--json")
+    assert plain.returncode == result.returncode == 2
+    assert plain.stdout == "" and plain.stderr.startswith(f"ostinato {name}: {said}")
+    told = json.loads(result.stdout)
+    assert told["status"] == 2 and told["error"].startswith(said)
+    assert told["error"].endswith(f"\nTry: ostinato {name} --help")
 
 
 @pytest.mark.parametrize("number", ["x", "0", "1.5", "-1", "3" * 5000])

@@ -184,6 +184,22 @@ def test_a_plan_of_another_placement_is_refused(tmp_path):
         (lambda v: ostinato.Devices(2, memory="40"), ["device_memory needs a number with a unit"]),
         (lambda v: ostinato.placement("m", forward="fast"), ["forward needs a time"]),
         (lambda v: ostinato.placement("mm"), ["did you mean m?"]),
+        (
+            lambda v: ostinato.search(v, micro_batches=2.5),
+            ["micro_batches is 2.5; it must be a whole number"],
+        ),
+        (
+            lambda v: ostinato.search(v, micro_batches="2"),
+            ["micro_batches is '2'; it must be a whole number"],
+        ),
+        (lambda v: ostinato.Devices(2.5), ["devices is 2.5"]),
+        (lambda v: ostinato.search_sizes(v, [1.5]), ["size is 1.5"]),
+        (lambda v: ostinato.steady_state(v, time_limit=-1), ["time_limit needs", '"-1"']),
+        (lambda v: ostinato.steady_state(v, time_limit=float("nan")), ["time_limit needs", '"nan"']),
+        (lambda v: ostinato.steady_state(v, time_limit="soon"), ["time_limit needs", '"soon"']),
+        (lambda v: ostinato.Simulation((1, 2)).at(200), ["percent is 200; it must be from 0 to 100"]),
+        (lambda v: ostinato.Simulation((1, 2)).at(-1), ["percent is -1"]),
+        (lambda v: ostinato.Simulation((1, 2)).at(0.5), ["percent is 0.5; it must be a whole number"]),
     ],
 )
 def test_what_is_asked_wrongly_is_said(call, words):
@@ -246,6 +262,14 @@ def test_other_threads_go_on():
     going.set()
     thread.join()
     assert len(counted) > 10
+
+
+def test_one_name_needs_no_list(profile):
+    layers = ostinato.Profile.from_file(profile)
+    asked = {"devices": 2, "micro_batches": 2, "time_limit": 1}
+    listed = ostinato.plan(layers, without=["chunks", "split"], **asked)
+    assert ostinato.plan(layers, without="chunks,split", **asked) == listed
+    assert ostinato.plan(layers, only="chunks", **asked) == ostinato.plan(layers, only=["chunks"], **asked)
 
 
 def test_a_curve_over_memory():

@@ -129,5 +129,7 @@ def test_letters_that_megatron_does_not_take_are_refused(letters, words):
 
 
 def test_a_placement_without_layers_is_refused():
-    with pytest.raises(ostinato.UsageError, match=r"give it \[\[stages\]\]"):
+    with pytest.raises(
+        ostinato.UsageError, match=r"give it \[\[stages\]\] \(`ostinato placement --layers N`\)"
+    ):
         ostinato.placement("v").megatron_layout()

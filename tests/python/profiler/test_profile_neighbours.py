@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -22,6 +23,7 @@ from ostinato.profile.machine.launched import Role
 from ostinato.profile.measure.neighbours import busy_neighbours, most_beside
 from ostinato.profile.model.job import Job
 from ostinato.profile.run import profile_layers
+from ostinato.profile.script.first_step import Attempt
 
 MOST_WAIT = 60  # seconds; a copy that works needs none
 
@@ -131,6 +133,19 @@ def work(monkeypatch, *arguments, **environment):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     return Work(parser().parse_args(["train.py", *arguments]), [], [], Role(True, ["cpu"]), None)
+
+
+def test_quiet_leaves_out_that_the_script_starts_again(monkeypatch, capsys, tmp_path):
+    def executed(*_):
+        raise SystemExit
+
+    monkeypatch.setattr(os, "execve", executed)
+    monkeypatch.setattr(multiprocessing, "active_children", list)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for quiet in (True, False):
+        with pytest.raises(SystemExit):
+            work(monkeypatch, *["--quiet"] * quiet).start_again(Attempt(4))
+        assert ("starting the script again" in capsys.readouterr().err) != quiet
 
 
 def test_the_world_of_the_script_or_of_the_launcher_decides(monkeypatch, threads):

@@ -2,7 +2,9 @@
 """How a profile is shown."""
 
 import io
+from types import SimpleNamespace
 
+import pytest
 import torch
 from rich.console import Console
 from torch import nn
@@ -10,6 +12,7 @@ from torch import nn
 from ostinato import _profiler
 from ostinato.cli import run_cpp
 from ostinato.profile import Job, profile_layers
+from ostinato.profile.machine.transfers import given_transfers
 from ostinato.profile.measure.check import StageCheck, Figures
 from ostinato.profile.views.table import (
     block_lines,
@@ -19,6 +22,7 @@ from ostinato.profile.views.table import (
     show,
     short_size,
     summary,
+    transfer_lines,
     unrest_lines,
 )
 
@@ -74,6 +78,19 @@ def test_flops_are_those_of_every_layer():
     }
     assert {row.flops for row in result.operators if row.name == "aten::tanh"} == {None}
     assert summary(result, "p.json")["flops"] == (2 + 2 * 3) * product
+
+
+@pytest.mark.parametrize(
+    ("latency", "bandwidth", "said"),
+    [
+        (20_000, 0, "20 us, bytes cost nothing"),
+        (500, 12, "0.5 us + bytes / 12.00 GB/s"),
+        (0, 12, "0 us + bytes / 12.00 GB/s"),
+    ],
+)
+def test_transfers_that_were_given_are_not_told_as_measured(latency, bandwidth, said):
+    given = SimpleNamespace(transfers=given_transfers(latency, bandwidth))
+    assert transfer_lines(given) == [f"transfer, as given: {said}"]
 
 
 def test_what_is_beside_the_layers_is_said():

@@ -115,6 +115,12 @@ def rate(bytes_per_second: float) -> str:
 def transfer_lines(profile: Any) -> list[str]:
     if not profile.transfers:
         return ["transfers: not measured (placements made from this profile will have free transfers)"]
+    first = profile.transfers[0]
+    if first.backend == "given":
+        bytes_cost = (
+            f" + bytes / {rate(first.bytes_per_second)}" if first.bytes_per_second else ", bytes cost nothing"
+        )
+        return [f"transfer, as given: {first.latency / 1e3:.12g} us{bytes_cost}"]
     lines = [
         f"transfer {row.source} -> {row.target}{f' over {row.backend}' if row.backend else ''}: {row.latency / 1e3:.0f} us + bytes / "
         f"{rate(row.bytes_per_second)}, off by at most {row.residual * 100:.0f} %"
