@@ -10,6 +10,7 @@
 #include "bindings/core/usage_error.h"
 #include "search/files/error.h"
 #include "search/files/json.h"
+#include "search/files/printable.h"
 
 namespace ostinato::cli {
 
@@ -26,9 +27,10 @@ struct Io {
   /// Where it is there, a command only tells its options and does nothing (`ostinato completion`).
   std::vector<std::string>* options = nullptr;
 
-  /// What is for people, and not the command's product: nothing under --quiet.
+  /// What is for people, and not the command's product: nothing under --quiet. Names come from files: no
+  /// control character of one reaches a terminal.
   void say(const std::string& text) {
-    if (!quiet) out << text;
+    if (!quiet) out << printable(text, true);
   }
 };
 

@@ -192,9 +192,9 @@ int show_command(const std::vector<std::string>& args, Io& io) {
   if (!line.given("--width")) options.width = io.out_is_terminal ? terminal_width() : columns();
   options.color = wants_color(io);
   io.out << show_text(plan, placement, options);
-  if (!asked.page.file.empty()) io.out << "page: " << asked.page.file << '\n';
-  if (!asked.svg.empty()) io.out << "image: " << asked.svg << '\n';
-  if (!asked.perfetto.empty()) io.out << "trace: " << asked.perfetto << '\n';
+  if (!asked.page.file.empty()) io.out << "page: " << printable(asked.page.file) << '\n';
+  if (!asked.svg.empty()) io.out << "image: " << printable(asked.svg) << '\n';
+  if (!asked.perfetto.empty()) io.out << "trace: " << printable(asked.perfetto) << '\n';
   return 0;
 }
 

@@ -44,24 +44,25 @@ std::optional<UsualOrder> on_best_stages(const Profile& profile, const Partition
     const auto found = in_usual_order(profile, one_chunk, cuts.stages, objective, suffix);
     if (found && (!best || key(*found) < key(*best))) best = found;
   };
+  bool listed = false;  // not where all candidates split backwards
   for (const Candidate& candidate : choice.candidates) {
     if (candidate.even || !is_usual(candidate, one_chunk)) continue;
+    listed = true;
     if (candidate.cuts)
       offer(*candidate.cuts, "");
     else if (!candidate.no_shorter && !candidate.infeasible && !candidate.usual)
       return std::nullopt;
   }
-  for (const Candidate& candidate : choice.candidates)
-    if (candidate.usual && candidate.options.recompute != Recompute::never && candidate.cuts)
-      offer(*candidate.cuts, "_recompute");
-  if (best) return best;
   try {
-    offer(cut_chain(profile, one_chunk), "");
+    if (!listed) offer(cut_chain(profile, one_chunk), "");
   } catch (const InfeasibleError&) {
-    return std::nullopt;
+    // With recomputation there may be some.
   } catch (const StoppedError&) {
     return std::nullopt;
   }
+  for (const Candidate& candidate : choice.candidates)
+    if (candidate.usual && candidate.options.recompute != Recompute::never && candidate.cuts)
+      offer(*candidate.cuts, "_recompute");
   return best;
 }
 
@@ -89,6 +90,7 @@ Baselines baselines(const Profile& profile, const PartitionOptions& options, Obj
                     const JointChoice& choice, const std::function<bool()>& stop) {
   PartitionOptions one_chunk = options;
   one_chunk.chunks = 1;
+  one_chunk.split_backward = false;  // DeepSpeed's engine runs whole ones
   one_chunk.sharded.clear();
   one_chunk.recompute = Recompute::never;
   Baselines result;

@@ -226,7 +226,7 @@ class Words {
   }
 
   void say_transfers() {
-    if (totals_.links.empty()) return;
+    if (totals_.links.empty() || totals_.transfers < totals_.makespan / 100) return;
     const auto slowest = std::max_element(totals_.links.begin(), totals_.links.end(),
                                           [](const auto& a, const auto& b) { return a.second < b.second; });
     lines_.push_back(

@@ -105,6 +105,28 @@ TEST(SearchCommand, ReportsTheRepeatingPartAlone) {
   EXPECT_TRUE(report["period_proved"]);
   EXPECT_TRUE(report["memory_proved"]);
   EXPECT_EQ(ostinato_run({"search", path}).status, 2);
+  for (const std::vector<std::string>& more : {std::vector<std::string>{"--explain"},
+                                               {"--method", "gpipe"},
+                                               {"--objective", "latency"},
+                                               {"--pareto", "memory"}}) {
+    std::vector<std::string> args = {"search", path, "--steady-state"};
+    args.insert(args.end(), more.begin(), more.end());
+    const Result refused = ostinato_run(args);
+    EXPECT_EQ(refused.status, 2);
+    EXPECT_NE(refused.err.find("--steady-state cannot be combined"), std::string::npos) << refused.err;
+  }
+}
+
+TEST(SearchCommand, WritesOutTheControlCharactersOfAName) {
+  const TemporaryFolder folder;
+  const std::string path =
+      folder.write("p.toml",
+                   "format = \"ostinato-placement/1\"\nname = \"\\u001b[31mX\"\ntime_unit = "
+                   "\"ns\"\n[[devices]]\n[[blocks]]\nname = \"F\"\ndevices = [0]\ntime = 2\n");
+  const Result text = ostinato_run({"search", path, "--steady-state"});
+  EXPECT_EQ(text.status, 0) << text.err;
+  EXPECT_EQ(text.out.find('\x1b'), std::string::npos) << text.out;
+  EXPECT_NE(text.out.find("\\u001b[31mX: "), std::string::npos) << text.out;
 }
 
 TEST(SearchCommand, SaysOfARepeatingPartWhatItLeavesBehind) {

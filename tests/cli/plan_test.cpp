@@ -194,6 +194,8 @@ TEST(PlanCommand, ComparesWithWhatTheScriptRunsNow) {
   const nlohmann::json json = planned("2", "4", {"--json"}).json();
   EXPECT_EQ(json["baselines"]["your_run"]["makespan"], plan["baselines"][0]["makespan"]);
   EXPECT_TRUE(json["baselines"]["1f1b_even_split"].is_null());
+  const nlohmann::json split = planned("2", "4", {"--split-backward", "--json"}).json();
+  EXPECT_EQ(split["baselines"], json["baselines"]);  // DeepSpeed's own engine splits no backward
   EXPECT_FALSE(planned("2", "5", {"--json"}).json()["baselines"]["your_run"].contains("measured_step"));
   const Result others = planned("3", "4", {});  // DeepSpeed's partition is of two stages
   EXPECT_NE(others.out.find("The time of your current run is not known"), std::string::npos) << others.out;

@@ -76,6 +76,13 @@ TEST(TensorSpec, AnOrderOfAnotherNumberOfDimensionsIsNone) {
   EXPECT_EQ(as_sent(cube, order).strides(), cube.strides());
 }
 
+TEST(TensorSpec, WhatWasAnnouncedWithAGradientMayComeWithout) {
+  const at::Tensor plain = at::ones({2});
+  const at::Tensor learns = at::ones({2}).requires_grad_();
+  EXPECT_TRUE(matches(describe({learns}), {plain}));  // a layer that was skipped
+  EXPECT_FALSE(matches(describe({plain}), {learns}));
+}
+
 TEST(TensorSpec, AConjugateIsWrittenOut) {
   const at::Tensor numbers = at::complex(counted({2, 3}), counted({2, 3}) + 1);
   EXPECT_TRUE(at::equal(sent(numbers.t().conj()), numbers.t().conj().resolve_conj()));

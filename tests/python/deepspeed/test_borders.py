@@ -4,6 +4,8 @@
 from contextlib import nullcontext
 
 import torch
+from ostinato.buffers import as_bytes
+from ostinato.deepspeed.engine.crossings import stripped
 from ostinato.deepspeed.stages.borders import cross_as_in_1f1b, evaluation
 from torch import nn
 
@@ -58,3 +60,16 @@ def test_nothing_requires_a_gradient_behind_a_cut_in_an_evaluation():
         ):  # a re-entrant checkpoint: the first
             layers[1](layers[0](torch.zeros(2)))
         assert seen[-1] is expected
+
+
+def test_a_parameter_crosses_whatever_zero_has_set_on_it():
+    parameter, tensor = nn.Parameter(torch.zeros(1)), torch.zeros(1)
+    for crossing in parameter, tensor:
+        crossing.grad_accum = None
+    assert stripped(parameter) == "" and stripped(tensor) == 'tensors with the attribute "grad_accum"'
+
+
+def test_tensors_as_bytes():
+    conjugate = torch.tensor([1 + 2j]).conj()
+    for tensor in conjugate, torch.ones(()).expand(1), torch.ones(4, 3).t():
+        assert torch.equal(as_bytes(tensor).view(tensor.dtype), tensor.reshape(-1))

@@ -4,7 +4,7 @@ name."""
 
 import io
 import json
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from dataclasses import replace
 from unittest.mock import patch
 
@@ -383,6 +383,83 @@ def test_data_that_are_those_of_1f1b(world2, wave, feed, steps, change):
     options = replace(BASE, change=change, steps=steps)
     theirs = world2.run(trained, options, listed, feed)
     ours = world2.run(trained, replace(options, section=wave), listed, feed)
+    assert same(ours[0], theirs[0]) and not theirs[0]["error"]
+
+
+def test_a_loader_that_shuffles_draws_before_layers_set_the_generators(world2, wave):
+    options = replace(BASE, change="dropout", steps=2, seed_layers=True)
+    theirs = world2.run(trained, options, listed, drawn_where_it_begins)
+    ours = world2.run(trained, replace(options, section=wave), listed, drawn_where_it_begins)
+    assert same(ours[0], theirs[0]) and not theirs[0]["error"]
+
+
+def drawn_in_each_batch(engine):
+    return ((x + 0.01 * torch.randn_like(x), y) for x, y in engine.batches(7))
+
+
+def test_a_loader_that_draws_between_layers_with_seeds_is_said(world2, wave):
+    options = replace(BASE, section=wave, steps=2, seed_layers=True)
+    said = [
+        line for rank in world2.run(trained, options, listed, drawn_in_each_batch) for line in rank["said"]
+    ]
+    assert any("in step 1, a loader draws random numbers that differ from 1F1B's" in line for line in said)
+
+
+# ---- backwards
+
+
+def noisy(model):
+    for parameter in model.parameters():
+        parameter.register_hook(lambda gradient: gradient + 0.01 * torch.randn_like(gradient))
+    return listed(model)
+
+
+def test_backwards_that_draw_in_another_order_are_said(world2, tmp_path):
+    """On DeepSpeed's own partition, where all forwards come first."""
+    plan = make_plan(tmp_path, Layout("own", (4,), (0, 1)), LAYERS, MICRO_BATCHES, method="gpipe")
+    options = replace(BASE, section={"plan": str(plan)}, steps=2)
+    said = world2.run(trained, options, noisy)[0]["said"]
+    assert any(
+        "in step 1, backwards draw random numbers (torch) that differ from 1F1B's" in line for line in said
+    )
+    assert not any("seed_layers" in line for line in said)
+
+
+def detached(model):
+    """What this rank's layers return has no gradient, as behind a re-entrant checkpoint after frozen layers."""
+    last = model.forward_funcs[-1]
+    forward = last.forward
+    if model.stage_id == 0:
+        last.forward = lambda given: forward(given).detach()
+    return listed(model)
+
+
+def test_layers_that_would_learn_nothing_are_refused(world2, tmp_path):
+    plan = make_plan(tmp_path, Layout("own", (4,), (0, 1)), LAYERS, MICRO_BATCHES)
+    errors = [
+        rank["error"]
+        for rank in world2.run(trained, replace(BASE, section={"plan": str(plan), "timeout_s": 5}), detached)
+    ]
+    assert "have trainable parameters, but what layer 3 returns requires no gradient" in errors[0]
+
+
+# ---- evaluations
+
+
+def draws(engine):
+    torch.rand(5)
+
+
+def evaluates_nothing(engine):
+    with suppress(StopIteration):
+        engine.eval_batch(iter([]))
+    draws(engine)
+
+
+def test_an_evaluation_without_data_leaves_the_next_step_as_it_is(world2, wave):
+    options = replace(BASE, change="dropout", steps=3)
+    theirs = world2.run(trained, options, listed, data_of, draws)
+    ours = world2.run(trained, replace(options, section=wave), listed, data_of, evaluates_nothing)
     assert same(ours[0], theirs[0]) and not theirs[0]["error"]
 
 
