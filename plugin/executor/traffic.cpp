@@ -31,6 +31,11 @@ int sends_ahead_of(const Program& program, bool dynamic) {
   return trains(program) ? 0 : sends_ahead(program, kSendsAhead, dynamic);
 }
 
+/// A device without an index is the current one of its type.
+bool differ(const at::Device& one, const at::Device& other) {
+  return one.type() != other.type() || (one.has_index() && other.has_index() && one.index() != other.index());
+}
+
 std::string seconds(std::chrono::nanoseconds time) {
   const auto tenths = std::chrono::duration_cast<std::chrono::milliseconds>(time).count() / 100;
   return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
@@ -370,7 +375,7 @@ Traffic::Payload Traffic::payload(const Instruction& i, const Edge& edge,
   Payload payload;
   for (std::size_t t = 0; t < spec.size(); ++t) {
     if (spec[t].bytes() == 0) continue;
-    if (tensors[t].defined() && tensors[t].device() != channel_.device())
+    if (tensors[t].defined() && differ(tensors[t].device(), channel_.device()))
       throw ExecutionError("stage '" + program_.stages[i.stage].name + "' hands on a tensor on " +
                            tensors[t].device().str() + ", but its rank computes on " +
                            channel_.device().str() + ": move it there (.to(device))");

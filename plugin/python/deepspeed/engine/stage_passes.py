@@ -124,7 +124,9 @@ class StagePasses(Engine):
             if run.first_step is not None:
                 run.first_step.taken(stage, inputs)
             if not torch.is_grad_enabled() and stage.first not in run.stock_parts:
-                inputs = map_tensors(AsMade, inputs)
+                inputs = map_tensors(
+                    lambda tensor: AsMade(tensor) if tensor.requires_grad else tensor, inputs
+                )
         if (
             torch.is_grad_enabled()
             and self._reentrant_activation_checkpointing()

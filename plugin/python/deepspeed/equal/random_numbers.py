@@ -109,7 +109,8 @@ class RandomNumbers:
         self._module.train()
         self._steps = self._learn(follows_none=False)
         self._watcher = None if self._steps else self._draws  # layer by layer
-        return None if data_iter is None else self._engine.data_iterator or data_iter
+        read = self._engine.data_iterator
+        return data_iter if data_iter is None or read is None else read
 
     def forget_shapes(self) -> None:
         """Dropout draws by the size of its input: the next step learns what layers draw once more. All ranks must
