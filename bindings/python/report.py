@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ostinato.errors import Error, Parser, Status, counted, fail, fail_usage, printable
-from ostinato.files import ADAPTED, BASE, BASE_DEVICES, why_not_all, why_not_apart, write_text
+from ostinato.files import ADAPTED, BASE, BASE_DEVICES, no_file, why_not_all, why_not_apart, write_text
 from ostinato.gain import WARM_UP, Gain
 from ostinato.measured import Measured, block_rows, replanned, speeds_in
 from ostinato.objects import Placement, Profile
@@ -230,10 +230,12 @@ def show(report: dict, console: Console) -> None:
     )
     if "steps" in report:
         return show_steps(report["steps"], console)
-    others = [(one["name"], one["predicted"], one["measured_step"] or 0) for one in report["beside"]]
+    others = [
+        (printable(one["name"]), one["predicted"], one["measured_step"] or 0) for one in report["beside"]
+    ]
     if others:
         told = Gain(others, times["predicted"], times["predicted_step"] or 0)
-        console.print(f"This plan was {told.headline}: {told.figures}", highlight=False)
+        console.print(f"This plan was {told.headline}: {told.figures}", highlight=False, markup=False)
     for line in report["conclusions"]:
         console.print(line, highlight=False)
 
@@ -382,6 +384,16 @@ def _read(folder: Path) -> list[RankTrace]:
     return ranks
 
 
+def _check_files(args: argparse.Namespace) -> None:
+    """Raises TraceError where --measured cannot read or write, before the traces are read."""
+    if not args.profile.is_file():
+        raise TraceError(f"{args.profile}: {no_file(args.profile)}")
+    if not args.placement.is_file():
+        raise TraceError(f"{args.placement}: {no_file(args.placement)}; --placement names what ran")
+    if args.measured.exists() and not args.measured.is_dir():
+        raise TraceError(f"--measured {args.measured}: this is a file; give a folder")
+
+
 def main(argv: list[str]) -> int:
     args = parser().parse_args(argv)
     outputs = {"--perfetto": args.perfetto}
@@ -401,9 +413,9 @@ def main(argv: list[str]) -> int:
     ]
     if wrong := why_not_apart(outputs, read):
         return fail_usage("report", argv, wrong)
-    if args.measured and not args.placement.is_file():
-        return fail_usage("report", argv, f"{args.placement}: no such file; --placement names what ran")
     try:
+        if args.measured:
+            _check_files(args)
         if wrong := why_not_all(outputs):
             raise TraceError(wrong)
         ranks = _read(args.trace)

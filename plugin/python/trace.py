@@ -204,12 +204,19 @@ def _read(path: Path) -> RankTrace:
             text = file.read(MOST_BYTES + 1)
         if len(text) > MOST_BYTES:
             raise TraceError(f"{path}: larger than {size(MOST_BYTES)}")
-        return RankTrace.model_validate(json.loads(text.decode()))
+        made = json.loads(text.decode())
+        if not isinstance(made, dict):
+            raise TraceError(f"{path}: the file must hold a table{', not a list' * isinstance(made, list)}")
+        return RankTrace.model_validate(made)
     except OSError as error:
         raise TraceError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise TraceError(f"{path}: not UTF-8 at byte {error.start}") from error
     except json.JSONDecodeError as error:
+        if error.pos >= len(error.doc.rstrip()) or error.msg.startswith("Unterminated string"):
+            raise TraceError(
+                f"{path}:{error.lineno}: the file ends in the middle of its JSON: was it cut off, or is it still being written?"
+            ) from error
         raise TraceError(f"{path}:{error.lineno}: not JSON: {error.msg}") from error
     except ValidationError as error:
         first = error.errors()[0]

@@ -153,8 +153,13 @@ def test_refusals(ran, capsys):
     alone = folder / "alone" / "profile.json"
     alone.parent.mkdir()
     alone.write_text((folder / "profile.json").read_text())
-    assert report.main([str(folder), "--profile", str(alone), "--measured", str(folder / "new")]) == 2
+    assert report.main([str(folder), "--profile", str(alone), "--measured", str(folder / "new")]) == 3
     assert "placement.toml: no such file; --placement names what ran" in capsys.readouterr().err
+    assert report.main([str(folder), "--profile", "none.json", "--measured", str(folder / "new")]) == 3
+    assert "ostinato report: none.json: no such file" in capsys.readouterr().err
+    given = ["--profile", str(folder / "profile.json"), "--measured", str(alone)]
+    assert report.main([str(folder), *given]) == 3
+    assert f"--measured {alone}: this is a file; give a folder" in capsys.readouterr().err
     ran(placement_sha256="0" * 64)
     assert (
         report.main(

@@ -327,6 +327,13 @@ def test_the_gain_is_said(tmp_path, capsys):
     )
 
 
+def test_names_in_a_trace_colour_no_terminal(tmp_path, capsys):
+    named = trace(0, makespan=3_000_000, beside=[["\x1b[31mRED [bold]run", 4_020_000, 0]])
+    assert report.main([str(write(tmp_path, named))]) == 0
+    out = capsys.readouterr().out
+    assert "\x1b" not in out and "\\u001b[31mRED [bold]run" in " ".join(out.split())
+
+
 def test_the_step_with_the_optimizer(tmp_path, capsys):
     assert report.main([str(write(tmp_path, trace(0, makespan=3_000_000, whole_step=1_000_000_000)))]) == 0
     told = " ".join(capsys.readouterr().out.split())
@@ -475,6 +482,12 @@ def test_broken_json_is_refused_with_its_line(tmp_path, capsys):
     (tmp_path / "rank-0.json").write_text('{\n"format": }')
     assert report.main([str(tmp_path)]) == 3
     assert "rank-0.json:2: not JSON" in capsys.readouterr().err
+    (tmp_path / "rank-0.json").write_text('{\n"format": "ost')
+    assert report.main([str(tmp_path)]) == 3
+    assert "rank-0.json:2: the file ends in the middle of its JSON" in capsys.readouterr().err
+    (tmp_path / "rank-0.json").write_text("[]")
+    assert report.main([str(tmp_path)]) == 3
+    assert "rank-0.json: the file must hold a table, not a list" in capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")
