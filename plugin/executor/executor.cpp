@@ -362,9 +362,9 @@ Message Executor::take_here(const Instruction& i, int other) {
   Kept kept = hand_over(handed(i.action), {other, i.stage, i.micro_batch});
   if (i.action == Action::forward) {
     traffic_.learn(other, i.stage, i.micro_batch, kept.tensors);
-  } else {  // a peer takes it too: autograd must not keep its memory as a weight's gradient
+  } else {  // a peer may take it, too
     for (at::Tensor& tensor : kept.tensors)
-      if (tensor.defined() && (kept.takers > 0 || tensor.storage().use_count() > 1)) tensor = tensor.clone();
+      if (tensor.defined()) tensor = kept.takers > 0 ? tensor.clone() : unshared(std::move(tensor));
   }
   return Message::from_here(std::move(kept.tensors));
 }

@@ -47,6 +47,12 @@ Message Message::copy_of(const std::vector<Buffer>& buffers) {
 StageRun::StageRun(const ProgramStage& stage, int micro_batches, StageModule& module)
     : stage_(stage), module_(module), kept_(micro_batches) {}
 
+at::Tensor unshared(at::Tensor gradient) {
+  const bool shared =
+      gradient.use_count() > 1 || (gradient.has_storage() && gradient.storage().use_count() > 1);
+  return shared ? gradient.clone() : gradient;
+}
+
 namespace {
 
 bool is_differentiable(const at::Tensor& tensor) { return tensor.is_floating_point() || tensor.is_complex(); }
@@ -92,12 +98,6 @@ bool is_shared(const Message& message) {
 at::Tensor as_made(const at::Tensor& gradient, const std::optional<Order>& order) {
   if (!order || order_of(gradient) == *order) return gradient;
   return as_sent(laid_out(gradient, *order), *order);
-}
-
-/// Autograd adds later gradients of a weight into the memory of its first, which may be a view of this one.
-at::Tensor unshared(at::Tensor gradient) {
-  const bool shared = gradient.use_count() > 1 || gradient.storage().use_count() > 1;
-  return shared ? gradient.clone() : gradient;
 }
 
 at::Tensor seed_of(const ProgramStage& stage, const std::vector<at::Tensor>& outputs) {

@@ -39,6 +39,10 @@ struct Message {
   static Message copy_of(const std::vector<Buffer>& buffers);
 };
 
+/// The gradient, or a copy where something else holds its memory: autograd adds later gradients of a weight
+/// into the memory of the first, which may be a view of this one.
+at::Tensor unshared(at::Tensor gradient);
+
 class StageRun {
  public:
   StageRun(const ProgramStage& stage, int micro_batches, StageModule& module);

@@ -107,6 +107,20 @@ def test_search_verify_show(tmp_path, placement):
     assert "\x1b" not in shown.stdout
 
 
+@pytest.mark.slow  # 20 s a run; GivesTheSameBytesAtAnyNumberOfThreads searches small placements
+def test_a_plan_in_little_memory_does_not_depend_on_the_number_of_threads(tmp_path):
+    made = []
+    for threads in (1, 2):
+        plan, of = tmp_path / f"{threads}.json", tmp_path / "placement.toml"
+        tight = ["--devices", 4, "--micro-batches", 9, "--device-memory", "24MiB", "--exact-losses"]
+        files = ["--output", plan, "--placement-output", of]
+        assert (
+            ostinato("plan", PROFILE, *tight, *files, "--time-limit", 0, "--threads", threads).returncode == 0
+        )
+        made.append((plan.read_text(), of.read_text()))
+    assert made[0] == made[1]
+
+
 @pytest.mark.parametrize(
     ("args", "status"),
     [([], 2), (["serach"], 2), (["search", "--nonsense"], 2), (["verify", "/no/plan", "/no/placement"], 3)],
