@@ -107,7 +107,17 @@ def test_search_verify_show(tmp_path, placement):
     assert "\x1b" not in shown.stdout
 
 
-@pytest.mark.slow  # 20 s a run; GivesTheSameBytesAtAnyNumberOfThreads searches small placements
+def test_a_plan_does_not_depend_on_the_number_of_threads(tmp_path, placement):
+    made = []
+    for threads in (1, 2, 3):
+        plan = tmp_path / f"{threads}.json"
+        files = [placement, "--micro-batches", 6, "--output", plan]
+        assert ostinato("search", *files, "--time-limit", 0, "--threads", threads).returncode == 0
+        made.append(plan.read_text())
+    assert made[0] == made[1] == made[2]
+
+
+@pytest.mark.slow  # 20 s a run; test_a_plan_does_not_depend_on_the_number_of_threads has a small placement
 def test_a_plan_in_little_memory_does_not_depend_on_the_number_of_threads(tmp_path):
     made = []
     for threads in (1, 2):
