@@ -75,9 +75,9 @@ class RandomNumbers:
 
     def __init__(self, engine: Any, stages: list[Stage], elsewhere: frozenset[str]):
         self._engine, self._module, self._stages = engine, engine.module, stages
-        self.elsewhere, self._layers_differ = elsewhere, LAYERS in elsewhere
+        self.elsewhere = elsewhere
         self._evaluates = False  # now
-        self._draws = Draws() if elsewhere else None
+        self._draws = Draws()
         self._number = 0  # of the last step
         self._learned = False  # what layers draw in a step
         self._steps: Streams | None = None
@@ -89,6 +89,10 @@ class RandomNumbers:
         self._streams: Streams | None = None  # of the current step or evaluation
         self._unread: generators.State | None = None  # before the first batch of the next step was read
         self._watcher: Draws | Streams | Learning | None = None  # hears of each layer before it runs
+
+    @property
+    def _layers_differ(self) -> bool:
+        return LAYERS in self.elsewhere
 
     @property
     def said(self) -> bool:
@@ -127,7 +131,7 @@ class RandomNumbers:
         """All ranks must call it."""
         if not self._layers_differ:
             self._read_before_layers()
-        elif self._draws is not None:
+        else:
             self._draws.enter(LAYERS)
             if self._loss_draws and self._streams is None and not self._learning:
                 self._watcher = self._draws  # which tells the loss from the layers
@@ -139,15 +143,13 @@ class RandomNumbers:
     def end(self, whole: bool) -> None:
         """Ends what begin() began. `whole`: it ran to its end."""
         self._module.watcher = None
-        if self._draws is not None:
-            self._draws.leave()
-            if self._evaluates and not self._layers_differ:
-                self._draws.new()
+        self._draws.leave()
+        if self._evaluates and not self._layers_differ:
+            self._draws.new()
         if self._streams is None:
             return
         if whole:
             self._streams.end_step()
-            assert self._draws is not None  # what draws is learned where something does
             self._draws.forget(TORCHS)  # the streams account for all of it
         self._watcher = self._streams = None
 
@@ -188,15 +190,16 @@ class RandomNumbers:
     @contextmanager
     def reading(self) -> Iterator[None]:
         """Around DeepSpeed's reading of a batch: what a loader draws there belongs to no layer."""
-        watched = self._draws if BATCH in self.elsewhere else None
-        if watched is not None:
-            watched.enter(BATCH)
+        if BATCH in self.elsewhere:
+            self._draws.enter(BATCH)
         before = generators.current() if self._streams is not None else None
         yield
         if self._streams is not None and before is not None:
             self._streams.note_batch(before)
-        if watched is not None:
-            watched.enter(LAYERS) if self._layers_differ else watched.leave()
+        if self._layers_differ:
+            self._draws.enter(LAYERS)
+        else:
+            self._draws.leave()
 
     def read_early(self) -> None:
         """Reads the first batch of the step to come."""
@@ -222,14 +225,14 @@ class RandomNumbers:
         if self._streams is not None:
             self._module.watcher = self._streams
             self._streams.begin(batch, recomputed=True)
-        elif self._draws is not None and not self._layers_differ and self._number == 0:
+        elif BACKWARD in self.elsewhere and not self._layers_differ and self._number == 0:
             self._draws.enter(BACKWARD)
 
     def after_backward(self) -> None:
         if self._streams is not None:
             self._module.watcher = None
             self._streams.end()
-        elif self._draws is not None and not self._layers_differ:
+        elif not self._layers_differ:
             self._draws.leave()
 
     # ---- how
@@ -238,7 +241,6 @@ class RandomNumbers:
         """`together`: all ranks call it."""
         if not self.elsewhere:
             return
-        assert self._draws is not None
         mine = self._draws.new(), streams.new() if streams else {}
         everyone = everyones(mine) if together else [mine]
         drawn = merged((draws for draws, _ in everyone), with_batches=not self._layers_differ)
@@ -267,7 +269,7 @@ class RandomNumbers:
         if BATCH not in self.elsewhere or not self._engine._reads_data():
             return
         self._engine.read_first_batch()
-        if self._number == 0 and self._draws is not None:
+        if self._number == 0:
             self._draws.new()  # it was drawn as under 1F1B
 
     def _read_first(self) -> generators.State | None:
@@ -302,7 +304,6 @@ class RandomNumbers:
             self._watcher, self._learning, run.batches_before = None, False, batches_before
             if iterator is not None:
                 engine.training_dataloader, engine.data_iterator = loader, Following(first, iterator)
-        assert self._draws is not None
         self._draws.new()
         streams = self._follow(counts, follows_none)
         self._unread = self._unread if streams else None
