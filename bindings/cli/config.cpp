@@ -55,7 +55,7 @@ int config_command(const std::vector<std::string>& args, Io& io) {
   if (!file.empty()) {
     const std::size_t count = read_options(file).size();
     if (line.json) print_json({{"status", 0}, {"file", file}, {"count", count}}, io);
-    if (!line.json) io.out << fmt::format("{}: {} options, all valid\n", file, count);
+    if (!line.json) io.out << fmt::format("{}: {} options, all valid\n", printable(file), count);
     return 0;
   }
   if (!output.empty()) write_file(output, default_options());
@@ -64,7 +64,7 @@ int config_command(const std::vector<std::string>& args, Io& io) {
     if (!output.empty()) json["output"] = output;
     print_json(json, io);
   } else {
-    io.out << (output.empty() ? default_options() : output + ": written\n");
+    io.out << (output.empty() ? default_options() : printable(output) + ": written\n");
   }
   return 0;
 }

@@ -31,8 +31,7 @@ int verify_command(const std::vector<std::string>& args, Io& io) {
   CommandLine line("verify",
                    "Checks a plan with code that shares nothing with the search: every step, device, "
                    "dependency and byte,\nevery figure but the baselines, the lower bounds and the claims of "
-                   "optimality. Exits "
-                   "with status 6 if a check fails.",
+                   "optimality. Exits with status 6 if a check fails.",
                    "verify plan.json placement.toml --profile profile.json");
   const PlanArguments arguments(line);
   std::string profile, devices;
