@@ -62,6 +62,7 @@ int dispatch(const std::vector<std::string>& args, Io& io) {
     return to_int(ExitStatus::usage);
   }
   const std::string& name = args.front();
+  if (name == "help" && args.size() == 2) return dispatch({args[1], "--help"}, io);
   if (name == "--help" || name == "-h" || name == "help") {
     io.out << help();
     return 0;

@@ -9,6 +9,7 @@
 #include "bindings/core/numbers.h"
 #include "bindings/core/options.h"
 #include "bindings/core/usage_error.h"
+#include "search/files/wrapped.h"
 
 namespace ostinato::cli {
 namespace {
@@ -33,6 +34,29 @@ CLI::Validator decimal_check(Range range) {
   return CLI::Validator(check, "");
 }
 
+/// Lines that every terminal has room for. What stands below the options is laid out as it is.
+class InColumns : public CLI::Formatter {
+ public:
+  InColumns() { column_width(kNames); }
+
+  std::string make_option_desc(const CLI::Option* option) const override {
+    return wrapped(option->get_description(), 0, kColumns - kNames);
+  }
+
+  std::string make_description(const CLI::App* app) const override {
+    return wrapped(app->get_description()) + "\n\n";
+  }
+
+ private:
+  static constexpr std::size_t kNames = 30;
+};
+
+/// An empty variable of a shell, more often than not: it would be found out after the search, or never.
+CLI::Validator value_check() {
+  return CLI::Validator(
+      [](std::string& text) { return text.empty() ? core::needs_text("a value", text) : std::string(); }, "");
+}
+
 }  // namespace
 
 Argument& Argument::required(bool yes) {
@@ -49,14 +73,16 @@ CommandLine::CommandLine(const std::string& command, const std::string& descript
                          const std::string& example)
     : app_(std::make_unique<CLI::App>(description, "ostinato " + command)) {
   app_->footer("Example:\n  ostinato " + example);
-  app_->get_formatter()->column_width(34);
+  app_->formatter(std::make_shared<InColumns>());
   flag("--json", json, "Print one JSON object on standard output, and nothing else");
 }
 
 CommandLine::~CommandLine() = default;
 
-Argument CommandLine::text(const std::string& name, std::string& value, const std::string& help) {
-  return Argument(app_->add_option(name, value, help));
+Argument CommandLine::text(const std::string& name, std::string& value, const std::string& help,
+                           bool may_be_empty) {
+  CLI::Option* option = app_->add_option(name, value, help);
+  return Argument(may_be_empty ? option : option->check(value_check()));
 }
 
 Argument CommandLine::whole_number(const std::string& name, int& value, Range range,
@@ -79,7 +105,7 @@ void CommandLine::flag(const std::string& name, bool& value, const std::string& 
 
 Argument CommandLine::texts(const std::string& name, std::vector<std::string>& values,
                             const std::string& help) {
-  CLI::Option* option = app_->add_option(name, values, help);
+  CLI::Option* option = app_->add_option(name, values, help)->check(value_check());
   if (name.starts_with('-')) return Argument(option->allow_extra_args(false));
   return Argument(option);
 }

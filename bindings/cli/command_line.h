@@ -55,7 +55,8 @@ class CommandLine {
   /// What is declared is written to `value` by parse(), and `value` stays where nothing was typed. A name
   /// with dashes is an option, any other the next positional argument. Numbers are as in core/numbers.h:
   /// "--runs needs a whole number from 1 to 1000000, got "-1"".
-  Argument text(const std::string& name, std::string& value, const std::string& help);
+  Argument text(const std::string& name, std::string& value, const std::string& help,
+                bool may_be_empty = false);
   Argument whole_number(const std::string& name, int& value, Range range, const std::string& help);
   Argument whole_number(const std::string& name, std::uint64_t& value, Range range, const std::string& help);
   Argument decimal(const std::string& name, double& value, Range range, const std::string& help);

@@ -111,7 +111,7 @@ complete -o default -F _ostinato ostinato
 int completion_command(const std::vector<std::string>& args, Io& io) {
   CommandLine line("completion",
                    "Prints a script with which the shell completes commands, options and their choices. In "
-                   ".bashrc (or, with\nzsh, .zshrc): eval \"$(ostinato completion bash)\"",
+                   ".bashrc (or, with zsh, .zshrc): eval \"$(ostinato completion bash)\"",
                    "completion bash");
   std::string shell;
   line.text("shell", shell, "bash or zsh").required().type_name("SHELL");

@@ -5,6 +5,8 @@
 
 #include "bindings/cli/command.h"
 #include "bindings/cli/command_line.h"
+#include "bindings/cli/plan_files.h"
+#include "search/files/counted.h"
 #include "search/files/file.h"
 
 namespace ostinato::cli {
@@ -55,10 +57,13 @@ int config_command(const std::vector<std::string>& args, Io& io) {
   if (!file.empty()) {
     const std::size_t count = read_options(file).size();
     if (line.json) print_json({{"status", 0}, {"file", file}, {"count", count}}, io);
-    if (!line.json) io.out << fmt::format("{}: {} options, all valid\n", printable(file), count);
+    if (!line.json) io.out << fmt::format("{}: {}, all valid\n", printable(file), counted(count, "option"));
     return 0;
   }
-  if (!output.empty()) write_file(output, default_options());
+  if (!output.empty()) {
+    check_can_write(output);
+    write_file(output, default_options());
+  }
   if (line.json) {
     Json json = {{"status", 0}, {"options", table()}};
     if (!output.empty()) json["output"] = output;

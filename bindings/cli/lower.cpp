@@ -15,7 +15,7 @@ namespace ostinato::cli {
 int lower_command(const std::vector<std::string>& args, Io& io) {
   CommandLine line("lower",
                    "Prints what each rank runs, one row per rank, in the format of "
-                   "torch.distributed.pipelining: 0F0 is\nstage 0, forward, micro-batch 0. It first checks "
+                   "torch.distributed.pipelining: 0F0 is stage 0, forward, micro-batch 0. It first checks "
                    "the plan and proves the programs free of deadlock.",
                    "lower plan.json placement.toml --rank 0");
   const PlanArguments files(line);

@@ -40,7 +40,7 @@ OptionSet::OptionSet(CommandLine& line, const std::vector<std::string>& sections
     if (row->type == OptionType::flag) {
       line.flag(dashed(row->key), flags_[row->key], help_of(*row));
     } else {
-      line.text(dashed(row->key), typed_[row->key], help_of(*row)).type_name(type_name(*row));
+      line.text(dashed(row->key), typed_[row->key], help_of(*row), true).type_name(type_name(*row));
     }
   }
   line.text("--options", file_,

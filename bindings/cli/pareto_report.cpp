@@ -32,12 +32,18 @@ std::string least_text(const ParetoCurve& curve) {
                            format_memory(curve.least));
 }
 
+/// By its name.
+bool is_of_curve(const fs::path& path) {
+  const std::string name = path.filename().string();
+  return name.starts_with("memory-") && name.ends_with(".json");
+}
+
 /// What a longer search would look at.
 std::string cut_text(const ParetoCurve& curve) {
   if (curve.untried)
-    return fmt::format("The limit stopped the search: no memory between {} and {} was tried.\n",
+    return fmt::format("The search was stopped early: no memory between {} and {} was tried.\n",
                        format_memory(curve.untried->above), format_memory(curve.untried->below));
-  return curve.cut_by_limit ? "The limit stopped the search of some points that have a gap.\n" : "";
+  return curve.cut_by_limit ? "The search of some points that have a gap was stopped early.\n" : "";
 }
 
 Json untried_json(const ParetoCurve& curve) {
@@ -58,11 +64,9 @@ void make_folder(const fs::path& folder) {
 }
 
 void check_apart_from_curve(const fs::path& folder, const std::vector<std::string>& inputs) {
-  for (const std::string& input : inputs) {
-    const std::string name = fs::path(input).filename().string();
-    if (name.starts_with("memory-") && name.ends_with(".json"))
-      check_apart({{"--output", (folder / name).string()}}, {input});
-  }
+  for (const std::string& input : inputs)
+    if (is_of_curve(input))
+      check_apart({{"--output", (folder / fs::path(input).filename()).string()}}, {input});
 }
 
 std::vector<std::string> save_curve(const fs::path& folder, ParetoCurve& curve, const PlacementFile& file,
@@ -71,9 +75,16 @@ std::vector<std::string> save_curve(const fs::path& folder, ParetoCurve& curve, 
   for (Plan& plan : curve.plans) {
     plan.placement_sha256 = file.sha256;
     const fs::path path = folder / fmt::format("memory-{}.json", plan.capacity->memory);
-    save_plan(path, plan, file.placement, io);
+    save({found_plan(path, plan, file.placement)}, io);
     paths.push_back(path.string());
   }
+  std::error_code error;
+  std::size_t older = 0;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error))
+    older += is_of_curve(entry.path()) && std::ranges::find(paths, entry.path().string()) == paths.end();
+  if (older > 0 && !io.quiet)
+    io.err << fmt::format("ostinato search: {} also holds {} of an earlier curve\n",
+                          printable(folder.string()), counted(older, "plan"));
   return paths;
 }
 

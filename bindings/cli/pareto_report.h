@@ -17,7 +17,8 @@ void make_folder(const std::filesystem::path& folder);
 /// Throws UsageError where save_curve() could write over one of `inputs`.
 void check_apart_from_curve(const std::filesystem::path& folder, const std::vector<std::string>& inputs);
 
-/// Writes "memory-BYTES.json" for every plan, and returns their paths in the order of the curve.
+/// Writes "memory-BYTES.json" for every plan, and returns their paths in the order of the curve. Says on
+/// standard error how many plans of an earlier curve stay in the folder.
 std::vector<std::string> save_curve(const std::filesystem::path& folder, ParetoCurve& curve,
                                     const PlacementFile& file, Io& io);
 

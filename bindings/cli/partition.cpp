@@ -17,7 +17,7 @@ int partition_command(const std::vector<std::string>& args, Io& io) {
   if (asks_for_graph(args)) return partition_graph_command(args, io);
   CommandLine line("partition",
                    "Splits a profiled model into stages and places them on devices, so that the busiest "
-                   "device has as little\nwork as possible and the stages fit every device's memory.\nFor "
+                   "device has as little work as possible and the stages fit every device's memory.\nFor "
                    "the options of an operator graph (GRAPH.csv): ostinato partition --strategy best --help",
                    "partition profile.json --devices 4 --chunks 2 --layout wave --device-memory 40GiB "
                    "--output placement.toml");

@@ -84,8 +84,8 @@ int partition_graph_command(const std::vector<std::string>& args, Io& io) {
   CommandLine line(
       "partition",
       "Assigns the vertices of an operator graph to devices that may differ in kind, speed and memory, "
-      "and\nsimulates one iteration. Times are in the file's unit (operations / speed). With a profile, the "
-      "vertices\nare the forward and backward of each layer, and one iteration is one micro-batch.",
+      "and simulates one iteration. Times are in the file's unit (operations / speed). With a profile, the "
+      "vertices are the forward and backward of each layer, and one iteration is one micro-batch.",
       "partition graph.csv --devices devices.csv --strategy critical-path --schedule pct");
   Arguments a(line);
   if (!line.parse(args, io)) return 0;

@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <initializer_list>
 #include <string>
 
 #include "bindings/cli/command.h"
@@ -9,10 +11,12 @@
 #include "bindings/cli/plan_files.h"
 #include "bindings/cli/shape_sketch.h"
 #include "bindings/core/shape_request.h"
+#include "bindings/core/usage_error.h"
 #include "search/files/counted.h"
 #include "search/files/file.h"
 #include "search/placement/lanes.h"
 #include "search/placement/placement_toml.h"
+#include "search/placement/shape_stages.h"
 #include "search/placement/shapes.h"
 
 namespace ostinato::cli {
@@ -68,13 +72,29 @@ void declare(CommandLine& line, Typed& typed) {
   line.text("--output", typed.output, "File to write (default: standard output)").type_name("FILE");
 }
 
+/// The file would not hold what such an option asks for.
+void refuse_unread(const CommandLine& line, const Typed& typed, const Placement& placement) {
+  const auto refuse = [&](std::initializer_list<const char*> options, const std::string& why) {
+    for (const char* option : options)
+      if (line.given(option)) throw UsageError(fmt::format("{} would do nothing: {}", option, why));
+  };
+  if (!find_named_shape(typed.shape)->chunked)
+    refuse({"--chunks"}, fmt::format("shape {} has the same stages at any number of chunks", typed.shape));
+  if (std::ranges::none_of(placement.blocks, [](const Block& block) { return block.devices.size() > 1; }))
+    refuse({"--shard-forward", "--shard-backward", "--shard-memory"},
+           fmt::format("no stage of shape {} is on several devices", typed.shape));
+  if (typed.inference)
+    refuse({"--backward", "--weight", "--shard-backward", "--offload"},
+           "with --inference there are no backwards");
+}
+
 }  // namespace
 
 int placement_command(const std::vector<std::string>& args, Io& io) {
   CommandLine line(
       "placement",
       "Writes a placement of a named shape (Tessel, figure 2, and more). Times and memory are per stage "
-      "and\nmicro-batch. Edit the file for anything that no option covers.",
+      "and micro-batch. Edit the file for anything that no option covers.",
       "placement m --devices 4 --forward 1ms --backward 3ms --capacity 40GiB --memory 2GiB --output m.toml");
   Typed typed;
   declare(line, typed);
@@ -82,6 +102,8 @@ int placement_command(const std::vector<std::string>& args, Io& io) {
   line.explain(all_shape_sketches());
   if (!line.parse(args, io)) return 0;
   const Placement placement = shape_of(typed);
+  refuse_unread(line, typed, placement);
+  if (!typed.output.empty()) check_can_write(typed.output);
   const std::string text = format_placement(placement);
   if (!typed.output.empty()) {
     write_file(typed.output, text);

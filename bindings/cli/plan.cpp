@@ -29,12 +29,6 @@ struct Outputs {
   bool all_candidates = false;
 };
 
-/// Writes both files: the plan first, which alone took long to compute.
-void save(const Planned& planned, const Outputs& outputs, Io& io) {
-  save_plan(outputs.plan, planned.plan, *planned.best().placement, io);
-  write_file(outputs.placement, planned.placement_text);
-}
-
 void print(const Planned& planned, const Outputs& outputs, int status, bool json, const Until& until,
            Io& io) {
   if (!json) {
@@ -70,8 +64,8 @@ int plan_command(const std::vector<std::string>& args, Io& io) {
   CommandLine line(
       "plan",
       "Makes a plan from a profile: tries every kind of partition that may pay off (several chunks per "
-      "device,\nlooped or wave, sharded layers, stages over the graph, recomputation), searches those that "
-      "the bounds do not\nrule out, and takes the shortest plan that fits the memory.",
+      "device, looped or wave, sharded layers, stages over the graph, recomputation), searches those that "
+      "the bounds do not rule out, and takes the shortest plan that fits the memory.",
       "plan profile.json --devices 4 --micro-batches 8 --device-memory 40GiB --placement-output "
       "placement.toml "
       "--output plan.json");
@@ -138,7 +132,9 @@ int plan_command(const std::vector<std::string>& args, Io& io) {
     }
   }();
   const Candidate& best = planned.best();
-  save(planned, outputs, io);
+  save({found_plan(outputs.plan, planned.plan, *best.placement),
+        {"placement", outputs.placement, [&](const Sink& sink) { sink(planned.placement_text); }}},
+       io);
   if (!io.quiet) io.err << whole_backward_lines(*planned.profile, best.options, best.cuts->stages);
   const int status = to_int(status_of_cut(planned.cut, strict, guard));
   print(planned, outputs, status, line.json, time.to_print(asked), io);

@@ -2,12 +2,12 @@
 #include "bindings/cli/plan_files.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
 
 #include "search/checker/checker.h"
-#include "search/files/file.h"
 #include "search/files/sha256.h"
 #include "search/plan/plan_json.h"
 
@@ -61,7 +61,9 @@ void check_same_model(const ModelFacts& first, const ModelFacts& theirs, const s
 }
 
 void check_can_write(const fs::path& path) {
+  if (path == "-") throw InputError("-", 0, "is no file name here; for standard output give /dev/stdout");
   std::error_code error;
+  if (is_special(path)) return;
   if (fs::is_directory(path, error)) throw InputError(path.string(), 0, "this is a folder; give a file");
   const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
   if (!fs::is_directory(folder, error))
@@ -95,22 +97,35 @@ void check_apart(const std::vector<Written>& outputs, const std::vector<std::str
   }
 }
 
-void save_plan(const fs::path& path, const Plan& plan, const Placement& placement, Io& io) {
-  const auto write = [&](const Sink& sink) { format_plan(plan, placement, sink); };
-  std::string failure;
+namespace {
+
+/// Where it is then, in words.
+std::string rescue(const Found& found, Io& io) {
   try {
-    return write_file(path, write);
-  } catch (const InputError& error) {
-    failure = error.what();
-  }
-  fs::path spare;
-  try {
-    spare = write_spare("ostinato-plan-", ".json", write);
+    const std::string ending = found.path.extension().string();
+    return "is in " + write_spare("ostinato-" + found.what + "-", ending, found.write).string();
   } catch (const InputError&) {
-    write([&io](std::string_view text) { io.err << text; });
-    throw InputError("", 0, failure + "; the plan was printed to standard error");
+    found.write([&io](std::string_view text) { io.err << text; });
+    return "was printed to standard error";
   }
-  throw InputError("", 0, failure + "; the plan is in " + spare.string());
+}
+
+}  // namespace
+
+Found found_plan(const fs::path& path, const Plan& plan, const Placement& placement) {
+  return {"plan", path, [&](const Sink& sink) { format_plan(plan, placement, sink); }};
+}
+
+void save(const std::vector<Found>& all, Io& io) {
+  std::vector<std::string> failures;
+  for (const Found& one : all) {
+    try {
+      write_file(one.path, one.write);
+    } catch (const InputError& error) {
+      failures.push_back(fmt::format("{}; the {} {}", error.what(), one.what, rescue(one, io)));
+    }
+  }
+  if (!failures.empty()) throw InputError("", 0, fmt::format("{}", fmt::join(failures, "\n")));
 }
 
 }  // namespace ostinato::cli

@@ -3,11 +3,13 @@
 // Reading a plan with its placement, and writing one without ever losing it.
 
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "bindings/cli/command_line.h"
+#include "search/files/file.h"
 #include "search/plan/plan_json.h"
 
 namespace ostinato::cli {
@@ -42,8 +44,19 @@ using Written = std::pair<std::string, std::string>;
 /// Throws UsageError where two of `outputs` are one file, or one of them is a file that the command reads.
 void check_apart(const std::vector<Written>& outputs, const std::vector<std::string>& inputs);
 
-/// Writes the plan; where that fails (a full disk, say), writes it to the folder for temporary files, or
-/// prints it, and throws InputError that says where it is.
-void save_plan(const std::filesystem::path& path, const Plan& plan, const Placement& placement, Io& io);
+/// What a search found, on its way to a file.
+struct Found {
+  std::string what;  ///< "plan"
+  std::filesystem::path path;
+  std::function<void(const Sink&)> write;
+};
+
+/// Of the plan's file.
+Found found_plan(const std::filesystem::path& path, const Plan& plan, const Placement& placement);
+
+/// Writes every one; one that cannot be written (a full disk, say) goes to the folder for temporary files, or
+/// to standard error. Then throws InputError that says where each of those is.
+///   save({found_plan("plan.json", plan, placement)}, io);
+void save(const std::vector<Found>& all, Io& io);
 
 }  // namespace ostinato::cli

@@ -112,7 +112,7 @@ int search_once(const Wanted& wanted, PlacementFile& file, const CommandTime& ti
   Plan& plan = searched.plan;
   plan.placement_sha256 = file.sha256;
   const Placement& placement = file.placement;
-  save_plan(wanted.output, plan, placement, io);
+  save({found_plan(wanted.output, plan, placement)}, io);
   const int status = to_int(status_of_cut(plan.search.cut_by_limit, wanted.strict, guard));
   const auto until = time.to_print(wanted.search);
   if (wanted.json) {
@@ -155,13 +155,15 @@ int search_command(const std::vector<std::string>& args, Io& io) {
   const CommandTime time;
   CommandLine line("search",
                    "Searches for the best schedule of a placement: warm-up, repeating part and cool-down "
-                   "together, with proven\nlower bounds. The plan is never worse than a known schedule that "
-                   "fits the memory. Ctrl-C stops the search\nand writes the best plan so far.",
+                   "together, with proven lower bounds. The plan is never worse than a known schedule that "
+                   "fits the memory. Ctrl-C stops the search and writes the best plan so far.",
                    "search m.toml --micro-batches 32 --time-limit 30 --output m.json");
   Wanted wanted;
   declare(line, wanted, {typed(args, "--steady-state"), typed(args, "--sizes")});
   OptionSet options(line, {"search"});
   if (!line.parse(args, io)) return 0;
+  if (line.given("--points") && wanted.pareto.empty())
+    throw UsageError("--points needs --pareto: it is the number of points of the curve");
   resolve(options, wanted);
   wanted.json = line.json;
   PlacementFile file = read_placement(wanted.placement);

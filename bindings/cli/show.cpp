@@ -161,7 +161,7 @@ Json written(const Asked& asked) {
 int show_command(const std::vector<std::string>& args, Io& io) {
   CommandLine line("show",
                    "Draws a plan as a timeline in the terminal and, on request, as an HTML page that needs "
-                   "no network, as an\nimage, or as a trace for ui.perfetto.dev.",
+                   "no network, as an image, or as a trace for ui.perfetto.dev.",
                    "show plan.json placement.toml --html plan.html --against 1f1b --svg plan.svg");
   const PlanArguments files(line);
   Asked asked;

@@ -80,7 +80,7 @@ Plan with_sizes_of(const std::string& file, const PlanAndPlacement& read) {
 int simulate_command(const std::vector<std::string>& args, Io& io) {
   CommandLine line("simulate",
                    "Replays a plan's order on each device with varying times, and prints quantiles of the "
-                   "makespan. The same\nseed gives the same makespans. --explain says what determines the "
+                   "makespan. The same seed gives the same makespans. --explain says what determines the "
                    "makespan of the plan as it is.",
                    "simulate plan.json placement.toml --jitter 0.1 --transfer-factor 2 --explain");
   const PlanArguments files(line);

@@ -30,7 +30,7 @@ void append(CheckResult& result, const CheckResult& more) {
 int verify_command(const std::vector<std::string>& args, Io& io) {
   CommandLine line("verify",
                    "Checks a plan with code that shares nothing with the search: every step, device, "
-                   "dependency and byte,\nevery figure but the baselines, the lower bounds and the claims of "
+                   "dependency and byte, every figure but the baselines, the lower bounds and the claims of "
                    "optimality. Exits with status 6 if a check fails.",
                    "verify plan.json placement.toml --profile profile.json");
   const PlanArguments arguments(line);

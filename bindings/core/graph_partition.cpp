@@ -133,8 +133,12 @@ GraphCosts costs_of(const GraphProblem& problem) {
 }
 
 void check(const GraphRequest& request) {
-  if (!request.best()) parse_graph_strategy(request.strategy);
-  parse_graph_schedule(request.schedule);
+  try {
+    if (!request.best()) parse_graph_strategy(request.strategy);
+    parse_graph_schedule(request.schedule);
+  } catch (const InputError& error) {
+    throw UsageError(error.what());
+  }
   if (request.best() && request.published)
     throw UsageError(
         "--published-program cannot be combined with best, a strategy that the authors' program does not "

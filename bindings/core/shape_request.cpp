@@ -8,6 +8,7 @@
 
 #include "bindings/core/options.h"
 #include "bindings/core/usage_error.h"
+#include "search/files/error.h"
 #include "search/files/units.h"
 #include "search/placement/placement_check.h"
 #include "search/placement/quantity.h"
@@ -93,9 +94,14 @@ ShapeOptions resolve(const ShapeRequest& typed) {
 
 Placement shape_of(const ShapeRequest& request) {
   check_choice("shape", request.shape, shape_names());
-  Placement placement = shape(request.shape, resolve(request));
-  check_placement(placement, {}, "");
-  return placement;
+  const ShapeOptions options = resolve(request);
+  try {
+    Placement placement = shape(request.shape, options);
+    check_placement(placement, {}, "");
+    return placement;
+  } catch (const InputError& error) {
+    throw UsageError(error.what());
+  }
 }
 
 }  // namespace ostinato::core

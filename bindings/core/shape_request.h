@@ -28,7 +28,7 @@ struct ShapeRequest {
   bool inference = false;
 };
 
-/// Throws UsageError with the option's name, and InputError as shape() and check_placement().
+/// Throws UsageError, with the option's name or for what shape() and check_placement() refuse.
 Placement shape_of(const ShapeRequest& request);
 
 }  // namespace ostinato::core

@@ -59,13 +59,6 @@ bool write_all(int fd, std::string_view bytes) {
   return true;
 }
 
-/// Pipes and devices (/dev/stdout) are written in place: a rename would put a regular file where the device
-/// was.
-bool is_special(const std::filesystem::path& path) {
-  struct stat status {};
-  return ::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode) && !S_ISDIR(status.st_mode);
-}
-
 /// Writes to a file that is open, and throws where it cannot.
 Sink into(int fd, const std::filesystem::path& path) {
   return [fd, path](std::string_view bytes) {
@@ -199,6 +192,11 @@ std::string read_file(const std::filesystem::path& path, std::size_t max_bytes) 
                                                          : std::to_string(max_bytes) + " bytes"));
     }
   }
+}
+
+bool is_special(const std::filesystem::path& path) {
+  struct stat status {};
+  return ::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode) && !S_ISDIR(status.st_mode);
 }
 
 void write_file(const std::filesystem::path& path, std::string_view bytes) {

@@ -17,6 +17,10 @@ std::string read_file(const std::filesystem::path& path, std::size_t max_bytes);
 /// Takes the next bytes of a text that is too large to be held as a whole.
 using Sink = std::function<void(std::string_view)>;
 
+/// Pipes and devices (/dev/stdout) are written in place: a rename would put a regular file where the device
+/// was.
+bool is_special(const std::filesystem::path& path);
+
 /// Replaces the file as a whole: temporary file in the same folder, fsync, rename. Throws InputError on
 /// failure.
 void write_file(const std::filesystem::path& path, std::string_view bytes);

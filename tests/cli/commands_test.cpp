@@ -36,7 +36,7 @@ TEST(PlacementCommand, SharesTheLayersOfAModel) {
   EXPECT_EQ(placement.stages[1].layers.front(), 4);
   EXPECT_EQ(placement.stages[3].layers.back(), 15);
   const Result few = ostinato_run({"placement", "wave", "--devices", "2", "--layers", "3"});
-  EXPECT_EQ(few.status, 3);
+  EXPECT_EQ(few.status, 2);
   EXPECT_NE(few.err.find("3 layers cannot be divided"), std::string::npos) << few.err;
 }
 
@@ -79,11 +79,34 @@ TEST(PlacementCommand, HelpShowsEveryShape) {
 }
 
 TEST(PlacementCommand, RefusesWhatTheShapeCannotBe) {
-  EXPECT_EQ(ostinato_run({"placement", "v", "--forward", "1,2"}).status, 3);
+  EXPECT_EQ(ostinato_run({"placement", "v", "--forward", "1,2"}).status, 2);
 
   const Result result = ostinato_run({"placement", "x", "--devices", "3"});
-  EXPECT_EQ(result.status, 3);
+  EXPECT_EQ(result.status, 2);
   EXPECT_NE(result.err.find("even number of devices"), std::string::npos);
+}
+
+TEST(PlacementCommand, RefusesOptionsThatItsShapeDoesNotRead) {
+  EXPECT_EQ(ostinato_run({"placement", "wave", "--chunks", "3"}).status, 0);
+  EXPECT_EQ(ostinato_run({"placement", "m", "--shard-forward", "3"}).status, 0);
+  for (const std::vector<std::string>& more : {std::vector<std::string>{"v", "--chunks", "2"},
+                                               {"v", "--shard-forward", "3"},
+                                               {"v", "--shard-memory", "3"},
+                                               {"v", "--inference", "--weight", "3"},
+                                               {"m", "--inference", "--shard-backward", "3"}}) {
+    std::vector<std::string> args = {"placement"};
+    args.insert(args.end(), more.begin(), more.end());
+    const Result result = ostinato_run(args);
+    EXPECT_EQ(result.status, 2);
+    EXPECT_NE(result.err.find(" would do nothing: "), std::string::npos) << result.err;
+  }
+}
+
+TEST(PlacementCommand, NamesOfFilesThatAreNone) {
+  EXPECT_NE(ostinato_run({"placement", "v", "--output", "-"}).err.find("give /dev/stdout"),
+            std::string::npos);
+  EXPECT_NE(ostinato_run({"placement", "v", "--output", ""}).err.find("--output needs a value, got \"\""),
+            std::string::npos);
 }
 
 TEST(SearchCommand, ReportsTheRepeatingPartAlone) {
@@ -105,6 +128,8 @@ TEST(SearchCommand, ReportsTheRepeatingPartAlone) {
   EXPECT_TRUE(report["period_proved"]);
   EXPECT_TRUE(report["memory_proved"]);
   EXPECT_EQ(ostinato_run({"search", path}).status, 2);
+  EXPECT_NE(ostinato_run({"search", path, "--steady-state", "--points", "4"}).err.find("--points needs"),
+            std::string::npos);
   for (const std::vector<std::string>& more : {std::vector<std::string>{"--explain"},
                                                {"--method", "gpipe"},
                                                {"--objective", "latency"},

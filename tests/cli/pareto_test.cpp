@@ -34,16 +34,20 @@ TEST(ParetoOption, WritesAFileAPointThatVerifyAccepts) {
 TEST(ParetoOption, PrintsATable) {
   const TemporaryFolder folder;
   make_plan(folder, 2);
-  const Result result =
-      ostinato_run({"search", folder / "v.toml", "--micro-batches", "4", "--pareto", "memory", "--points",
-                    "2", "--time-limit", "0", "--output", folder / "curve"});
+  const std::vector<std::string> args = {"search",   folder / "v.toml", "--micro-batches", "4",
+                                         "--pareto", "memory",          "--points",        "2",
+                                         "--output", folder / "curve",  "--time-limit",    "0"};
+  const Result result = ostinato_run(args);
   ASSERT_EQ(result.status, 0) << result.err;
+  EXPECT_EQ(result.err.find("earlier curve"), std::string::npos) << result.err;
   EXPECT_NE(result.out.find("gap  plan"), std::string::npos) << result.out;
   EXPECT_NE(result.out.find("No schedule fits in less than 1 MiB per device (proved)."), std::string::npos)
       << result.out;
   int files = 0;
   for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(folder / "curve")) ++files;
   EXPECT_EQ(files, 2);
+  folder.write("curve/memory-7.json", "{}");
+  EXPECT_NE(ostinato_run(args).err.find("curve also holds 1 plan of an earlier curve"), std::string::npos);
 }
 
 TEST(ParetoOption, RefusesWhatItCannotDo) {

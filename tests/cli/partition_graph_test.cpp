@@ -142,7 +142,7 @@ TEST_F(PartitionGraphCommand, BadInputNamesFileAndLine) {
   const std::string cpus = folder_.write("cpus.csv", "Id,RAM,Operations,Rates,Type\n7,1000,100,,CPU\n");
   EXPECT_EQ(ostinato_run({"partition", graph_, "--devices", cpus}).status, 4);
   const Result typo = run({"--strategy", "mitte"});
-  EXPECT_EQ(typo.status, 3);
+  EXPECT_EQ(typo.status, 2);
   EXPECT_NE(typo.err.find("did you mean mite?"), std::string::npos) << typo.err;
 }
 

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <regex>
 
 #include "search/placement/placement_toml.h"
 #include "tests/cli/support/cli_run.h"
@@ -25,14 +27,13 @@ Result plan_of_uneven(const std::vector<std::string>& options) {
                                     "2",
                                     "--micro-batches",
                                     "4",
-                                    "--placement-output",
-                                    folder / "p.toml",
-                                    "--output",
-                                    folder / "p.json",
                                     "--time-limit",
                                     "100",
                                     "--json"};
   words.insert(words.end(), options.begin(), options.end());
+  for (const auto& [option, name] : {std::pair("--output", "p.json"), {"--placement-output", "p.toml"}})
+    if (std::ranges::find(options, option) == options.end())
+      words.insert(words.end(), {option, folder / name});
   return ostinato_run(words);
 }
 
@@ -143,6 +144,20 @@ TEST(PlanCommand, ChoosesHowManyPipelinesRunBesideEachOther) {
     EXPECT_EQ(degree["all_reduce"], 0);
   }
   EXPECT_TRUE(degrees[0].contains("step") && degrees[1].contains("why_not")) << degrees;
+}
+
+TEST(PlanCommand, WhatCannotBeWrittenIsKeptAllTheSame) {
+  const Result full = plan_of_uneven({"--output", "/dev/full", "--placement-output", "/dev/full"});
+  EXPECT_EQ(full.status, 3);
+  std::vector<std::string> kept;
+  for (const std::string what : {"plan", "placement"}) {
+    std::smatch found;
+    const std::regex said("/dev/full: cannot be written: [^\n]*; the " + what + " is in (\\S+)");
+    ASSERT_TRUE(std::regex_search(full.err, found, said)) << full.err;
+    kept.push_back(found[1]);
+  }
+  EXPECT_EQ(ostinato_run({"verify", kept[0], kept[1]}).status, 0);
+  for (const std::string& file : kept) std::filesystem::remove(file);
 }
 
 TEST(PlanCommand, RefusesRestrictionsThatAreNone) {

@@ -82,8 +82,8 @@ def test_the_layers_of_a_profile_are_vertices(files, capfd):
 @pytest.mark.parametrize(
     ("keywords", "error", "says"),
     [
-        ({"strategy": "hush"}, ostinato.InputError, "did you mean hash"),
-        ({"schedule": "lifo"}, ostinato.InputError, "lifo"),
+        ({"strategy": "hush"}, ostinato.UsageError, "did you mean hash"),
+        ({"schedule": "lifo"}, ostinato.UsageError, "lifo"),
         ({"published_program": True}, ostinato.UsageError, "cannot be combined with best"),
         ({"devices": 4}, ostinato.UsageError, "devices for a graph must be a CSV file"),
         ({"graph": ostinato.placement}, TypeError, "PathLike"),

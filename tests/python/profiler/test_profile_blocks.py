@@ -60,7 +60,9 @@ def test_a_rank_that_fails_says_why(monkeypatch, tmp_path):
     """Both fail; the first to end is named."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
     (tmp_path / "deepspeed.py").write_text("raise SystemExit('no DeepSpeed today')")
-    with pytest.raises(ProfileError, match="rank [01] of the measurement of blocks failed: no DeepSpeed today"):
+    with pytest.raises(
+        ProfileError, match="rank [01] of the measurement of blocks failed: no DeepSpeed today"
+    ):
         block_time.measure_blocks(4096, 0)
 
 

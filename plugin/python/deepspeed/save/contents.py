@@ -246,7 +246,8 @@ def _read_record(made: Contents, present: set[str]) -> None:
     if files is None:
         made.problems.append("the run ended while it was saved")
     else:
-        there = {name: known for name, known in files.items() if name in present}
+        told = {problem.split(" ", 1)[0] for problem in made.problems}
+        there = {name: known for name, known in files.items() if name in present and name not in told}
         made.problems += digests.wrong(made.folder, there)
 
 

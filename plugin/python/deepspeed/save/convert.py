@@ -41,6 +41,8 @@ SMALL = 2**20  # bytes of a tensor that may be assembled in memory
 def bounds_for(contents: Contents, stages: int) -> list[int]:
     """The bounds of DeepSpeed's own partition."""
     facts = contents.facts
+    if facts is None and contents.problems:  # ostinato.json may be what is missing
+        raise OstinatoError(f"{contents.folder} cannot be converted: {'; '.join(contents.problems[:3])}")
     layers = facts["bounds"][-1] if facts else 0
     if facts and stages > layers:
         raise OstinatoError(f"{contents.folder}: --stages {stages}: the model has {counted(layers, 'layer')}")
