@@ -208,6 +208,7 @@ PYBIND11_MODULE(_plugin, m) {
       [](const std::string& plan, const std::string& placement, int micro_batches) {
         return lower_files(plan, placement, micro_batches);
       },
+      py::call_guard<py::gil_scoped_release>(),  // large plans take seconds: what watches the ranks goes on
       py::arg("plan_path"), py::arg("placement_path"), py::arg("micro_batches") = 0,
       "Reads and checks both files and lowers the plan; where it has fewer than `micro_batches`, its "
       "repetend is repeated. ValueError with the reason.");

@@ -181,6 +181,10 @@ class PythonExecutor {
       raise_with_position(raised);
     } catch (py::error_already_set& error) {
       raise_with_position(error);
+    } catch (const c10::Error&) {  // of the engine itself: as torch.OutOfMemoryError and the like
+      torch::translate_exception_to_python(std::current_exception());
+      py::error_already_set raised;
+      raise_with_position(raised);
     }
   }
 

@@ -213,6 +213,21 @@ def test_warnings_of_backwards_are_shown_once_as_python_shows_them(tmp_path):
     assert "between steps" in raised.value.__notes__[0]
 
 
+def test_errors_of_the_autograd_engine_say_where(tmp_path):
+    _, executor = one_rank(tmp_path)
+
+    def used_up(*_):
+        weight = torch.ones(2, requires_grad=True)
+        loss = (weight * weight).sum()
+        loss.backward()
+        return loss
+
+    executor.set_stage(0, used_up)
+    with pytest.raises(RuntimeError, match="backward through the graph a second time") as raised:
+        executor.run()
+    assert "instruction 1 of 4 (0B0)" in raised.value.__notes__[0]
+
+
 def test_reentrant_checkpointing_cannot_be_split_and_runs_whole(tmp_path):
     from torch.utils.checkpoint import checkpoint
 
