@@ -57,6 +57,7 @@ def lengths_of(text: str) -> list[int]:
 def parser() -> Parser:
     p = Parser(
         prog="ostinato profile",
+        allow_abbrev=False,  # `--out` is the script's
         usage="%(prog)s [options] TRAIN.py | -m MODULE [-- ARGUMENT ...]",
         description="Measures every layer and operator of the model that a DeepSpeed script trains: layer by layer for a "
         "PipelineModule, else operator by operator, with branches. The script runs unchanged on DeepSpeed's engine, as rank 0, up to "

@@ -122,12 +122,12 @@ def profile_layers(job: Job, progress: Progress = no_progress) -> Any:
 
     Raises ProfileError where a layer cannot be built or run.
     """
-    check_lengths(job)  # before what may take an hour
     settings = settings_of(job)
     with torch.enable_grad(), counted_memory(job.device):
+        check_lengths(job, settings)  # before what may take an hour
         chain = build_rows(job, settings)
-        memory = Memory(chain)
         measured = measure_chain(job, settings, chain, progress)
+        memory = Memory(chain)
         footprints = {layer.index: footprint(layer) for layer in chain.layers}
     measurements = zip(chain.layers, measured.samples, strict=True)
     costs = {

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 FP32 = 4
+NAMES_OF_FP32 = "fp32", "float32", "float", "torch.float32", torch.float32
 BUCKET = 500_000_000  # numbers, where the configuration does not say: DeepSpeed's
 
 # fp32 numbers that an optimizer keeps for each parameter, by its name in lower case without "fused", "cpu",
@@ -49,6 +50,7 @@ class Settings:
     bucket: int = 0  # numbers in a bucket that ZeRO copies gradients into; 0: it has none
     buckets: int = 1  # that it holds from the first backward on
     bucket_number: int = FP32  # bytes
+    offloaded: bool = False  # the optimizer's numbers are in the host's memory, not in the device's
 
     def bucket_bytes(self) -> tuple[int, int]:
         """What a rank holds of ZeRO's buckets whichever layers it has: always, and more while gradients are
@@ -88,7 +90,7 @@ class Settings:
 
     def optimizer_bytes(self, parameters: list[nn.Parameter]) -> int:
         """Not divided by ZeRO's data-parallel ranks, whose number is not known here."""
-        numbers = self.states + (1 if self.master else 0)
+        numbers = 0 if self.offloaded else self.states + (1 if self.master else 0)
         return sum(p.numel() * FP32 * numbers for p in parameters)
 
 
@@ -113,9 +115,9 @@ def optimizer_states(config: dict, optimizer) -> int:
     name = name.lower()
     for prefix in ("deepspeed", "fused", "cpu", "torch"):
         name = name.removeprefix(prefix)
-    return STATES.get(name, UNKNOWN_STATES) + (
-        1 if name.endswith("sgd") and options.get("momentum", 0) else 0
-    )
+    more = [options.get(option) for option in ("amsgrad", "centered")]
+    more += [options.get("momentum")] if name.endswith(("sgd", "rmsprop")) else []
+    return STATES.get(name, UNKNOWN_STATES) + sum(map(bool, more))
 
 
 def step_temporaries(config: dict, optimizer, accelerator: bool) -> tuple[int, int]:
@@ -140,6 +142,12 @@ def step_temporaries(config: dict, optimizer, accelerator: bool) -> tuple[int, i
     return one + more, 0
 
 
+def offloads_optimizer(zero: dict) -> bool:
+    """To the CPU, by either spelling."""
+    device = (zero.get("offload_optimizer") or {}).get("device")
+    return bool(zero.get("cpu_offload")) or device not in (None, "none")
+
+
 def micro_batch_size(config: dict) -> int:
     """As DeepSpeed derives it, for one data-parallel rank; 0 if the configuration does not say."""
     size = config.get("train_micro_batch_size_per_gpu")
@@ -154,10 +162,11 @@ def read_settings(config: dict, optimizer, accelerator: bool = False) -> Setting
     half, brain = enabled(config, "fp16"), enabled(config, "bf16") or enabled(config, "bfloat16")
     zero = config.get("zero_optimization", {})
     stage = int(zero.get("stage", 0) or 0)
-    fp32_sums = config.get("data_types", {}).get("grad_accum_dtype") == "fp32"
+    fp32_sums = config.get("data_types", {}).get("grad_accum_dtype") in NAMES_OF_FP32
+    offloads = offloads_optimizer(zero)
     number = FP32 if fp32_sums or not (half or brain) else FP32 // 2
     # DeepSpeed's BF16_Optimizer, which it takes for stage 1 as well where gradients are added up in fp32.
-    own_sums = brain and (stage == 0 or (stage == 1 and fp32_sums and not zero.get("offload_optimizer")))
+    own_sums = brain and (stage == 0 or (stage == 1 and fp32_sums and not offloads))
     has_bucket = stage > 0 and not own_sums and zero.get("contiguous_gradients", True)
     bucket = int(zero.get("reduce_bucket_size", BUCKET)) if has_bucket else 0
     return Settings(
@@ -172,4 +181,5 @@ def read_settings(config: dict, optimizer, accelerator: bool = False) -> Setting
         bucket=bucket,
         buckets=2 if zero.get("overlap_comm") else 1,
         bucket_number=number,
+        offloaded=offloads and accelerator,
     )

@@ -287,6 +287,38 @@ def test_checkpointed_layers_keep_less():
     assert checkpointed.backward_input.repeats == 0  # it cannot be split
 
 
+def test_the_loss_is_not_checkpointed():
+    """DeepSpeed calls it outside, so what its backward needs stays."""
+    words, labels = 1000, torch.randint(0, 1000, (8,))
+    job = {"labels": labels, "loss_fn": nn.functional.cross_entropy, "checkpoint_interval": 1}
+    head = profile([nn.Linear(16, 16), nn.Linear(16, words)], torch.randn(8, 16), **job).layers[1]
+    assert 8 * words * FP32 <= head.kept < 2 * 8 * words * FP32  # the logarithms of its softmax
+
+
+class Skips(nn.Module):
+    """Stochastic depth."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 16))
+
+    def forward(self, x):
+        return x if torch.rand(()) < 0.5 else x + self.body(x)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_layer_that_skips_itself_counts_as_one_that_runs(seed):
+    def second(layer):
+        torch.manual_seed(seed)
+        return profile([nn.Tanh(), layer], torch.randn(8, 16), repeats=20).layers[1]
+
+    skips, runs = Skips(), Skips()
+    runs.forward = lambda x: x + runs.body(x)
+    found, whole = second(skips), second(runs)
+    assert (found.kept, found.forward_workspace) == (whole.kept, whole.forward_workspace)
+    assert found.backward_workspace >= whole.backward_workspace
+
+
 def test_the_layers_that_deepspeed_checkpoints():
     """Frozen ones, too, unless the model names others."""
     block = [nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 16)) for _ in range(2)]

@@ -214,10 +214,36 @@ class Scaled(nn.Module):
 engine, *_ = deepspeed.initialize(model=Scaled(), config={"train_micro_batch_size_per_gpu": 3})
 loss(engine(torch.ones(3, 8), scale=torch.full((8,), 2.0)), None).backward()
 """)  # fmt: skip
-    assert type(job.module).__name__ == "Scaled" and sorted(job.inputs) == ["scale", "x"]
+    assert type(job.module).__name__ == "Scaled" and list(job.inputs) == [0, "scale"]
     job.repeats = job.warm_up = 1
     [row] = profile_layers(job).layers
     assert row.name == "0:mul" and row.input_bytes == (3 * 8 + 8) * 4
+
+
+def test_a_module_of_any_signature_that_is_changed_after_another_has_run(tmp_path):
+    """A teacher runs first; and what the script changes behind initialize() is measured."""
+    job = captured(tmp_path, SHORT + """
+class Student(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.drop, self.b = nn.Linear(8, 8), nn.Dropout(0.5), nn.Linear(8, 8)
+    def forward(self, *args, **named):
+        return self.loss(*args, **named)
+    def loss(self, x, target=None):
+        return nn.functional.mse_loss(self.b(self.drop(self.a(x))), target)
+config = {"train_micro_batch_size_per_gpu": 3}
+teacher, *_ = deepspeed.initialize(model=nn.Linear(8, 8), config=config)
+engine, *_ = deepspeed.initialize(model=Student(), config=config | {"optimizer": {"type": "Adam"}})
+with torch.no_grad():
+    target = teacher(torch.ones(3, 8))
+engine.module.a.requires_grad_(False)
+engine.module.drop.p = 0.0
+engine(torch.ones(3, 8), target=target)
+""")  # fmt: skip
+    assert type(job.module).__name__ == "Student" and job.module.drop.p == 0.0
+    job.repeats, job.warm_up = 1, 0
+    rows = profile_layers(job).layers
+    assert rows[0].name == "0:a linear" and rows[0].gradients == 0 and rows[-1].name.endswith("mse_loss")
 
 
 AUTOCAST = {"torch_autocast": {"enabled": True, "dtype": "bfloat16"}}

@@ -30,11 +30,33 @@ PARAMETERS = [nn.Parameter(torch.zeros(10))]
         ({"type": "Lion"}, 1),
         ({"type": "SGD"}, 0),
         ({"type": "SGD", "params": {"momentum": 0.9}}, 1),
+        ({"type": "AdamW", "params": {"amsgrad": True}}, 3),
+        ({"type": "RMSprop", "params": {"momentum": 0.9, "centered": True}}, 3),
         ({"type": "of-my-own"}, 2),
     ],
 )
 def test_optimizer_state(optimizer, numbers):
     assert read_settings({"optimizer": optimizer}, None).optimizer_bytes(PARAMETERS) == 10 * 4 * numbers
+
+
+def test_the_optimizers_numbers_may_be_on_the_host():
+    offload = {"optimizer": {"type": "Adam"}, "zero_optimization": {"stage": 1, "cpu_offload": True}}
+    said = {"stage": 1, "offload_optimizer": {"device": "cpu"}}
+    for config in (offload, offload | {"zero_optimization": said}):
+        assert read_settings(config, None, accelerator=True).optimizer_bytes(PARAMETERS) == 0
+        assert read_settings(config, None).optimizer_bytes(PARAMETERS) == 10 * 4 * 3
+    said["offload_optimizer"]["device"] = "none"
+    stays = read_settings(offload | {"zero_optimization": said}, None, accelerator=True)
+    assert stays.optimizer_bytes(PARAMETERS) == 10 * 4 * 3
+
+
+@pytest.mark.parametrize("name", ["fp32", "float32", "float", "torch.float32"])
+def test_every_spelling_of_fp32_sums(name):
+    """In which DeepSpeed takes its BF16_Optimizer, without buckets, for ZeRO-1 as well."""
+    zero = {"stage": 1, "offload_optimizer": {"device": "none"}}
+    config = {"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": name}, "zero_optimization": zero}
+    settings = read_settings(config, None)
+    assert settings.bucket_bytes() == (0, 0) and settings.gradient_copy == 4
 
 
 def test_the_scripts_own_optimizer_counts_first():

@@ -78,6 +78,29 @@ def test_what_cannot_be_cut_is_refused_before_a_layer_runs():
             cut_to(4, inputs, None)
 
 
+class Masked(nn.Module):
+    def forward(self, pair):
+        hidden, mask = pair
+        return torch.where(mask[0, 0].tril(), hidden @ hidden.transpose(1, 2), 0.0)
+
+
+def test_both_sides_of_a_mask_are_cut():
+    job = Job(layers=[Masked()], inputs=(torch.randn(2, 16, 4), torch.ones(1, 1, 16, 16).bool()),
+              repeats=1, warm_up=0, lengths=[4, 8])  # fmt: skip
+    assert [row.size for row in profile_layers(job).sizes] == [8, 16]
+
+
+def test_what_fails_on_a_short_micro_batch_fails_first():
+    ran = []
+    job = Job(layers=[lambda x: ran.append(len(x[0])) or x + torch.ones(16, 4)], inputs=torch.randn(2, 16, 4),
+              repeats=3, warm_up=0, lengths=[8])  # fmt: skip
+    with pytest.raises(
+        ProfileError, match=r"--sizes: of a micro-batch that was cut to length 8, layer .* raised"
+    ):
+        profile_layers(job)
+    assert ran == [8]
+
+
 def test_a_module_has_no_layers_to_measure_so():
     job = Job(module=Squared(), inputs=(torch.randn(1, 8, 16),), repeats=1, warm_up=0, lengths=[4])
     with pytest.raises(ProfileError, match="needs a PipelineModule"):

@@ -221,6 +221,21 @@ def batches():
 model, (engine, *_) = made(2, config=CONFIG | {"bf16": {"enabled": True}, "zero_optimization": {"stage": 1}})
 engine.save_checkpoint("checkpoints")
 """,
+    "a child that holds its parent": """
+class Child(nn.Linear):
+    def __init__(self, parent):
+        super().__init__(8, 8)
+        self.parents = [parent]
+class Parent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.child = Child(self)
+    def forward(self, x):
+        return self.child(x)
+deepspeed.init_distributed()
+model = PipelineModule([LayerSpec(Parent) for _ in range(8)], num_stages=2, loss_fn=nn.MSELoss())
+engine, *_ = deepspeed.initialize(model=model, config=CONFIG)
+""",
     "its own optimizer, after a validation": """
 deepspeed.init_distributed()
 model = PipelineModule([LayerSpec(nn.Linear, 8, 8) for _ in range(8)], num_stages=2, loss_fn=nn.CrossEntropyLoss(weight=torch.ones(8)))
@@ -334,6 +349,7 @@ if __name__ == "__main__":
     deepspeed.init_distributed()
     assert int(os.environ["WORLD_SIZE"]) == 4
     model, (engine, *_) = made(4)
+    engine.save_checkpoint("checkpoints")
     sys.stdout = Loud()
     os.chdir("/")
     import atexit
@@ -350,8 +366,9 @@ if __name__ == "__main__":
 
 def test_a_script_that_catches_everything_and_leaves_by_force(tmp_path):
     """From its module, by the command, in a folder of its own."""
-    package = tmp_path / "package"
+    package, temporary = tmp_path / "package", tmp_path / "temporary"
     package.mkdir()
+    temporary.mkdir()
     (package / "train.py").write_text(HEAD + RUDE)
     command = [
         sys.executable,
@@ -368,9 +385,10 @@ def test_a_script_that_catches_everything_and_leaves_by_force(tmp_path):
     ]
     result = subprocess.run(
         [*command, "--no-transfers", "--json", "--", str(tmp_path / "ended")], cwd=tmp_path, capture_output=True, text=True,
-        timeout=300, env=os.environ | {"DS_ACCELERATOR": "cpu"},
+        timeout=300, env=os.environ | {"DS_ACCELERATOR": "cpu", "TMPDIR": str(temporary)},
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
+    assert not list(temporary.glob("ostinato-checkpoint-*"))
     assert json.loads(result.stdout)["layers"] == 8  # one object, and nothing else
     assert json.loads((tmp_path / "out" / "p.json").read_text())["model"]["name"] == "train"
     assert (tmp_path / "ended").read_text() == "done"

@@ -27,7 +27,7 @@ from ostinato.profile.measure.passes import in_turns
 from ostinato.profile.measure.rows import layer_cost
 from ostinato.profile.measure.samples import Samples, counted_memory
 from ostinato.profile.model.job import Job
-from ostinato.profile.model.layer import Layer, autocast_of, under_autocast
+from ostinato.profile.model.layer import Layer, autocast_of, recomputed, under_autocast
 from ostinato.profile.model.model_digest import layer_name
 from ostinato.profile.model.tensors import bytes_of, map_tensors, tensors
 from ostinato.profile.settings import Settings, StateBytes
@@ -211,9 +211,9 @@ def _noted(layer: _Local, noted: list[_Local], inputs: Any) -> Any:
     outputs = layer.run(inputs)
     # Without values that only pass through to later layers.
     taken, made = (given, outputs) if node is None else (node.taken(given), node.made(outputs))
-    noted.append(
-        replace(layer, inputs=given, reached=reached, bytes_taken=bytes_of(taken), bytes_made=bytes_of(made))
-    )
+    run = recomputed(layer.run) if layer.checkpointed else layer.run
+    bytes_of_both = {"bytes_taken": bytes_of(taken), "bytes_made": bytes_of(made)}
+    noted.append(replace(layer, run=run, inputs=given, reached=reached, **bytes_of_both))
     return outputs
 
 

@@ -5,7 +5,7 @@
     worst_between(rows)                                              # 0.04: how far from such a line a measured size lies
 
 A size is the length of a sequence: dimension 1 of the first input. Every input and label that is as long
-there is cut to the length. Costs are kept as measured, so attention's square is seen: the line between two
+there is cut to the length, and so are both sides of a mask, [samples, heads, length, length]. Costs are kept as measured, so attention's square is seen: the line between two
 sizes bends at each.
 """
 
@@ -62,17 +62,28 @@ def cut_to(length: int, inputs: Any, labels: Any) -> tuple[Any, Any]:
         )
 
     def cut(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor[:, :length].contiguous() if tensor.dim() > 1 and tensor.shape[1] == whole else tensor
+        if tensor.dim() > 1 and tensor.shape[1] == whole:
+            return tensor[:, :length].contiguous()
+        if tensor.dim() == 4 and tensor.shape[2:] == (whole, whole):
+            return tensor[:, :, :length, :length].contiguous()
+        return tensor
 
     return map_tensors(cut, inputs), map_tensors(cut, labels)
 
 
-def check_lengths(job: Job) -> None:
-    """Raises ProfileError where the job cannot be measured at all of its lengths."""
+def check_lengths(job: Job, settings: Settings) -> None:
+    """Raises ProfileError where the job cannot be measured at all of its lengths; runs its layers once on the
+    shortest."""
     if job.lengths and job.module is not None:
         raise ProfileError("--sizes needs a PipelineModule, whose layers it measures one by one")
-    for length in job.lengths:
-        cut_to(length, job.inputs, job.labels)
+    for length in sorted(job.lengths, reverse=True):
+        inputs, labels = cut_to(length, job.inputs, job.labels)
+    if not job.lengths:
+        return
+    try:
+        build_chain(replace(job, inputs=inputs, labels=labels), settings)
+    except ProfileError as error:
+        raise ProfileError(f"--sizes: of a micro-batch that was cut to length {length}, {error}") from error
 
 
 def measure_sizes(job: Job, settings: Settings, lengths: Sequence[int], progress: Progress) -> list[Any]:

@@ -9,6 +9,7 @@ whether its memory came back.
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,9 +18,10 @@ from typing import Any
 import torch
 from torch.autograd.graph import get_gradient_edge
 
+from ostinato.profile.measure.footprint import RUNS
 from ostinato.profile.measure.samples import quiet_collector
 from ostinato.profile.model.chain import Chain
-from ostinato.profile.model.layer import Layer, call, prepare
+from ostinato.profile.model.layer import Layer, prepare
 from ostinato.profile.model.tensors import tensors
 
 
@@ -50,10 +52,27 @@ def still_held(values: list[torch.Tensor], device: Any) -> list[bool]:
 
 
 def held_by(layer: Layer) -> Held:
-    """Runs the layer once."""
+    """Runs the layer once; one that varies more often, and what is held in one of the runs counts as held."""
+    return functools.reduce(in_either, [held_in_one(layer) for _ in range(RUNS if layer.varies else 1)])
+
+
+def in_either(a: Held, b: Held) -> Held:
+    alias = [x if x == y else None for x, y in zip(a.alias, b.alias, strict=True)]
+    # Where an output is an input's memory in one run alone, that input stays as long as the output.
+    handed_on = {x for pair in zip(a.alias, b.alias, strict=True) if len(set(pair)) > 1 for x in pair}
+    return Held(
+        inputs=[x or y or i in handed_on for i, (x, y) in enumerate(zip(a.inputs, b.inputs, strict=True))],
+        outputs=[x or y for x, y in zip(a.outputs, b.outputs, strict=True)],
+        alias=alias,
+        first=[x if x == y else i for i, (x, y) in enumerate(zip(a.first, b.first, strict=True))],
+        sizes=list(map(max, zip(a.sizes, b.sizes, strict=True))),
+    )
+
+
+def held_in_one(layer: Layer) -> Held:
     with quiet_collector():
         _, inputs = prepare(layer)
-        outputs = call(layer, inputs)
+        outputs = layer.run(inputs)
         taken, given = list(tensors(inputs)), list(tensors(outputs))
         graph = [get_gradient_edge(tensor) for tensor in given if tensor.requires_grad]
         sources, places = [storage(tensor) for tensor in taken], [storage(tensor) for tensor in given]

@@ -29,7 +29,7 @@ from ostinato.profile.measure.samples import (
     rounds,
 )
 from ostinato.profile.model.job import Job
-from ostinato.profile.model.layer import Layer, call, named_in_errors, prepare, roots_of
+from ostinato.profile.model.layer import Layer, named_in_errors, prepare, roots_of
 from ostinato.profile.model.tensors import tensors
 
 
@@ -59,7 +59,7 @@ def forward(layer: Layer, label: str, around: AbstractContextManager = NOTHING) 
     """`around` is entered for the call alone."""
     leaves, inputs = prepare(layer)
     with named_in_errors(layer, "forward"):
-        outputs, sample = measure(layer.device, label, lambda: call(layer, inputs), around)
+        outputs, sample = measure(layer.device, label, lambda: layer.run(inputs), around)
     check_shapes(layer, outputs)
     roots = roots_of(layer, outputs)
     return Started(leaves, roots, [torch.ones_like(tensor) for tensor in roots]), sample
@@ -143,4 +143,6 @@ def in_turns(
         for layer, into in zip(layers, samples, strict=True):
             repeat_once(layer, repeat, into if repeat >= 0 else None, split)
         progress("layers", repeat + 1 + job.warm_up, job.warm_up + job.repeats)
+    for layer, of in zip(layers, samples, strict=True):
+        layer.varies |= len({sample.kept for sample in of.forward}) > 1
     return samples

@@ -34,7 +34,7 @@ def run_forward(steps: Sequence[StageLayer], value: Any, spans: list[Span]) -> A
     training."""
     for step in steps:
         start = _profiler.now()
-        value = step(value)
+        value = step.run(value)
         spans.append(Span(step.name, start, _profiler.now()))
     return value
 
@@ -98,7 +98,7 @@ def module_stage(job: Job, settings: Settings, layers: int) -> tuple[BuiltStage,
     parameters = [p for p in module.parameters() if p.requires_grad]
     state = [*module.parameters(), *module.buffers()]
     layer = Layer(0, job.name, run, inputs, None, parameters, bytes_of(state), [], False, job.device)
-    return BuiltStage(0, layers, [StageLayer(job.name, run, False)], parameters, state), layer
+    return BuiltStage(0, layers, [StageLayer(job.name, run)], parameters, state), layer
 
 
 def builder_of_stages(

@@ -22,7 +22,7 @@ from ostinato.profile.model.alike import Alike
 from ostinato.profile.model.chain import Chain, Source
 from ostinato.profile.model.identity import class_key, layer_key, shape_key
 from ostinato.profile.model.job import Job
-from ostinato.profile.model.layer import Layer, run_once, under_autocast
+from ostinato.profile.model.layer import Layer, recomputed, run_once, under_autocast
 from ostinato.profile.model.model_digest import (
     Parameter,
     layer_digest,
@@ -173,6 +173,7 @@ def build_layer(
     checkpointed = job.checkpoint_interval > 0 and job.checkpointable([function])
     experts = isinstance(module, nn.Module) and bool(experts_in(module))
     run = under_autocast(run, job.device.place, job.autocast)
+    run = recomputed(run) if checkpointed else run
     return Layer(index, name, run, value, None, parameters, held, reached, checkpointed, job.device, experts)
 
 

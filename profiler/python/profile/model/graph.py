@@ -189,9 +189,13 @@ def step_of(group: Group, state: dict[Node, torch.Tensor]) -> GraphStep:
 
 
 def arguments(inputs: Any) -> tuple[tuple, dict[str, Any]]:
-    """A job's inputs as the arguments of a call: a tuple or list is several, a dict is named ones."""
+    """A job's inputs as the arguments of a call: a tuple or list is several; of a dict, those under whole
+    numbers come first, and the rest are named."""
     if isinstance(inputs, dict):
-        return (), inputs
+        places = [key for key in inputs if isinstance(key, int)]
+        return tuple(inputs[key] for key in places), {
+            key: value for key, value in inputs.items() if key not in places
+        }
     return (tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)), {}
 
 

@@ -8,7 +8,8 @@ Whatever cannot be compared by value counts as different unless it is the same o
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, is_dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field, is_dataclass
 from typing import Any
 
 import torch
@@ -28,6 +29,7 @@ class Keys:
     types: bool = True  # whether the types of tensors belong to it
     # whether whole numbers do that a module keeps under the name of an index (layer_idx), or in the name of a module
     indices: bool = True
+    around: list[int] = field(default_factory=list, compare=False)  # ids of what the value lies in
 
     def value(self, value: Any) -> Any:
         """Of a configuration value. Objects that are no dataclasses stand for themselves (by identity: keep them alive while keys are
@@ -45,8 +47,21 @@ class Keys:
         if isinstance(value, nn.Module):
             return self.module(value)
         if is_dataclass(value) and not isinstance(value, type):  # a configuration, as peft copies it
-            return type(value), self.value(vars(value)) if hasattr(value, "__dict__") else id(value)
+            return self._once(value, self._fields)
         return "object", id(value)
+
+    def _fields(self, value: Any) -> Any:
+        return type(value), self.value(vars(value)) if hasattr(value, "__dict__") else id(value)
+
+    def _once(self, value: Any, key_of: Callable[[Any], Any]) -> Any:
+        """A child may hold its parent: inside of its key it stands for itself by how far out it is."""
+        if id(value) in self.around:
+            return "around", len(self.around) - self.around.index(id(value))
+        self.around.append(id(value))
+        try:
+            return key_of(value)
+        finally:
+            self.around.pop()
 
     def shapes(self, value: Any) -> Any:
         """Shape and type of every tensor, and plain values as they are."""
@@ -59,6 +74,9 @@ class Keys:
         return self.value(value)
 
     def module(self, module: nn.Module) -> Any:
+        return self._once(module, self._module)
+
+    def _module(self, module: nn.Module) -> Any:
         counted = [
             name for name, item in vars(module).items() if name not in SHAPED and self._counts(name, item)
         ]

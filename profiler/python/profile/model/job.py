@@ -24,7 +24,7 @@ class Job:
     """A chain of layers or a module, one micro-batch for it, and how often to measure."""
 
     layers: Sequence[Any] = ()  # nn.Module, DeepSpeed LayerSpec or TiedLayerSpec, or any callable
-    inputs: Any = None  # of the first layer: a tensor, or tuples, lists and dicts of tensors; of a module: its arguments
+    inputs: Any = None  # of the first layer: a tensor, or tuples, lists and dicts of tensors; of a module: its arguments (graph.arguments())
     module: nn.Module | None = (
         None  # instead of layers: profiled operator by operator, with its branches; a TorchScript one by submodules
     )

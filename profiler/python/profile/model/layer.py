@@ -33,9 +33,10 @@ class Layer:
     parameter_bytes: int  # frozen parameters and buffers as well
     # By tensor of the inputs: whether a backward goes on behind it, to something that learns.
     reached: list[bool]
-    checkpointed: bool
+    checkpointed: bool  # `run` recomputes it: recomputed()
     device: Any = field(default_factory=Cpu)
     experts: bool = False  # some are in it: experts_in()
+    varies: bool = False  # it keeps more in one repeat than in the next: a layer that skips itself at random
     shapes: list[tuple[int, ...]] = field(default_factory=list)  # of the tensors that `run` gives
     # By tensor of what `run` gives: whether a backward can start there.
     flows: list[bool] = field(default_factory=list)
@@ -80,8 +81,9 @@ def _under_autocast(run: Callable, device: str, dtype: torch.dtype, *inputs: Any
         return run(*inputs, **named)
 
 
-def call(layer: Layer, inputs: Any) -> Any:
-    return checkpoint(layer.run, inputs, use_reentrant=False) if layer.checkpointed else layer.run(inputs)
+def recomputed(run: Callable) -> Callable:
+    """`run` as DeepSpeed checkpoints a layer. A loss goes around this: DeepSpeed checkpoints none."""
+    return functools.partial(checkpoint, run, use_reentrant=False)
 
 
 def roots_of(layer: Layer, outputs: Any) -> list[torch.Tensor]:
@@ -104,7 +106,7 @@ def named_in_errors(layer: Layer, phase: str) -> Iterator[None]:
 def run_once(layer: Layer) -> Any:
     """The outputs, detached; sets `flows` and `shapes`."""
     with named_in_errors(layer, "forward"), torch.enable_grad():
-        outputs = call(layer, prepare(layer)[1])
+        outputs = layer.run(prepare(layer)[1])
     if (found := unusable(outputs)) is not None:
         raise ProfileError(
             f"layer {layer.name} gives {found[0]}: {found[1]}, or merge the layers that pass it on into one"
@@ -120,7 +122,7 @@ def run_both_ways(layer: Layer) -> list[torch.Tensor]:
     with torch.enable_grad():
         leaves, inputs = prepare(layer)
         with named_in_errors(layer, "forward"):
-            roots = roots_of(layer, call(layer, inputs))
+            roots = roots_of(layer, layer.run(inputs))
         with named_in_errors(layer, "backward"):
             if roots:
                 torch.autograd.backward(roots, [torch.ones_like(root) for root in roots])

@@ -10,12 +10,11 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
 from ostinato.profile.model.build import Builder, with_loss
 from ostinato.profile.model.chain import Chain
 from ostinato.profile.model.job import Job
-from ostinato.profile.model.layer import Layer, under_autocast
+from ostinato.profile.model.layer import Layer, recomputed, under_autocast
 from ostinato.profile.model.tensors import bytes_of
 
 
@@ -43,10 +42,6 @@ class StageLayer:
 
     name: str
     run: Callable[[Any], Any]
-    checkpointed: bool
-
-    def __call__(self, inputs: Any) -> Any:
-        return checkpoint(self.run, inputs, use_reentrant=False) if self.checkpointed else self.run(inputs)
 
 
 @dataclass
@@ -60,7 +55,7 @@ class BuiltStage:
 
 def run_all(steps: Sequence[StageLayer], inputs: Any) -> Any:
     for step in steps:
-        inputs = step(inputs)
+        inputs = step.run(inputs)
     return inputs
 
 
@@ -71,9 +66,10 @@ def build_stage(job: Job, chain: Chain, builder: Builder, first: int, last: int)
         name, known = chain.rows[index]
         run, module = builder.build(name, job.layers[index])
         run = under_autocast(run, job.device.place, job.autocast)
+        run = recomputed(run) if known.checkpointed else run
         if index == len(job.layers) - 1 and job.loss_fn is not None:
             run = with_loss(run, job)
-        stage.steps.append(StageLayer(name, run, known.checkpointed))
+        stage.steps.append(StageLayer(name, run))
         if isinstance(module, nn.Module):
             stage.parameters += [p for p in module.parameters() if p.requires_grad]
             stage.state += [*module.parameters(), *module.buffers()]

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ostinato.profile.model.identity import Keys, layer_key
+from ostinato.profile.model.identity import PLAIN, Keys, layer_key
 
 Types = dict[int, torch.dtype]  # by id of a parameter or buffer: before DeepSpeed casts it
 
@@ -107,6 +107,21 @@ def twin(module: nn.Module, types: Types) -> nn.Module:
     that DeepSpeed puts on parameters."""
     with shared_memory(types):
         return copy.deepcopy(module)
+
+
+def changed_alike(made: nn.Module, now: nn.Module) -> None:
+    """Gives `made`, an earlier twin, what the script has changed in the module since: modes, plain values, and
+    which parameters are frozen."""
+    parts = dict(now.named_modules())
+    for name, part in made.named_modules():
+        here = parts.get(name, part)
+        for key, value in vars(here).items():
+            if isinstance(value, PLAIN) and isinstance(vars(part).get(key, part), PLAIN):
+                vars(part)[key] = value
+        for key, parameter in part._parameters.items():
+            like = here._parameters.get(key)
+            if parameter is not None and like is not None:
+                parameter.requires_grad_(like.requires_grad)
 
 
 def renewed(module: nn.Module, types: Types) -> nn.Module:

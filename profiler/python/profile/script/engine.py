@@ -8,6 +8,7 @@ first forward) is not run: it hands the layers, the loss and one micro-batch to 
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import copy
 import functools
@@ -32,6 +33,7 @@ from ostinato.profile.model.job import Job
 from ostinato.profile.model.layer import autocast_of
 from ostinato.profile.script.changed_layers import (
     Types,
+    changed_alike,
     compiled_layers,
     in_training,
     is_compiled,
@@ -126,8 +128,6 @@ class Takeover:
             del accelerator.is_fp16_supported
             if half is not None:
                 accelerator.is_fp16_supported = half
-            for folder in set(self.saved.values()):
-                shutil.rmtree(folder, ignore_errors=True)
 
     def note(self, line: str) -> None:
         if line not in self.noted:
@@ -198,7 +198,13 @@ class Takeover:
         def forward(stock: Callable, engine: Any, *args: Any, **named: Any) -> Any:
             if isinstance(engine, PipelineEngine):
                 return stock(*args, **named)
-            self.host.take(self._job_of_module(engine, args, named))
+            job = functools.partial(self._job_of_module, engine, args, named)
+            parameters = list(engine.module.parameters())
+            if torch.is_grad_enabled() and (not parameters or any(p.requires_grad for p in parameters)):
+                self.host.take(job())
+            if self.evaluated is None:  # a teacher, or a validation: what trains may come later
+                self.evaluated = job
+            return stock(*args, **named)
 
         @patched(DeepSpeedEngine, "get_optimizer_configuration", made)
         def uncompiled(stock: Callable, engine: Any, parameters: dict, *args: Any, **named: Any) -> Any:
@@ -246,6 +252,7 @@ class Takeover:
                 place = os.path.abspath(save_dir)
                 if place not in self.saved:
                     self.saved[place] = tempfile.mkdtemp(prefix="ostinato-checkpoint-")
+                    atexit.register(shutil.rmtree, self.saved[place], ignore_errors=True)
                     self.note(
                         f"a checkpoint for {save_dir} goes to a temporary folder, which is deleted at the end"
                     )
@@ -313,17 +320,16 @@ class Takeover:
         """The first forward of a module that is no PipelineModule. Its loss, if it has none inside, is not
         known."""
         module, nn.functional.linear = self.modules.get(id(engine), engine.module), self.linear
+        changed_alike(module, engine.module)
         if is_compiled(engine.module):
             self.host.fail(
                 ProfileError(
                     "compile() was called on the model or a part of it, which hides operators from its graph: leave it out"
                 )
             )
-        if inputs and named:
-            inputs, named = (), dict(inspect.signature(module.forward).bind(*inputs, **named).arguments)
         job = Job(
             module=module,
-            inputs=named or inputs,
+            inputs={**dict(enumerate(inputs)), **named} if named else inputs,
             config=config_of(engine),
             optimizer=own_optimizer(engine),
             autocast=autocast_of(engine),

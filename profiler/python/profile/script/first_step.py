@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from ostinato.errors import Status
+from ostinato.errors import Status, counted
 from ostinato.profile.errors import ProfileError
 from ostinato.profile.machine.device import Cpu, device_of_this_process
 from ostinato.profile.model.archives import check_there
@@ -85,7 +85,10 @@ class Attempt:
 
     def verdict(self, error: ProfileError) -> ProfileError:
         """The error of the first attempt, if later ones were guesses."""
-        return ProfileError(self.error, self.status) if self.error else error
+        if self.error or not self.tried:
+            return ProfileError(self.error, self.status) if self.error else error
+        again = f"the script was started again for {counted(self.size, 'rank')}; --world-size {self.size} starts it once"
+        return ProfileError(f"{error} ({again})", error.status)
 
 
 def free_port() -> int:
@@ -190,7 +193,7 @@ class ScriptRun:
         following = None if self.takeover.reached else self.attempt.guessing(error, about)
         if following is not None:
             self._again(following)
-        self._fail(self.attempt.verdict(error) if not self.takeover.reached else error)
+        self._fail(error if self.takeover.reached else self.attempt.verdict(error))
 
     def exited(self, status: int) -> NoReturn:
         about = own_lines(traceback.extract_stack()[:-2]) if status else ""
