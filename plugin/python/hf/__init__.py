@@ -27,7 +27,8 @@ def layers(source, inputs=None, *, change=None, kind=None, dtype=None, untried=F
     `change`: called with a layer's part of the model when the layer is built, and may freeze parts or add
     adapters in place; the rest of the model is not there. `kind`: the class, if a configuration does not name
     it. `dtype`: of the weights; default as in the checkpoint. `untried`: also take models that were not compared
-    with their own losses. Raises Refused for models that would train differently.
+    with their own losses, and a script's classes with another `forward`. Raises Refused for models that would
+    train differently.
     """
     from .make import make_layers
 

@@ -12,6 +12,7 @@ not there.
 
 import contextlib
 import copy
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -137,6 +138,9 @@ def shallow(module: nn.Module, leave: Callable[[str], bool], name: str = "") -> 
     made = copy.copy(module)
     for table in ("_parameters", "_buffers", "_modules"):
         made.__dict__[table] = module.__dict__[table].copy()
+    for attribute, value in vars(module).items():  # a forward that the script has bound to the module
+        if isinstance(value, types.MethodType) and value.__self__ is module:
+            made.__dict__[attribute] = types.MethodType(value.__func__, made)
     for child, held in module._modules.items():
         where = f"{name}.{child}".lstrip(".")
         if held is not None and not leave(where):

@@ -8,12 +8,13 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from .errors import Refused
 from .routers import RouterLoss, wanted
 
 
 class Loss:
     """loss(logits, labels): the same as `model(..., labels=labels).loss`. Causal models shift the labels
-    themselves, and -100 is ignored. `own`: what the script has set as the model's `loss_function`.
+    themselves, and -100 is ignored. `own`: the model's `loss_function`, where it is known.
 
     Labels may be (labels, count): the sum over the labels is then divided by `count`, as the model does with
     `num_items_in_batch`. Pass the step's number of labels divided by its number of micro-batches, because
@@ -44,6 +45,11 @@ class Loss:
             if isinstance(labels, tuple | list)
             else (labels, {})
         )
+        if isinstance(count := more.get("num_items_in_batch"), torch.Tensor) and count.numel() != 1:
+            raise Refused(
+                f"the count beside the labels holds {count.numel()} numbers, but a micro-batch has one: a DataLoader collects one from each "
+                "sample, so give it (labels, count) in collate_fn"
+            )
         if self.name == "ForImageClassification":
             return self._function(labels, logits, self.config, **more)
         if self.name == "ForCausalLM":

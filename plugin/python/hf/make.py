@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """From a model to LayerSpecs."""
 
-import inspect
 import os
 
 from ostinato.errors import put
 
 from .losses import Loss
-from .refusals import check_inputs, check_tried
+from .refusals import check_class, check_inputs, check_tried, parameters_of
 from .sources import Source, source_of
 
 
@@ -19,9 +18,10 @@ def make_layers(given, inputs, change, kind, dtype, untried: bool) -> list:
     source = source_of(given, kind, dtype, untried)
     source.change = change
     check_tried(source.config, untried)
+    check_class(source.kind, untried)
     main = source.kind.main_input_name
     inputs = (main,) if inputs is None else (inputs,) if isinstance(inputs, str) else tuple(inputs)
-    check_inputs(inputs, source.config.model_type, main, inspect.signature(source.kind.forward).parameters)
+    check_inputs(inputs, source.config.model_type, main, parameters_of(source.kind))
     _say(source, inputs)
     blocks = [LayerSpec(Block, source, inputs, index) for index in range(source.outline.count)]
     chain = [LayerSpec(Front, source, inputs), *blocks, LayerSpec(Tail, source, inputs)]

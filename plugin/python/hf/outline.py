@@ -9,8 +9,10 @@ A model says so in `config.base_model_pp_plan`; for models without it, PLANS doe
 in no part.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from ostinato.errors import counted
 from torch import nn
 
@@ -113,16 +115,45 @@ def _check_complete(model, outline: Outline) -> None:
 
 
 def check_untouched(model, outline: Outline) -> None:
-    """Raises Refused for hooks on modules around the parts, which would run in every layer."""
+    """Raises Refused for what the script has put on the model and layers would not do as the model does."""
     parts = (*outline.before, outline.blocks, *outline.after)
     for name, module in model.named_modules():
-        if any(inside(name, part) and name != outline.blocks for part in parts):
+        hung = next((kind for kind in HUNG if vars(module).get(kind)), None)
+        if hung is None:
             continue
-        if hung := next((kind for kind in HUNG if vars(module).get(kind)), None):
-            what = f'"{name}" of {type(model).__name__}' if name else type(model).__name__
+        what = f'"{name}" of {type(model).__name__}' if name else type(model).__name__
+        if not any(inside(name, part) and name != outline.blocks for part in parts):
             raise Refused(
                 f"the script has set {hung.strip('_')} on {what}, which every layer would run: set them on the embedding, blocks or head"
             )
+        if name == outline.head:
+            raise Refused(
+                f"the script has set {hung.strip('_')} on {what}, which shares its weight with {outline.words}: layers compute logits from "
+                "that weight and do not call the head. Set them on the embedding or blocks, or give the head its own weight "
+                "(tie_word_embeddings=False)"
+            )
+        if "forward" in vars(module) and not _follows(module.forward, module):
+            raise Refused(
+                f"the script has set forward on {what} to a function that runs the model's modules, not their copies in a layer, so these "
+                "would learn nothing: set it in change=, which is called with a layer's modules, or bind it to its module "
+                "(types.MethodType) and reach the rest through `self`"
+            )
+    for name, parameter in model.named_parameters():
+        if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
+            raise Refused(
+                f'the script has registered hooks on "{name}" of {type(model).__name__}, which the copy of it in a layer does not have: '
+                "register them in change=, or on the layers that PipelineModule has built"
+            )
+
+
+def _follows(function: Callable, module: nn.Module) -> bool:
+    """Whether a copy of the module runs the function on itself: deepcopy keeps functions, and what they close
+    over, as they are."""
+    cells = getattr(getattr(function, "__func__", None), "__closure__", None) or ()
+    held = [getattr(cell.cell_contents, "__self__", cell.cell_contents) for cell in cells]
+    return getattr(function, "__self__", None) is module and not any(
+        isinstance(value, nn.Module | torch.Tensor) for value in held
+    )
 
 
 def _with_tied(model, outline: Outline) -> Outline:
@@ -175,6 +206,23 @@ def _part(name: str, outline: Outline) -> str:
     if inside(name, outline.blocks):
         return ".".join(name.split(".")[: outline.blocks.count(".") + 2])
     return "before" if any(inside(name, part) for part in outline.before) else "after"
+
+
+def check_tied(model, outline: Outline, expected: dict[str, str]) -> None:
+    """Raises Refused where the head's weight is tied and the configuration says it is not, or the other way
+    round: a checkpoint would not be read as it was trained. `expected`: the tied names by the configuration."""
+    head = _module_name(model, model.get_output_embeddings())
+    says = f"{head}.weight" in {*expected, *expected.values()}
+    if says and not outline.head:
+        raise Refused(
+            f"{type(model).__name__}: {head} has its own weight, but the configuration ties it to the embedding: set "
+            "model.config.tie_word_embeddings = False, so that save() writes both"
+        )
+    if outline.head and not says:
+        raise Refused(
+            f"{type(model).__name__}: {outline.head} shares its weight with {outline.words}, but the configuration does not say so: set "
+            "model.config.tie_word_embeddings = True, so that the saved model is tied too"
+        )
 
 
 def _module_name(model, wanted) -> str:

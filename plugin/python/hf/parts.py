@@ -9,7 +9,6 @@ Each layer runs the forward of the whole model, with stubs in place of the modul
 same masks and tables as the model: that costs each block one mask, and nothing is sent.
 """
 
-import inspect
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -22,6 +21,7 @@ from . import routers
 from .carving import StubCall, Reached, Stub, hidden_of, run
 from .errors import Refused
 from .outline import inside
+from .refusals import parameters_of
 from .sources import Source
 
 State = torch.Tensor | tuple[torch.Tensor, ...]
@@ -37,7 +37,7 @@ class Part(nn.Module):
         self.rides = tuple(name for name in self.inputs if name != self.main or name == "input_ids")
         self.constants = {"return_dict": True}
         for name in ("use_cache", "output_router_logits"):
-            if name in inspect.signature(source.kind.forward).parameters:
+            if name in parameters_of(source.kind):
                 self.constants[name] = False
         self.kind, self.routed = source.kind, routers.wanted(source.config)
 

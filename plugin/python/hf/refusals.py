@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Refuses, by name, parts of a configuration with which a pipeline could not compute what the model computes."""
 
+import inspect
+
+from torch import nn
+
 from .errors import Refused
 from .routers import check_routers, wanted
 
@@ -47,6 +51,42 @@ def check_tried(config, untried: bool) -> None:
             f'"{config.model_type}" was not tried: compare its losses once with the model\'s own, then call layers(..., untried=True). Tried: '
             f"{', '.join(TRIED)}"
         )
+
+
+def check_class(kind, untried: bool) -> None:
+    """Raises Refused for a script's class with its own loss, which hf.loss() would not compute."""
+    base = transformers_class(kind)
+    if untried or kind is base:
+        return
+    if base.forward is not nn.Module.forward and kind.forward is not base.forward:
+        raise Refused(
+            f"{kind.__name__} replaces forward() of {base.__name__}, but layers get no labels, so what it does with the loss would be missing: "
+            "do that in PipelineModule's loss_fn, compare the losses once with the model's own, then call layers(..., untried=True)"
+        )
+    if kind.loss_function is not base.loss_function:
+        raise Refused(
+            f"{kind.__name__} replaces loss_function of {base.__name__}, which hf.loss() would not call: remove it from the class, and set "
+            "model.loss_function = ... to that function; or give it to PipelineModule as loss_fn and call layers(..., untried=True)"
+        )
+
+
+def transformers_class(kind):
+    """The class of transformers that a model's class is, or derives from."""
+    from transformers import PreTrainedModel
+
+    return next(
+        base
+        for base in kind.__mro__
+        if issubclass(base, PreTrainedModel) and base.__module__.startswith("transformers.")
+    )
+
+
+def parameters_of(kind) -> dict[str, inspect.Parameter]:
+    """What the model's forward can be called with."""
+    made = dict(inspect.signature(kind.forward).parameters)
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in made.values()):
+        made |= inspect.signature(transformers_class(kind).forward).parameters
+    return made
 
 
 def check_inputs(inputs: tuple[str, ...], model_type: str, main: str, parameters) -> None:

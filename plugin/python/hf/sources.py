@@ -20,7 +20,7 @@ import torch
 from .adapters import check_adapters, unwrapped
 from .carving import Stub, carve, drop, shallow
 from .errors import Refused
-from .outline import check_untouched, outline_of
+from .outline import check_tied, check_untouched, outline_of
 
 
 class Source(ABC):
@@ -31,7 +31,7 @@ class Source(ABC):
 
     in_memory = False
     wrapped: Any = None  # peft's PeftModel around the model
-    loss: Callable | None = None  # that the script has set as the model's `loss_function`
+    loss: Callable | None = None  # the model's `loss_function`, where it is known
     change: Callable | None = (
         None  # what the script does to a layer's part of the model, in the layer's constructor
     )
@@ -42,7 +42,9 @@ class Source(ABC):
         self.generation = model.generation_config if model.can_generate() else None
         self.tables = [name for name, module in model.named_modules() if name and module._buffers]
         plain = self.empty()
-        self.saved = set(plain.state_dict()) - set(plain.all_tied_weights_keys)
+        self.tied = dict(plain.all_tied_weights_keys)
+        self.saved = set(plain.state_dict()) - set(self.tied)
+        self.loss = loss_of(model)
 
     def __repr__(self) -> str:  # DeepSpeed prints the arguments of layers
         return self.kind.__name__
@@ -69,14 +71,19 @@ class FromModel(Source):
     def __init__(self, model, wrapped):
         super().__init__(model)
         check_untouched(model, self.outline)
-        self.model, self.wrapped, self.loss = model, wrapped, getattr(model, "_loss_function", None)
+        if wrapped is None:  # else save() writes adapters only
+            check_tied(model, self.outline, self.tied)
+        self.model, self.wrapped = model, wrapped
 
     def _carved(self, stubs, keeps):
         made = shallow(self.model, leave=lambda name: name in stubs)
         carve(made, stubs)
         drop(made, keeps)
         # All layers share it, so the profile sees that they are equal.
-        return copy.deepcopy(made, {id(self.config): self.config})
+        copied = copy.deepcopy(made, {id(self.config): self.config})
+        for old, new in zip(made.parameters(), copied.parameters(), strict=True):
+            vars(new).update(vars(old))  # attributes that the script has set
+        return copied
 
 
 class FromFiles(Source):
@@ -166,6 +173,14 @@ def source_of(given, kind: type | None = None, dtype=None, untried: bool = False
     kind = kind or kind_of(given)
     check_config(given, kind)
     return FromFiles(folder, kind, given, dtype or ("auto" if folder else given.dtype or torch.float32))
+
+
+def loss_of(model) -> Callable | None:
+    """The model's `loss_function`: what the script has set, else what `loss_type` names; None: what the name of
+    its class says."""
+    from transformers.loss.loss_utils import LOSS_MAPPING
+
+    return getattr(model, "_loss_function", None) or LOSS_MAPPING.get(getattr(model, "loss_type", None))
 
 
 def kind_of(config) -> type:

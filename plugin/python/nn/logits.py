@@ -158,3 +158,32 @@ class ShardedLogits:
 
 
 FORMS = {"reshape", "flatten", "transpose", "permute"}
+
+
+def _refusing(operator: str):
+    def refuse(self, *_):
+        raise self._refused(f"the operator {operator}")
+
+    return refuse
+
+
+BINARY = {
+    "+": "add",
+    "-": "sub",
+    "*": "mul",
+    "/": "truediv",
+    "//": "floordiv",
+    "%": "mod",
+    "**": "pow",
+    "@": "matmul",
+}
+COMPARING = {"<": "lt", "<=": "le", ">": "gt", ">=": "ge", "==": "eq", "!=": "ne"}
+# Python looks operators up on the class, past __getattr__, and == would be False without a word. (The hash stays that
+# of the object: only an __eq__ in the class body would remove it.)
+for _operator, _name in [
+    *BINARY.items(),
+    *((operator, f"r{name}") for operator, name in BINARY.items()),
+    *COMPARING.items(),
+    ("-", "neg"),
+]:
+    setattr(ShardedLogits, f"__{_name}__", _refusing(_operator))

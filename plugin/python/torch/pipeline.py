@@ -210,7 +210,9 @@ class Pipeline(nn.Module):
                 losses.extend(each)
             return torch.stack(each).sum() / self.micro_batches if each else None
 
-    def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
+    def clip_grad_norm_(
+        self, max_norm: float, norm_type: float | str = 2.0, error_if_nonfinite: bool = False
+    ) -> torch.Tensor:
         """As torch.nn.utils.clip_grad_norm_(), over the gradients of all ranks, where a weight that several ranks
         hold counts once. All ranks must call it, between step() and the optimizer; each gets the norm."""
         elsewhere = self._ties.elsewhere()
@@ -223,7 +225,15 @@ class Pipeline(nn.Module):
                         "its gradients yourself, or cut the stage with layers()"
                     )
                 elsewhere |= repeated(module.children()) if stage.shard.index else set()
-        return clip(list(self.parameters()), elsewhere, max_norm, norm_type, self._group)
+        return clip(
+            list(self.parameters()),
+            elsewhere,
+            self._group,
+            self._device,
+            max_norm,
+            norm_type,
+            error_if_nonfinite,
+        )
 
     def infer(self, inputs: Any = None, **keywords: Any) -> list | None:
         """Runs forwards of as many requests as the plan has micro-batches, in the plan's order; returns a result

@@ -8,11 +8,14 @@ requests.close()                    # no more will come
 
 import io
 import queue
+import threading
 from collections.abc import Iterable
 from typing import Any
 
 import torch
 import torch.distributed as dist
+
+from .checks import PipelineError
 
 REQUEST, NOTHING, END = 0, -1, -2  # what comes next; NOTHING: no request right now
 
@@ -21,25 +24,33 @@ class Requests:
     """A queue for Pipeline.serve(): while it is empty, requests in flight continue, and no rank gives up."""
 
     def __init__(self):
+        # Of tuples of one; after close() None, which stays last.
         self._queue: queue.SimpleQueue = queue.SimpleQueue()
-        self._closed = False
+        self._closed, self._lock = False, threading.Lock()
 
     def put(self, inputs: Any) -> None:
-        self._queue.put((inputs,))
+        with self._lock:
+            if self._closed:
+                raise PipelineError(
+                    "put() after close(): these Requests take no more, so put() first, or make new Requests() for another serve()"
+                )
+            self._queue.put((inputs,))
 
     def close(self) -> None:
-        self._queue.put(None)
+        with self._lock:
+            self._closed = True
+            self._queue.put(None)
 
     def take(self, seconds: float) -> tuple[int, Any]:
         """REQUEST and its inputs; NOTHING if none comes within `seconds`; END after close()."""
-        if self._closed:
-            return END, None
         try:
             entry = self._queue.get(timeout=seconds) if seconds > 0 else self._queue.get_nowait()
         except queue.Empty:
             return NOTHING, None
-        self._closed = entry is None
-        return (END, None) if self._closed else (REQUEST, entry[0])
+        if entry is None:
+            self._queue.put(None)  # for the next call
+            return END, None
+        return REQUEST, entry[0]
 
 
 class Listed:

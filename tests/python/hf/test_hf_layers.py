@@ -2,12 +2,14 @@
 """The layers of a transformers model, one after the other, are the model: losses, logits and gradients are
 equal bit for bit."""
 
+from types import MethodType
+
 import pytest
 import torch
 import transformers
 from ostinato import hf
 from ostinato.hf.carving import Stub, StubCall, at_stubs
-from support.hf_models import KINDS, Case, batch, built, compare, own_loss, run
+from support.hf_models import KINDS, Case, batch, built, compare, own_loss, run, weights
 from support.tiers import everyday
 
 MASKED = ("input_ids", "attention_mask")
@@ -175,6 +177,43 @@ def test_a_loss_that_the_script_gives_the_model_is_the_loss():
     logits = run(built(hf.layers(model)), inputs)
     found = hf.loss(model)(logits, labels)
     assert torch.equal(found, own_loss(model, inputs, labels).loss) and not torch.equal(found, usual)
+
+
+class PlainForCausalLM(transformers.LlamaForCausalLM):
+    """A script's class that computes what transformers' class computes."""
+
+
+def test_a_script_s_class_is_its_layers():
+    def as_plain(model):
+        made = PlainForCausalLM(model.config)
+        made.load_state_dict(model.state_dict())
+        return made
+
+    compare(Case(), as_plain)
+
+
+def test_a_type_of_loss_that_the_script_sets_is_the_loss():
+    compare(Case(), lambda model: setattr(model, "loss_type", "ForMaskedLM"))
+
+
+@pytest.mark.parametrize("mode", [True, False])
+def test_a_forward_bound_to_its_module_stays_in(mode):
+    def forward(self, x):
+        return self.down_proj(self.drop(self.act_fn(self.gate_proj(x))))
+
+    def change(model):
+        mlp = model.model.layers[1].mlp
+        mlp.drop = torch.nn.Dropout(0.3)
+        mlp.forward = MethodType(forward, mlp)
+
+    compare(Case(), change, mode)
+
+
+def test_attributes_of_parameters_stay():
+    model = Case().make()
+    model.model.norm.weight.no_decay = True
+    read = weights(built(hf.layers(model)))
+    assert [name for name, value in read.items() if hasattr(value, "no_decay")] == ["model.norm.weight"]
 
 
 def test_a_configuration_s_weights_are_drawn_as_the_model_draws_them():

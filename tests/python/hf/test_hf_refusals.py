@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What would train to other numbers is refused by its name, before anything is built where that can be known."""
 
+from types import MethodType
+
 import pytest
 import torch
 import transformers
 from ostinato import hf
+from ostinato.hf.refusals import check_class
 from support.hf_models import SIZES, Case, batch, built, run
 
 T5 = transformers.T5Config(vocab_size=48, d_model=16, d_kv=8, d_ff=32, num_layers=2, num_heads=2)
@@ -85,6 +88,117 @@ def test_a_forward_of_the_script_s_own():
     model.model.forward = model.model.forward
     with pytest.raises(hf.Refused, match='has set forward on "model"'):
         hf.layers(model)
+
+
+@pytest.mark.parametrize("kind", ["register_hook", "register_post_accumulate_grad_hook"])
+def test_hooks_of_a_parameter(kind):
+    model = Case().make()
+    handle = getattr(model.model.layers[1].mlp.up_proj.weight, kind)(lambda _: None)
+    with pytest.raises(
+        hf.Refused,
+        match='hooks on "model.layers.1.mlp.up_proj.weight".*on the layers that PipelineModule has',
+    ):
+        hf.layers(model)
+    handle.remove()
+    hf.layers(model)
+
+
+def halve(module):
+    forward = module.forward
+    module.forward = lambda x: forward(x) / 2
+
+
+def halve_bound(module):
+    forward = module.forward
+    module.forward = MethodType(lambda self, x: forward(x) / 2, module)
+
+
+TIED_HEAD = {
+    "forward_hooks": lambda head: head.register_forward_hook(lambda *_: None),
+    "forward_pre_hooks": lambda head: head.register_forward_pre_hook(lambda *_: None),
+    "forward": halve,
+}
+
+
+@pytest.mark.parametrize("kind", TIED_HEAD)
+def test_what_a_tied_head_would_not_run(kind):
+    model = Case(tied=True).make()
+    TIED_HEAD[kind](model.lm_head)
+    with pytest.raises(
+        hf.Refused, match=f'has set {kind} on "lm_head".* shares its weight with model.embed_tokens'
+    ):
+        hf.layers(model)
+
+
+@pytest.mark.parametrize("change", [halve, halve_bound])
+def test_a_forward_that_would_run_the_model_s_modules(change):
+    model = Case().make()
+    change(model.model.layers[2].mlp)
+    with pytest.raises(hf.Refused, match='has set forward on "model.layers.2.mlp".*: set it in change='):
+        hf.layers(model)
+
+
+class PenalisedForCausalLM(transformers.LlamaForCausalLM):
+    def forward(self, *args, **more):
+        made = super().forward(*args, **more)
+        made.loss = None if made.loss is None else 2 * made.loss
+        return made
+
+
+class WeightedForCausalLM(transformers.LlamaForCausalLM):
+    @property
+    def loss_function(self):
+        return lambda *args, **more: 0
+
+
+class RemoteForCausalLM(transformers.LlamaPreTrainedModel):
+    """As trust_remote_code reads them: no class of transformers has its forward."""
+
+    def forward(self, input_ids, labels=None):
+        pass
+
+
+@pytest.mark.parametrize("kind", [PenalisedForCausalLM, WeightedForCausalLM])
+def test_a_class_with_its_own_loss(kind):
+    what = r"forward\(\)" if kind is PenalisedForCausalLM else "loss_function"
+    case = Case(inputs=("input_ids", "attention_mask"))
+    for source, more in ((kind(case.config()), {}), (case.config(), {"kind": kind})):
+        with pytest.raises(hf.Refused, match=f"{kind.__name__} replaces {what} of LlamaForCausalLM"):
+            hf.layers(source, **more)
+        run(built(hf.layers(source, case.inputs, untried=True, **more)), batch(case)[0])
+    check_class(RemoteForCausalLM, untried=False)
+
+
+def test_a_head_tied_by_hand_only():
+    model = Case().make()
+    model.lm_head.weight = model.model.embed_tokens.weight
+    with pytest.raises(
+        hf.Refused, match="lm_head shares its weight.*: set model.config.tie_word_embeddings = True"
+    ):
+        hf.layers(model)
+    model.config.tie_word_embeddings = True
+    hf.layers(model)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_a_head_tied_in_the_configuration_only(kind):
+    model = Case(kind, tied=True).make()
+    model.lm_head.weight = torch.nn.Parameter(2 * model.lm_head.weight.detach())
+    with pytest.raises(
+        hf.Refused, match="lm_head has its own weight.*: set model.config.tie_word_embeddings = False"
+    ):
+        hf.layers(model)
+    model.config.tie_word_embeddings = False
+    hf.layers(model)
+
+
+def test_a_count_of_labels_for_each_sample():
+    case = Case()
+    model = case.make()
+    inputs, labels = batch(case)
+    logits = run(built(hf.layers(model)), inputs)
+    with pytest.raises(hf.Refused, match="count beside the labels holds 2 numbers.*in collate_fn"):
+        hf.loss(model)(logits, (labels, torch.tensor([5.0, 5.0])))
 
 
 def test_another_head_cannot_be_tied():

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parts of layers on several ranks against the whole ones."""
 
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -94,6 +95,24 @@ def test_logits_show_the_shape_of_the_whole():
 def test_what_needs_all_classes_is_refused_by_name(use, words):
     with pytest.raises((TypeError, AttributeError), match=words):
         use(logits(2, 5, 11))
+
+
+def test_operators_are_refused_by_name_and_logits_stay_hashable():
+    made = logits(2, 5, 11)
+    for symbol, use in {
+        "+": lambda x: x + 1.0,
+        "-": lambda x: -x,
+        "*": lambda x: 2 * x,
+        "/": lambda x: x / 2.0,
+        ">": lambda x: x > 0,
+        "==": lambda x: x == made,
+        "!=": lambda x: x != 0,
+    }.items():
+        with pytest.raises(
+            TypeError, match=re.escape(f"the operator {symbol} on the logits of a sharded head")
+        ):
+            use(logits(2, 5, 11))
+    assert {made: 1}[made] == 1
 
 
 def test_half_precision_keeps_its_type_and_sums_in_float():

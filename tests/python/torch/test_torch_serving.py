@@ -23,7 +23,7 @@ from support.torch_jobs import Case
 from test_torch_pipeline import LAYERS, SHARDED, branches
 
 from ostinato.profile import Job, profile_layers
-from ostinato.torch import requests
+from ostinato.torch import PipelineError, requests
 
 COUNT = 21
 HOST = torch.device("cpu")
@@ -226,6 +226,15 @@ def test_requests_that_fail_end_the_call_on_every_rank(world2, tmp_path):
     assert front == ("no more from this socket", 0, 1) and last == ("", 0, 1)
 
 
+def test_no_request_comes_after_close():
+    given = requests.Requests()
+    given.put(3)
+    given.close()
+    with pytest.raises(PipelineError, match=r"put\(\) after close\(\)"):
+        given.put(4)
+    assert [given.take(0) for _ in range(3)] == [(requests.REQUEST, 3), *[(requests.END, None)] * 2]
+
+
 def test_one_rank_needs_no_group(tmp_path):
     one = Layout("one", (4,), (0, 0))
     plan = make_plan(tmp_path, one, LAYERS, 2, text=placement_text(one, LAYERS, trains=False))
@@ -257,7 +266,7 @@ def answered_in(threads: ThreadPoolExecutor, within: Callable, *_) -> None:
 
 def test_a_call_within_a_call_is_refused(tmp_path):
     """As one of a second thread: the executor runs one at a time."""
-    from ostinato.torch import Pipeline, PipelineError
+    from ostinato.torch import Pipeline
 
     one = Layout("one", (4,), (0, 0))
     plan = make_plan(tmp_path, one, LAYERS, 2, text=placement_text(one, LAYERS, trains=False))

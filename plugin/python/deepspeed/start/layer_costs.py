@@ -212,8 +212,10 @@ def _noted(layer: _Local, noted: list[_Local], inputs: Any) -> Any:
     # Without values that only pass through to later layers.
     taken, made = (given, outputs) if node is None else (node.taken(given), node.made(outputs))
     run = recomputed(layer.run) if layer.checkpointed else layer.run
-    bytes_of_both = {"bytes_taken": bytes_of(taken), "bytes_made": bytes_of(made)}
-    noted.append(replace(layer, run=run, inputs=given, reached=reached, **bytes_of_both))
+    sizes = bytes_of(taken), bytes_of(made)
+    noted.append(
+        replace(layer, run=run, inputs=given, reached=reached, bytes_taken=sizes[0], bytes_made=sizes[1])
+    )
     return outputs
 
 
