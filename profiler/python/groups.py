@@ -83,25 +83,31 @@ def make_group(
     call it. `options`: of torch's new_group().
 
     torch names a group that some ranks of the world make alone by their numbers and by how many groups a rank
-    is in already. Where these counts differ, the members would wait for each other under different names, for
-    ever. So they are made equal before.
+    is in already; from 2.14 on, any group by how many a rank has made. Where these counts differ, the members
+    would wait for each other under different names, for ever. So they are made equal before.
     """
     callers = dist.get_process_group_ranks(among or dist.group.WORLD)
+    here, made = zip(*everyones((len(_world.pg_names), _world.group_count), among), strict=True)
+    _world.group_count = max(made)
     if len(callers) == dist.get_world_size():
         with unbound():
-            made = dist.new_group(members, **options)
-        return made if dist.get_rank() in members else None
-    counts = everyones(len(_world.pg_names), among)
+            group = dist.new_group(members, **options)
+        return group if dist.get_rank() in members else None
     if dist.get_rank() not in members:
         return None
-    most = max(counts[callers.index(rank)] for rank in members)
+    in_groups = {rank: here[callers.index(rank)] for rank in members}
+    most, least = max(in_groups.values()), min(in_groups.values())
     with unbound():
+        # As many on every rank, so that all have made the same number; those that it needs stay for a while.
         fillers = [
             dist.new_group([dist.get_rank()], backend="gloo", use_local_synchronization=True)
-            for _ in range(most - counts[callers.index(dist.get_rank())])
+            for _ in range(most - least)
         ]
+        needed = most - in_groups[dist.get_rank()]
+        for filler in fillers[needed:]:
+            dist.destroy_process_group(filler)
         group = dist.new_group(members, use_local_synchronization=True, **options)
-    for filler in fillers:
+    for filler in fillers[:needed]:
         dist.destroy_process_group(filler)
     return group
 
