@@ -82,21 +82,19 @@ class Measured:
     def conclusions(self, predicted: float, pipeline: float) -> Iterator[str]:
         """What the run shows about the plan, one line each. Nanoseconds of the pipeline's part of a step:
         predicted, and measured."""
-        two = len(self.devices) == 2
         if not self.overall:
             return
         if abs(self.overall - 1) > CHANGED:
-            of = "on the faster of the two devices" if two else "on the median device"
             yield (
                 f"All blocks took about {self.overall:.2f} times as long as planned: the machine was {'slower' if self.overall > 1 else 'faster'} than "
                 "when it was profiled (its clock, or other work on it). The same plan is expected to stay the best."
                 if self._alike
-                else f"Blocks took {self.overall:.2f} times as long as planned {of}: profile again, or plan with the measured times (--measured)."
+                else f"Blocks took {self.overall:.2f} times as long as planned {self.on_usual_device}: profile again, or plan with the measured times (--measured)."
             )
         for device, by in sorted(self.devices.items()):
             if by > 1 + CHANGED:
                 yield (
-                    f"Device {device} was {by:.2f} times as slow as planned, relative to the {'other' if two else 'median'} device: if it stays so, plan with the measured "
+                    f"Device {device} was {by:.2f} times as slow as planned, relative to {self.usual_device}: if it stays so, plan with the measured "
                     "times (--measured), which moves layers off it."
                 )
         took = max(self.overall * by for by in self.devices.values())
@@ -107,10 +105,34 @@ class Measured:
             )
 
     @property
+    def usual_device(self) -> str:
+        """In words, what `devices` are relative to."""
+        return "the other device" if len(self.devices) == 2 else "the median device"
+
+    @property
+    def on_usual_device(self) -> str:
+        """In words, where blocks took `overall` times as long as planned."""
+        return "on the faster of the two devices" if len(self.devices) == 2 else f"on {self.usual_device}"
+
+    @property
     def _alike(self) -> bool:
         """Whether all blocks took about as many times as long as planned."""
         times = [self.measured[block] / planned for block, planned in self.planned.items() if planned]
         return all(abs(by / self.overall - 1) <= CHANGED for by in times)
+
+
+def times_in(found: Measured, placement: dict[str, Any]) -> dict[str, int]:
+    """Nanoseconds that blocks of the placement that ran took, by their names: the plan that ran can be replayed with
+    them. `placement`: as a table. Blocks that were not measured are left out."""
+    stages, took = [stage["name"] for stage in placement["stages"]], defaultdict[Any, float](float)
+    for block, time in found.measured.items():
+        key = stages[block.stage], block.action
+        took[key] = max(took[key], time)  # of a sharded stage the slowest device counts
+    keys = {
+        row["name"]: (row.get("stage", row["name"]), TIMES.get(row.get("kind")))
+        for row in placement["blocks"]
+    }
+    return {name: round(took[key]) for name, key in keys.items() if took.get(key)}
 
 
 def block_rows(trace: RankTrace) -> Iterator[tuple[MeasuredBlock, float, float]]:

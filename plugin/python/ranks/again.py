@@ -34,6 +34,7 @@ import sys
 import tempfile
 import termios
 import threading
+import zlib
 from array import array
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
@@ -69,6 +70,10 @@ _CWD, _STDIN = os.getcwd(), _place_in_stdin()
 
 class CannotStartAgain(Error, RuntimeError):
     """On every rank."""
+
+
+class Refused(CannotStartAgain):
+    """Before anything has changed: the ranks can go on."""
 
 
 @cache
@@ -123,9 +128,10 @@ File = str | Callable[[Path], None]  # its text, or what writes it
 
 def begin_again(files: Mapping[str, File], timeout_s: float, further: bool = False) -> NoReturn:
     """Replaces this process by itself. Every rank must call it with all files, and gets a private folder with
-    them. Raises CannotStartAgain on every rank where one does not call it in time, cannot write its files, or cannot
-    replace itself.
+    them. Raises CannotStartAgain on every rank where one does not call it in time or cannot replace itself, and
+    Refused where one knows that beforehand, as it cannot write its files.
     """
+    _remove_abandoned()
     with ExitStack() as stays:  # where the process is replaced
         folder, environment, start, why = "", {}, -1, ""
         # What may fail on one rank comes before the ranks agree.
@@ -167,7 +173,36 @@ def write(files: Mapping[str, File], folder: Path) -> None:
 
 def _prefix() -> str:
     """Prefix of the folder's name. A process keeps its ID in its second start."""
-    return f"ostinato-second-{os.getpid()}-"
+    return f"{_prefix_here()}{os.getpid()}-"
+
+
+@cache
+def _prefix_here() -> str:
+    """With what an ID is of: hosts may share a folder for temporary files, and so may containers."""
+    where = socket.gethostname()
+    with suppress(OSError):
+        boot, own = Path("/proc/sys/kernel/random/boot_id").read_text(), os.stat("/proc/self/ns/pid").st_ino
+        where = f"{boot} {own}"
+    return f"ostinato-second-{zlib.crc32(where.encode()):08x}-"
+
+
+def _remove_abandoned() -> None:
+    """Folders of this user's processes that a signal has ended."""
+    with suppress(OSError):
+        for folder in Path(tempfile.gettempdir()).glob(f"{_prefix_here()}*"):
+            process = folder.name.removeprefix(_prefix_here()).partition("-")[0]
+            if process.isdecimal() and not _lives(int(process)) and folder.lstat().st_uid == os.getuid():
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):  # another user's, or no ID
+        return True
+    return True
 
 
 def _remove(folder: Path) -> None:
@@ -227,7 +262,7 @@ def _agreed(timeout_s: float, mine: str) -> dict[str, str]:
         for rank, (why, _) in enumerate(said)
         if why
     ]:
-        raise CannotStartAgain(refused[0])
+        raise Refused(refused[0])
     if not port:
         return {}
     own = said[0][1]

@@ -9,7 +9,7 @@ import ostinato
 import pytest
 from ostinato import report
 from ostinato.deepspeed.tell.trace import means_of
-from ostinato.measured import Measured, MeasuredBlock, replanned, speeds_in
+from ostinato.measured import Measured, MeasuredBlock, replanned, speeds_in, times_in
 from ostinato.trace import read_traces
 from support.profiles import write_profile
 
@@ -130,6 +130,20 @@ def test_a_block_takes_again_what_it_took(ran):
             assert sum(rows[layer][key]["median"] for layer in range(*row["layers"])) / speeds[
                 stage
             ] == pytest.approx(took, rel=0.002)
+
+
+def test_the_plan_that_ran_is_replayed_with_what_its_blocks_took(ran):
+    folder = ran(slower=(1, 1, 1.5, 1), costlier=(1.2, 1.2, 1.2, 1.2))
+    placement = ostinato.Placement.from_file(folder / "placement.toml")
+    plan = ostinato.Plan.from_file(folder / "plan.json", placement)
+    times = times_in(Measured.of(read_traces(folder)), placement.to_dict())
+    assert set(times) == set(placement.blocks) and times["s2.B"] == round(1.8 * placement.times["s2.B"])
+    now = ostinato.simulate(plan, sizes=[{"times": times}] * MICRO_BATCHES, runs=1).at(100)
+    assert 1.5 * plan.makespan < now < 1.8 * plan.makespan  # the slowest device sets the pace
+    # With the same costs, a new plan gains what it moves off the slow device, and not what all blocks have in common.
+    assert 1.0 < now / again(folder).makespan < 1.5
+    nothing = Measured({}, {MeasuredBlock(0, 0, "F"): 0.0}, 0.0, {})
+    assert times_in(nothing, placement.to_dict()) == {}, "as planned"
 
 
 def test_the_last_step_alone_does_not_decide(ran):

@@ -317,7 +317,7 @@ def test_a_script_that_reads_standard_input(tmp_path, kind):
 
 def test_programs_of_a_second_start_are_first_starts(tmp_path, monkeypatch):
     """They inherit its environment."""
-    folder = tmp_path / f"ostinato-second-{os.getpid()}-x"
+    folder = tmp_path / f"{again._prefix()}x"
     folder.mkdir()
     for pid, expected in ((os.getpid(), folder), (os.getpid() + 1, None)):
         again.folder_of_first_start.cache_clear()
@@ -325,6 +325,21 @@ def test_programs_of_a_second_start_are_first_starts(tmp_path, monkeypatch):
         monkeypatch.setattr(os, "getpid", lambda pid=pid: pid)
         assert again.folder_of_first_start() == expected
     again.folder_of_first_start.cache_clear()
+
+
+def test_what_a_killed_process_has_left_is_removed(tmp_path, monkeypatch):
+    """Not what a process left that lives, or of whose host or container nothing is known here."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    here = again._prefix_here()
+    names = [f"{here}{gone.pid}-x", f"{here}{os.getpid()}-x", f"{here}x", f"ostinato-second-{gone.pid}-x"]
+    for name in names:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "plan.json").write_text("")
+    (tmp_path / f"{here}{gone.pid}-y").write_text("a file")
+    again._remove_abandoned()
+    assert not (tmp_path / names[0]).exists() and all((tmp_path / name).is_dir() for name in names[1:])
 
 
 def test_ranks_that_met_in_a_file(tmp_path):

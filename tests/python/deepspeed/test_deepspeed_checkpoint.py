@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoints pass between runs with ostinato and runs without it."""
 
+import errno
 import json
 import os
 import shutil
@@ -12,6 +13,7 @@ from unittest import mock
 import pytest
 import torch
 from ostinato.deepspeed.errors import OstinatoError
+from ostinato.deepspeed.save import checkpoint
 from ostinato.deepspeed.save.partition import facts_of
 from ostinato.deepspeed.save.seal import sealing, unsealed
 from ostinato.deepspeed.section import verdict
@@ -88,7 +90,7 @@ def test_after_a_plan_that_a_run_has_given_up(world2, plans, saved, tmp_path, co
     options = under(Options(config=config, tied=True), plans["wave"])
     folder, expected = saved(world2, options, save)
     out = shutil.copytree(Path(plans["wave"]).parent, tmp_path / "out")
-    verdict.leave(out / "plan.json", verdict.OWN, "it was slower")
+    verdict.leave(out / "plan.json", verdict.digest_of(out / "plan.json"), verdict.OWN, "it was slower")
     section = {"auto": True, "fallback": True, "output": str(out)}
     for rank, result in enumerate(world2.run(load, replace(options, section=section), folder)):
         assert result["losses"] == pytest.approx(expected[rank], rel=1e-5) and result["steps"] == 3
@@ -100,6 +102,23 @@ def test_same_placement(world2, plans, saved, config):
     folder, expected = saved(world2, options, save)
     for rank, result in enumerate(world2.run(load, options, folder)):
         assert result["losses"] == expected[rank]
+
+
+def save_on_a_full_disk(options: Options, folder: str) -> str:
+    """What save_checkpoint() says, after which training goes on."""
+    engine = make_engine(options)
+    data = data_of(engine)
+    engine.train_batch(data)
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    with mock.patch.object(checkpoint, "write", side_effect=full), pytest.raises(OstinatoError) as raised:
+        engine.save_checkpoint(folder)
+    engine.train_batch(data)
+    return str(raised.value)
+
+
+def test_a_full_disk_is_told_with_what_was_to_be_written(world2, plans, tmp_path):
+    said = world2.run(save_on_a_full_disk, under(Options(), plans["wave"]), str(tmp_path))
+    assert said == [f"saving a checkpoint to {tmp_path}: [Errno 28] No space left on device"] * 2
 
 
 def test_layer_files_are_those_of_deepspeed(world2, plans, saved):

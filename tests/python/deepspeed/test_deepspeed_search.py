@@ -6,6 +6,7 @@ import json
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import pytest
@@ -334,6 +335,23 @@ def test_auto_on_another_number_of_ranks(world2, world4, stock, tmp_path):
     assert (tmp_path / "plan.json").read_bytes() == for_two and not (tmp_path / "2-ranks").exists()
     assert (tmp_path / "4-ranks/plan.json").read_bytes() == for_four
     assert (tmp_path / "profile.json").read_bytes() == measured
+
+
+def test_ranks_go_on_where_one_cannot_leave_files_for_a_new_start(monkeypatch):
+    """Such as on a full disk: with the plan that they have."""
+    why = "rank 1 cannot start again by itself, because OSError: [Errno 28] No space left on device"
+
+    def refuses(*_, **__):
+        raise second_start.again.Refused(why)
+
+    monkeypatch.setattr(second_start, "everyones", lambda mine: [mine])
+    monkeypatch.setattr(second_start, "say", lambda _: None)
+    monkeypatch.setattr(second_start.again, "why_not_again", lambda further: "")
+    monkeypatch.setattr(second_start.again, "begin_again", refuses)
+    section = Section(auto=True)
+    prepared = SimpleNamespace(checked=lambda: (section, SimpleNamespace(output=None)), engine="")
+    assert second_start.move(prepared, {}, second_start.Moved(step=3, took=1.0)) == why
+    assert second_start.fall_back(prepared, "slower", [1.0]) == why
 
 
 @pytest.mark.parametrize("adapts", [False, True])

@@ -7,6 +7,7 @@ import pytest
 import torch.distributed as dist
 from ostinato.deepspeed.tell import drift
 from ostinato.deepspeed.tell.drift import EVERY, SAMPLED, WARM_UP, BlockTimes, Drift
+from ostinato.measured import Measured
 
 MS = 1_000_000
 
@@ -74,7 +75,7 @@ def test_a_slow_device_is_said_once_and_that_it_is_over(said, three):
     ranks = three()
     run(ranks, 6 * EVERY, 1.0, 1.5, 1.0)
     assert [line.partition(": ")[2] for line in said] == [
-        'device 1 is 1.50 times as slow as planned; "adapt" would plan again'
+        'device 1 is 1.50 times as slow as planned, relative to the median device; "adapt" would plan again'
     ]
     said.clear()
     run(ranks, 4 * EVERY, 1.0, 1.0, 1.0)
@@ -96,6 +97,34 @@ def test_what_all_blocks_have_in_common_is_said_once_it_changes(said, three):
     assert [line.partition(": ")[2] for line in said] == [
         'all blocks take 1.20 times as long as at first; "adapt" would plan again'
     ]
+
+
+@pytest.mark.parametrize(
+    "devices, overall, said",
+    [
+        ({0: 1.0, 1: 1.06}, 2.0, ["all blocks take 2.00 times as long as planned"]),
+        (
+            {0: 1.0, 1: 1.84},
+            1.37,
+            [
+                "device 1 is 1.84 times as slow as planned, relative to the other device",
+                "blocks on the faster of the two devices take 1.37 times as long as planned",
+            ],
+        ),
+        (
+            {0: 0.5, 1: 1.0, 2: 1.0},
+            0.8,
+            [
+                "device 0 is 2.00 times as fast as planned, relative to the median device",
+                "blocks on the median device take 0.80 times as long as planned",
+            ],
+        ),
+        ({0: 1.0, 1: 1.1}, 1.1, []),
+    ],
+)
+def test_figures_say_what_they_are_relative_to(devices, overall, said):
+    found = Measured({}, {}, overall, devices)
+    assert drift.slow_devices(found) + drift.overall_change(found, overall, "planned") == said
 
 
 def test_a_rank_that_is_late_is_not_waited_for(said, three):

@@ -3,6 +3,7 @@
 too late."""
 
 import base64
+import hashlib
 import io
 import json
 import os
@@ -329,7 +330,7 @@ def said_in_the_first_start(options: Options) -> tuple[str, str]:
 def test_a_plan_that_a_run_has_given_up_is_not_used(world2, plans, tmp_path):
     """Unless it is to run anyway."""
     out = shutil.copytree(Path(plans["stock"]).parent, tmp_path / "out")
-    verdict.leave(out / "plan.json", verdict.OWN, "it was slower")
+    verdict.leave(out / "plan.json", verdict.digest_of(out / "plan.json"), verdict.OWN, "it was slower")
     options = replace(BASE, section={"auto": True, "fallback": True, "output": str(out)})
     why = f"ostinato: the plan in {out} is not used (it was slower); the run goes on under DeepSpeed's own schedule: delete verdict.json there"
     said, kind = world2.run(said_in_the_first_start, options)[0]
@@ -341,7 +342,7 @@ def test_a_plan_that_a_run_has_given_up_is_not_used(world2, plans, tmp_path):
 
 def test_after_a_plan_that_was_slower_than_in_an_earlier_run_the_next_one_measures(world2, plans, tmp_path):
     out = shutil.copytree(Path(plans["stock"]).parent, tmp_path / "out")
-    verdict.leave(out / "plan.json", verdict.MEASURE, "it was slower")
+    verdict.leave(out / "plan.json", verdict.digest_of(out / "plan.json"), verdict.MEASURE, "it was slower")
     section = {"auto": True, "fallback": True, "output": str(out), "search": {"time_limit": 1}}
     said, kind = world2.run(said_in_the_first_start, replace(BASE, section=section))[0]
     assert "is not used (it was slower); measuring again" in said and "running the first step under" in said
@@ -373,10 +374,14 @@ def test_what_was_measured_on_another_gpu_is_measured_again(world2, plans, tmp_p
             assert (kept.profile_for(parsed, resolve(parsed, None), size) is not None) == known
 
 
+DIGEST_OF_A = hashlib.sha256(b"a").hexdigest()
+
+
 def said_after_a_fallback(options: Options, out: str, seconds: list[float], grows: bool = False) -> str:
     """`grows`: the script makes the batch larger."""
     printed = io.StringIO()
-    left = json.dumps(["the engine", str(Path(out) / "plan.json"), seconds])
+    plan = Path(out) / "plan.json"
+    left = json.dumps(["the engine", str(plan), verdict.digest_of(plan), seconds])
     with (
         mock.patch.object(start, "_named", lambda _: "the engine"),
         training.second_start({"without.txt": "it was slower", "given_up.json": left}),
@@ -394,7 +399,7 @@ def said_after_a_fallback(options: Options, out: str, seconds: list[float], grow
 def test_a_verdict_of_a_busy_minute_is_withdrawn(world2, plans, tmp_path):
     """Where DeepSpeed's own steps take longer after all; not where they are shorter, or other steps."""
     out = shutil.copytree(Path(plans["stock"]).parent, tmp_path / "out")
-    verdict.leave(out / "plan.json", verdict.OWN, "it was slower")
+    verdict.leave(out / "plan.json", verdict.digest_of(out / "plan.json"), verdict.OWN, "it was slower")
     options = replace(BASE, steps=24, section={"auto": True, "fallback": True, "output": str(out)})
     for seconds, grows in (([900.0] * 5, False), ([1e-6] * 5, True)):
         said = world2.run(said_after_a_fallback, options, str(out), seconds, grows)[0]
@@ -407,11 +412,12 @@ def test_a_verdict_of_a_busy_minute_is_withdrawn(world2, plans, tmp_path):
 
 def test_a_verdict_is_on_one_plan(tmp_path):
     plan = tmp_path / "plan.json"
-    assert not verdict.leave(plan, verdict.OWN, "there is none")
+    assert not verdict.leave(plan, DIGEST_OF_A, verdict.OWN, "there is none")
     assert verdict.found(plan) is None and not (tmp_path / verdict.VERDICT).exists()
     plan.write_text("a")
-    verdict.leave(plan, verdict.OWN, "it was slower")
+    assert verdict.leave(plan, DIGEST_OF_A, verdict.OWN, "it was slower")
     assert verdict.found(plan) == (verdict.OWN, "it was slower")
+    assert verdict.withdraw(plan, DIGEST_OF_A) and verdict.found(plan) is None
     plan.write_text("another")
     assert verdict.found(plan) is None
     for text in ("", "{}", "[]", '{"plan_sha256": 1, "then": 2}'):
@@ -419,16 +425,30 @@ def test_a_verdict_is_on_one_plan(tmp_path):
         assert verdict.found(plan) is None
 
 
+def test_a_run_leaves_no_verdict_on_the_plan_of_another(tmp_path):
+    """Both have the same "output"."""
+    plan = tmp_path / "plan.json"
+    plan.write_text("another")
+    verdict.leave(plan, verdict.digest_of(plan), verdict.OWN, "theirs")
+    assert not verdict.leave(plan, DIGEST_OF_A, verdict.OWN, "ours")
+    assert not verdict.withdraw(plan, DIGEST_OF_A)
+    verdict.leave_check(plan, verdict.Check({"plan_sha256": DIGEST_OF_A}, "step 1: equal", True))
+    verdict.leave_options(plan, DIGEST_OF_A, {})
+    assert verdict.found(plan) == (verdict.OWN, "theirs")
+    assert {path.name for path in tmp_path.iterdir()} == {"plan.json", verdict.VERDICT}
+
+
 def test_what_was_compared_belongs_to_one_plan_and_partition(tmp_path):
-    plan, check = tmp_path / "plan.json", verdict.Check({"partition": [0, 4, 7]}, "step 1: equal", True)
+    under = {"plan_sha256": DIGEST_OF_A, "partition": [0, 4, 7]}
+    plan, check = tmp_path / "plan.json", verdict.Check(under, "step 1: equal", True)
     plan.write_text("a")
     verdict.leave_check(plan, check)
     assert verdict.check_of(plan, check.under) == check and verdict.found(plan) is None
-    assert verdict.check_of(plan, {"partition": [0, 3, 7]}) is None
+    assert verdict.check_of(plan, under | {"partition": [0, 3, 7]}) is None
     kept._move(tmp_path, tmp_path / "2-ranks")
     moved = tmp_path / "2-ranks" / "plan.json"
     assert verdict.check_of(moved, check.under) == check and verdict.check_of(plan, check.under) is None
-    verdict.leave_options(moved, {"seed": 1})
+    verdict.leave_options(moved, DIGEST_OF_A, {"seed": 1})
     assert verdict.options_of(moved) == {"seed": 1}
     moved.write_text("another")
     assert verdict.check_of(moved, check.under) is None and verdict.options_of(moved) is None

@@ -4,15 +4,19 @@ between two steps, with the losses of 1F1B."""
 
 import io
 import json
+import os
+import subprocess
+import sys
 from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import ostinato
 import pytest
 import torch.distributed as dist
-from ostinato.deepspeed.engine.adapt import Moved
+from ostinato.deepspeed.engine.adapt import WITH_TRAINING, Adapt, Better, Moved
 from ostinato.deepspeed.errors import OstinatoError
 from ostinato.groups import everyones
 from ostinato.measured import Measured
@@ -31,8 +35,9 @@ def alone(options: Options) -> tuple:
     return losses, weights(engine)
 
 
-def followed(options: Options, method: str) -> tuple:
-    """After six steps a search has ended: with the method's order on the same stages."""
+def followed(options: Options, method: str, now: float = 1e6) -> tuple:
+    """After six steps a search has ended: with the method's order on the same stages. `now`: ns that the plan that runs
+    predicts with the measured times; the new one predicts less than 100 us."""
     engine, printed = make_engine(options), io.StringIO()
     run, data, losses = engine._ostinato, data_of(engine), []
     run.adapt._plan = lambda found: None  # no other search
@@ -40,7 +45,7 @@ def followed(options: Options, method: str) -> tuple:
         for step in range(options.steps):
             if step == 6 and dist.get_rank() == 0:
                 _leave(run.paths.output, method)
-                run.adapt._planning = SimpleNamespace(poll=lambda: 0)
+                run.adapt._planning, run.adapt._now = SimpleNamespace(poll=lambda: 0), now
             losses.append(engine.train_batch(data).item())
     held = [layer for layer in range(LAYERS) if layer in engine.module.layers_here()]
     return losses, weights(engine), printed.getvalue(), run.program.plan_sha256, held
@@ -86,6 +91,87 @@ def test_all_ranks_go_on_with_another_order(world2, stock, tmp_path, method):
     assert json.loads(plan)["search"]["method"] == "gpipe"
 
 
+def test_a_gain_is_over_the_plan_that_runs_with_the_same_times(world2, tmp_path):
+    """A step takes many times as long as any plan predicts here: that is no gain of the new one."""
+    output = left(tmp_path / "out")
+    before = (output / "plan.json").read_bytes()
+    section = {"auto": True, "output": str(output), "adapt": {"every": 2, "gain": 0.001}}
+    said = world2.run(followed, replace(BASE, section=section), "gpipe", 15_000.0)[0][2]
+    assert "a new plan would be 1.00 times as fast: " in said and "from step" not in said
+    assert (output / "plan.json").read_bytes() == before
+
+
+def followed_without_space(options: Options) -> tuple:
+    """Rank 1 has none for temporary files."""
+    if dist.get_rank() == 0:
+        return followed(options, "gpipe")
+    with mock.patch.object(Adapt, "_lowered", side_effect=OSError(28, "No space left on device")):
+        return followed(options, "gpipe")
+
+
+def test_a_rank_without_space_for_temporary_files_stays_with_all_ranks(world2, stock, tmp_path):
+    section = {"auto": True, "output": str(left(tmp_path / "out")), "adapt": {"every": 2, "gain": 0.001}}
+    found = world2.run(followed_without_space, replace(BASE, section=section))
+    assert [rank[:2] for rank in found] == stock(world2, BASE, alone)
+    why = "rank 1 cannot write the new one to a temporary folder: [Errno 28] No space left on device"
+    assert (
+        f"all ranks stay with the current plan, because {why}" in found[0][2]
+        and "from step" not in found[0][2]
+    )
+
+
+def followed_beside_another(options: Options, what: str) -> tuple:
+    """Meanwhile another run with the same "output" leaves its plan there, or nothing can be written."""
+    output = Path(options.section["output"])
+
+    def changed(adapt, files) -> None:
+        if dist.get_rank() == 0 and what == "another run":
+            (output / "plan.json").write_text("theirs")
+        elif dist.get_rank() == 0:
+            (output / "placement.toml").unlink()
+            (output / "placement.toml").mkdir()
+        kept(adapt, files)
+
+    kept = Adapt._keep
+    with mock.patch.object(Adapt, "_keep", changed):
+        return followed(options, "gpipe")
+
+
+@pytest.mark.parametrize("what", ["another run", "a full disk"])
+def test_a_plan_is_left_with_its_placement_and_over_no_other_plan(world2, tmp_path, what):
+    output = left(tmp_path / "out")
+    before = (output / "placement.toml").read_bytes()
+    section = {"auto": True, "output": str(output), "adapt": {"every": 2, "gain": 0.001}}
+    said = world2.run(followed_beside_another, replace(BASE, section=section), what)[0][2]
+    assert "no layer moves, so all ranks go on with it\n" in said
+    if what == "a full disk":
+        assert not (output / "plan.json").exists(), "it would be for another placement"
+        return
+    assert f"{output} no longer has the plan of this run: the new plan is not left there" in said
+    assert (output / "plan.json").read_text() == "theirs"
+    assert (output / "placement.toml").read_bytes() == before and not (output / "adapted/base.json").exists()
+
+
+def test_a_search_in_the_background_ends_with_the_training(tmp_path):
+    (tmp_path / "ostinato").mkdir()
+    (tmp_path / "ostinato/__main__.py").write_text(
+        "import sys, time\nprint(sys.argv[1:], flush=True)\ntime.sleep(0 if 'short' in sys.argv else 600)"
+    )
+    for what, status in (("short", 0), ("long", 1)):
+        search = subprocess.Popen(
+            [sys.executable, "-S", "-c", WITH_TRAINING, "plan", what],
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": str(tmp_path)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        assert search.stdout.readline() == f"['plan', '{what}']\n".encode()
+        if what == "long":
+            assert search.poll() is None
+            search.stdin.close()  # as the system does when the training ends
+        assert search.wait(60) == status
+
+
 def searched(options: Options) -> tuple[list[str], int]:
     """What a search in the background must keep to, and how it ended."""
     engine = make_engine(options)
@@ -95,6 +181,7 @@ def searched(options: Options) -> tuple[list[str], int]:
     rows = [row for of_rank in everyones(adapt._times.rows()) for row in of_rank]
     if dist.get_rank() == 0:
         adapt._plan(Measured.of_rows(rows))
+        assert adapt._now > 0
         status = adapt._planning.wait()
         written = json.loads((adapt._output / "adapted/allowed.json").read_text())
         return [row["rule"] for row in written["restrictions"]], status
@@ -127,7 +214,7 @@ def moves(options: Options, plan: Path, folder: Path, experts: bool) -> tuple[li
             engine.train_batch(data)
             if step == 2:
                 texts = {name: (plan.parent / name).read_text() for name in ("plan.json", "placement.toml")}
-                adapt._next = texts
+                adapt._next = Better(texts)
             if step == 3:
                 engine.save_checkpoint(str(folder))
                 assert not found, "the script has not yet done what follows its checkpoint"

@@ -75,7 +75,7 @@ class Run:
     parameter_parts: list[ParameterPart]  # the parameters that this rank holds in part
     copies: Copies | None  # weights that several ranks hold; None where the plan runs in one direction
     idle: torch.nn.Parameter | None  # where this rank has nothing to train
-    configuration: str  # DeepSpeed's, as a digest
+    configuration: str  # DeepSpeed's, with how the model recomputes, as a digest
     tied_sums: TiedSums | None = None  # where stages of this rank add up gradients of tied layers apart
     dropped_groups: Dropped = field(default_factory=list)  # of the optimizer, which a schedule was made over
     programs: dict[int, Program] = field(default_factory=dict)  # for numbers of micro-batches, once asked for

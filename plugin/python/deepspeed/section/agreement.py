@@ -45,6 +45,10 @@ class Statement:
 Answer = TypeVar("Answer")
 
 
+class FileFault(OstinatoError):
+    """What the operating system said of a file on rank 0, which may name none: who knows what it was for says so."""
+
+
 def of_rank_0(answer: Callable[[], Answer]) -> Answer:
     """What `answer` returns on rank 0, on every rank. All must call it. Raises the same OstinatoError on every rank where
     rank 0 could not answer."""
@@ -53,7 +57,9 @@ def of_rank_0(answer: Callable[[], Answer]) -> Answer:
     if dist.get_rank() == 0:
         try:
             mine = answer()
-        except (OSError, OstinatoError) as raised:
+        except OSError as raised:
+            error, kind = str(raised), FileFault
+        except OstinatoError as raised:
             error, kind = str(raised), Unsupported if isinstance(raised, Unsupported) else OstinatoError
     mine, error, kind = everyones((mine, error, kind))[0]
     if error:

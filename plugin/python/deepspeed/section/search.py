@@ -8,6 +8,7 @@ The files go through the store of the default process group: nodes need not shar
 ranks are not in a collective.
 """
 
+import hashlib
 import json
 import tempfile
 import zlib
@@ -133,7 +134,8 @@ def _found(section: Section, paths: Paths, size: Size) -> dict[str, str]:
         Diagnostic(paths.output / PLAN).write(found.text)
         for name in verdict.BESIDE:  # of the plan before it
             (paths.output / name).unlink(missing_ok=True)
-        verdict.leave_options(paths.output / PLAN, wanted.deciding())
+        digest = hashlib.sha256(found.text.encode()).hexdigest()
+        verdict.leave_options(paths.output / PLAN, digest, wanted.deciding())
         base = paths.output / ADAPTED / BASE
         if paths.profile is not None and paths.profile != base:
             base.unlink(missing_ok=True)  # of the plan before it

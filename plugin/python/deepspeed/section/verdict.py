@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a run knows of the plan in "output", for the starts that follow: three files beside it.
 
-    leave(output / "plan.json", OWN, "this plan is slower than ...")        # on rank 0
+    leave(output / "plan.json", digest, OWN, "this plan is slower than ...")        # on rank 0
     found(output / "plan.json")             # (OWN, "this plan is slower than ..."); None: no verdict on this plan
     leave_check(output / "plan.json", Check(under, "step 1: ... bit for bit", True))    # what "check" has measured
     check_of(output / "plan.json", under)   # the same Check; None: this plan was not checked, or not under the same
-    leave_options(output / "plan.json", {"device_memory": "70GiB"})         # what the search was asked for
+    withdraw(output / "plan.json", digest)  # the verdict
+    leave_options(output / "plan.json", digest, {"device_memory": "70GiB"})     # what the search was asked for
     options_of(output / "plan.json")        # the same options; None: not known
 
-All have the plan's digest: what is known of a plan does not count for one that is searched later.
+All have the plan's digest: what is known of a plan does not count for one that is searched later. Where another run
+has left its plan in the same folder meanwhile, what a run knows of its own plan is not left there.
 """
 
 import hashlib
@@ -34,9 +36,18 @@ class Check:
     equal: bool
 
 
-def leave(plan: Path, then: str, why: str) -> bool:
-    """Whether it could be written."""
-    return _leave(plan, VERDICT, {"then": then, "why": why})
+def leave(plan: Path, digest: str, then: str, why: str) -> bool:
+    """Whether it could be written, and the plan there is the one with this digest."""
+    return _leave(plan, digest, VERDICT, {"then": then, "why": why})
+
+
+def withdraw(plan: Path, digest: str) -> bool:
+    """Whether the plan there is the one with this digest, which then has no verdict. Raises OSError where its file
+    cannot be deleted."""
+    if not is_of(plan, digest):
+        return False
+    plan.with_name(VERDICT).unlink(missing_ok=True)
+    return True
 
 
 def found(plan: Path) -> tuple[str, str] | None:
@@ -48,7 +59,7 @@ def found(plan: Path) -> tuple[str, str] | None:
 
 
 def leave_check(plan: Path, check: Check) -> None:
-    _leave(plan, CHECK, asdict(check))
+    _leave(plan, check.under["plan_sha256"], CHECK, asdict(check))
 
 
 def check_of(plan: Path, under: dict[str, Any]) -> Check | None:
@@ -59,8 +70,8 @@ def check_of(plan: Path, under: dict[str, Any]) -> Check | None:
     return None
 
 
-def leave_options(plan: Path, options: dict[str, Any]) -> None:
-    _leave(plan, OPTIONS, {"search": options})
+def leave_options(plan: Path, digest: str, options: dict[str, Any]) -> None:
+    _leave(plan, digest, OPTIONS, {"search": options})
 
 
 def options_of(plan: Path) -> dict[str, Any] | None:
@@ -68,10 +79,16 @@ def options_of(plan: Path) -> dict[str, Any] | None:
     return told if isinstance(told, dict) else None
 
 
-def _leave(plan: Path, name: str, told: dict[str, Any]) -> bool:
-    with suppress(OSError):  # the plan is gone
-        text = json.dumps({"plan_sha256": _digest(plan)} | told, indent=1)
-        return Diagnostic(plan.with_name(name)).write(text + "\n")
+def _leave(plan: Path, digest: str, name: str, told: dict[str, Any]) -> bool:
+    if not is_of(plan, digest):
+        return False
+    return Diagnostic(plan.with_name(name)).write(json.dumps({"plan_sha256": digest} | told, indent=1) + "\n")
+
+
+def is_of(plan: Path, digest: str) -> bool:
+    """Whether this plan is there."""
+    with suppress(OSError):
+        return digest_of(plan) == digest
     return False
 
 
@@ -79,10 +96,10 @@ def _found(plan: Path, name: str) -> dict[str, Any]:
     """{}: nothing on this plan."""
     with suppress(OSError, ValueError, TypeError, LookupError):
         told = json.loads(plan.with_name(name).read_text())
-        if told["plan_sha256"] == _digest(plan):
+        if told["plan_sha256"] == digest_of(plan):
             return told
     return {}
 
 
-def _digest(plan: Path) -> str:
+def digest_of(plan: Path) -> str:
     return hashlib.sha256(plan.read_bytes()).hexdigest()

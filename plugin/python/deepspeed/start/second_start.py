@@ -48,7 +48,7 @@ BEFORE = "before.json"  # seconds of 1F1B's steps
 WITHOUT = "without.txt"
 ANEW = "anew.txt"
 MOVED = "moved.json"
-GIVEN_UP = "given_up.json"  # [engine, file of the plan that has a verdict, seconds of its steps]
+GIVEN_UP = "given_up.json"  # [engine, file of the plan that has a verdict, its digest, seconds of its steps]
 
 
 _first: dict[str, first_weights.First] = {}  # of the engines of this process that are not collected
@@ -198,43 +198,56 @@ def fall_back(prepared: Prepared, why: str, seconds: Sequence[float]) -> str:
     say(f'{why}; all ranks start again under DeepSpeed\'s own schedule ("fallback": false keeps the plan)')
     left: dict[str, again.File] = {WITHOUT: why}
     if judge(prepared, verdict.OWN, why) and paths.output is not None:
-        left[GIVEN_UP] = json.dumps([prepared.engine, str(paths.output / PLAN), list(seconds)])
-    again.begin_again(left, asked.timeout_s, further=True)
+        given_up = [prepared.engine, str(paths.output / PLAN), _digest(prepared), list(seconds)]
+        left[GIVEN_UP] = json.dumps(given_up)
+    try:
+        again.begin_again(left, asked.timeout_s, further=True)
+    except again.Refused as refused:
+        return str(refused)
 
 
 def given_up(wanted: str) -> list[float]:
     """Seconds of the plan's steps where the second start has given up the plan of this engine; else []."""
-    engine, _, seconds = _given_up()
+    engine, _, _, seconds = _given_up()
     return seconds if engine == wanted else []
 
 
 def forget() -> str:
     """Withdraws the verdict on the plan that was given up; returns what follows, in words."""
-    plan = Path(_given_up()[1])
+    _, file, digest, _ = _given_up()
+    plan, is_there = Path(file), True
     if dist.get_rank() == 0:
         try:
-            plan.with_name(verdict.VERDICT).unlink(missing_ok=True)
+            is_there = verdict.withdraw(plan, digest)
         except OSError as error:
             return f"the machine is not as it was: delete {error.filename}, which could not be deleted ({error.strerror})"
+    if not is_there:
+        return f"the machine is not as it was, but {plan.parent} no longer has that plan"
     return f"the machine is not as it was, and the next start runs the plan in {plan.parent} again"
 
 
-def _given_up() -> tuple[str, str, list[float]]:
+def _given_up() -> tuple[str, str, str, list[float]]:
     folder = again.folder_of_first_start()
     if folder is None or not (folder / GIVEN_UP).is_file():
-        return "", "", []
-    engine, plan, seconds = json.loads((folder / GIVEN_UP).read_text())
-    return engine, plan, seconds
+        return "", "", "", []
+    engine, plan, digest, seconds = json.loads((folder / GIVEN_UP).read_text())
+    return engine, plan, digest, seconds
+
+
+def _digest(prepared: Prepared) -> str:
+    """Of the plan that all ranks run."""
+    assert prepared.program is not None
+    return prepared.program.plan_sha256
 
 
 def judge(prepared: Prepared, then: str, why: str) -> str:
-    """Leaves a verdict on the plan in "output" for the next start; returns in words what that does, "" where it
-    heeds no verdict, or finds none. All ranks must call it."""
+    """Leaves a verdict on the plan of this run in "output" for the next start; returns in words what that does, ""
+    where it heeds no verdict, or finds none: another run may have left its plan there. All ranks must call it."""
     asked, paths = prepared.checked()
     if not asked.auto or not asked.falls_back or paths.output is None:
         return ""
-    plan = paths.output / PLAN
-    if not of_rank_0(lambda: verdict.leave(plan, then, why)):
+    plan, digest = paths.output / PLAN, _digest(prepared)
+    if not of_rank_0(lambda: verdict.leave(plan, digest, then, why)):
         return ""
     return f"the next start {'measures again' if then == verdict.MEASURE else f'runs {then}'}"
 
@@ -250,7 +263,10 @@ def move(prepared: Prepared, files: Mapping[str, str], moved: Moved) -> str:
         SECTION_FILE: asked.model_dump_json(exclude_unset=True),
         MOVED: moved.model_dump_json(),
     }
-    again.begin_again(dict(files) | left, asked.timeout_s, further=True)
+    try:
+        again.begin_again(dict(files) | left, asked.timeout_s, further=True)
+    except again.Refused as refused:
+        return str(refused)
 
 
 def moved(prepared: Prepared) -> Moved | None:

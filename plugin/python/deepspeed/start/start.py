@@ -29,10 +29,10 @@ from ..place import model_identity
 from ..save import checkpoint, universal
 from ..save.partition import stock_names
 from ..section import MADE, plans, verdict
-from ..section.agreement import of_rank_0
+from ..section.agreement import FileFault, of_rank_0
 from ..tell.drift import EVERY, SAMPLED, BlockTimes, Drift
 from ..equal.random_numbers import draws_elsewhere
-from ..tell.announce import ends, expected, gain_of, lines, places, say
+from ..tell.announce import after_move, ends, expected, gain_of, lines, places, say
 from ..tell.speedup import Expected, GivenUp, Speedup, follow
 from ..section.config import Search as SearchOptions, Section, check_outputs, parse_section, resolve
 from ..engine.adapt import Adapt
@@ -122,7 +122,7 @@ def start(
         left = prepared.kept and prepared.paths is not None
         if left and isinstance(error, OtherModel) and not _with_kept:
             second_start.begin_anew(prepared, error)
-        if type(error) is not OtherModel and not (left and type(error) is OstinatoError):
+        if type(error) is not OtherModel and not (left and type(error) in (OstinatoError, FileFault)):
             raise
         more = f"; {LEFT.format(prepared.checked()[1].output)}" if left else ""
         raise OstinatoError(f"{error}{more}") from None
@@ -262,8 +262,8 @@ def _install(
     moved = second_start.moved(prepared)
     before = second_start.before(prepared)
     # Nothing is known of what the plan gains where it was compared with something else.
-    gain = None if any(notes) and not before else gain_of(program, before)
-    run.speedup = None if moved or gain is None else _speedup(prepared, model, before, gain)
+    gain = None if moved or (any(notes) and not before) else gain_of(program, before)
+    run.speedup = None if gain is None else _speedup(prepared, model, before, gain)
     restored = second_start.trains_as_first(prepared, model, stages, original_init.states)
     original_init.states = restored.states
     if rebuilt.copies is not None:
@@ -298,8 +298,11 @@ def _install(
     for said in (*rebuilt.joined, restored.said):
         if said:
             say(said)
-    for said in lines(program, gain, run.plans_steps):
-        say(said)
+    if moved is not None:
+        say(after_move(program, moved.expected, moved.took))
+    else:
+        for said in lines(program, gain, run.plans_steps):
+            say(said)
     if plans.trains(program):
         say(f"measured when the plan was found, {before_this.said}" if before_this else run.losses_said)
     if asked.checks and plans.trains(program) and not before_this and second_start.for_another(prepared):
@@ -350,14 +353,15 @@ def _run_of(engine: Engine, placed: Placed, prepared: Prepared, kwargs: dict) ->
         idle=idle,
         tied_sums=TiedSums(engine, rebuilt.apart) if rebuilt.apart else None,
         programs={program.micro_batches: program},
-        configuration=_digest_of(config),
+        configuration=_digest_of(config, model),
         dropped_groups=dropped_groups(kwargs.get("optimizer"), kwargs.get("lr_scheduler")),
     )
 
 
-def _digest_of(config: Config) -> str:
-    """Of DeepSpeed's configuration, without the section."""
+def _digest_of(config: Config, model: Model) -> str:
+    """Of DeepSpeed's configuration, without the section, and of how the model recomputes."""
     keys = {key: value for key, value in config._param_dict.items() if key != "ostinato"}
+    keys["activation_checkpoint_interval"] = model.activation_checkpoint_interval
     return hashlib.sha256(json.dumps(keys, sort_keys=True, default=str).encode()).hexdigest()
 
 

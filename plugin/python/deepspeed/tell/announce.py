@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch.distributed as dist
 from ostinato.errors import counted, printable, put, size
-from ostinato.gain import Gain
+from ostinato.gain import YOUR_RUN, YOUR_RUN_THEN, Gain
 from ostinato.ranks.presence import ranks_in_words
 
 from ..randomness.draws import BACKWARD, BATCH, LAYERS
@@ -217,12 +217,26 @@ def lines(program, gain: Gain | None = None, sized: bool = False) -> list[str]:
     return [f"{what}: {gain.headline}", *filter(None, [gain.figures])]
 
 
+OWN_PARTITION = "1F1B on DeepSpeed's own partition"
+
+
 def changed(program) -> str:
-    """The plan for a number of micro-batches that the script has changed to. Its gain is told over your run alone: over
-    another yardstick than before, the figure would read as a change of the gain."""
+    """The plan for a number of micro-batches that the script has changed to, or of "adapt". Its gain is told over
+    DeepSpeed's own partition alone: over another yardstick than before, the figure would read as a change of the gain,
+    and "now" another plan runs."""
     gain = gain_of(program)
     told = gain.headline if gain.is_over_your_run else f"predicted {program.predicted / 1e6:.1f} ms a step"
+    for name, own in ((YOUR_RUN, OWN_PARTITION), (YOUR_RUN_THEN, f"{OWN_PARTITION} when it was profiled")):
+        told = told.replace(name, own)
     return f"{_what(program, 'micro-batch')}: {told}"
+
+
+def after_move(program, expected: float, took: float) -> str:
+    """The plan that "adapt" has moved to. `expected`, `took`: ns of a step, and before the move."""
+    return (
+        f"{_what(program, 'micro-batch')}: expected to take {expected / 1e6:.1f} ms a step, without the optimizer; "
+        f"{took / 1e6:.1f} ms before the move"
+    )
 
 
 def _what(program, unit: str) -> str:

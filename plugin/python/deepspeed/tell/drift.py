@@ -109,26 +109,32 @@ class Drift:
         if not found.overall or not self._comparisons.settled(found):
             return
         self._at_first = self._at_first or found.overall
-        told = ", ".join([*slow_devices(found, CHANGED), *self._all_slower(found)])
+        by = found.overall / self._at_first
+        # Compared with the first steps, not with the plan: `speedup` compares those with what the plan expects.
+        told = "; ".join([*slow_devices(found), *overall_change(found, by, "at first")])
         if not told:
             self._comparisons.as_planned(step)
         elif self._comparisons.is_news(found):
             self._comparisons.told = found
             say(f'step {step}: {told}; "adapt" would plan again')
 
-    def _all_slower(self, found: Measured) -> list[str]:
-        """Compared with the first steps, not with the plan: `speedup` compares those with what the plan expects."""
-        by = found.overall / self._at_first
-        return [f"all blocks take {by:.2f} times as long as at first"] * (abs(by - 1) > CHANGED)
 
-
-def slow_devices(found: Measured, least: float = 0.0) -> list[str]:
-    """In words, each that differs from the median device by more than `least`."""
+def slow_devices(found: Measured) -> list[str]:
+    """In words, each that differs from the median device by more than CHANGED."""
     return [
-        f"device {device} is {f'{by:.2f} times as slow' if by > 1 else f'{1 / by:.2f} times as fast'} as planned"
+        f"device {device} is {f'{by:.2f} times as slow' if by > 1 else f'{1 / by:.2f} times as fast'} as planned, "
+        f"relative to {found.usual_device}"
         for device, by in sorted(found.devices.items())
-        if abs(by - 1) > least
+        if abs(by - 1) > CHANGED
     ]
+
+
+def overall_change(found: Measured, by: float, than: str) -> list[str]:
+    """In words, that blocks of the median device take `by` times as long as `than`, if that is more than CHANGED."""
+    if abs(by - 1) <= CHANGED:
+        return []
+    who = f"blocks {found.on_usual_device}" if slow_devices(found) else "all blocks"
+    return [f"{who} take {by:.2f} times as long as {than}"]
 
 
 def _alike(one: Measured, other: Measured) -> bool:

@@ -153,11 +153,14 @@ class Speedup(_Timed):
         )
 
     def _of_another_machine(self, now: list[float]) -> str:
-        """Where an earlier run has found the plan while the machine was busier, or less busy, than now: what ran before
-        then says nothing of what the plan gains."""
+        """Where an earlier run has found the plan while the machine was busier, or less busy, than now, or steps did
+        something else, such as no recomputation: what ran before then says nothing of what the plan gains."""
         if len(self._before) > 1 or abs(self._as_expected(now) - 1) <= KNOWN:
             return ""
-        return f"{self._beside_expected(now)}: the machine is not as it was when the plan was found; measure again to know what the plan gains"
+        return (
+            f"{self._beside_expected(now)}: the machine, or what the script does in a step, is not as it was when the plan was found; "
+            "measure again to know what the plan gains"
+        )
 
 
 class GivenUp(_Timed):
