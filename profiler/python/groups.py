@@ -26,6 +26,11 @@ Links = dict[int, tuple[dist.ProcessGroup | None, dist.ProcessGroup | None]]
 # beside it. The environment's NCCL_MAX_CTAS comes before it.
 TRANSFER_CTAS = 4
 
+# Groups that some ranks of the world have made here, as the ranks have agreed; and the distance of their numbers from
+# those that torch gives, and from each other.
+_made_alone = 0
+_APART = 1 << 32
+
 
 def everyones(mine: Any, group: dist.ProcessGroup | None = None) -> list[Any]:
     """`mine` of every rank of the group (None: the world), by rank. All of them must call it, each with
@@ -76,34 +81,46 @@ def unbound() -> Iterator[None]:
             default.bound_device_id = device
 
 
+@contextmanager
+def counting_from(first: int) -> Iterator[None]:
+    """torch numbers the groups that are made meanwhile from there on."""
+    count, _world.group_count = _world.group_count, first
+    try:
+        yield
+    finally:
+        _world.group_count = count
+
+
 def make_group(
     members: Sequence[int], among: dist.ProcessGroup | None = None, **options: Any
 ) -> dist.ProcessGroup | None:
     """A group of the global ranks `members`; None on all other ranks. Every rank of `among` (None: the world) must
     call it. `options`: of torch's new_group().
 
-    torch names a group that some ranks of the world make alone by their numbers and by how many groups a rank
-    is in already; from 2.14 on, any group by how many a rank has made. Where these counts differ, the members
-    would wait for each other under different names, for ever. So they are made equal before.
+    torch names a group that some ranks of the world make alone by their numbers and by a count, of the groups
+    that a rank is in or, from 2.14 on, has made. Where the counts differ, the members would wait for each other
+    under different names, for ever. So both are made equal before. The groups that a rank has made are counted
+    on as if this one had not been: those of the whole world have their number for a name.
     """
+    global _made_alone
     callers = dist.get_process_group_ranks(among or dist.group.WORLD)
-    here, made = zip(*everyones((len(_world.pg_names), _world.group_count), among), strict=True)
-    _world.group_count = max(made)
     if len(callers) == dist.get_world_size():
         with unbound():
             group = dist.new_group(members, **options)
         return group if dist.get_rank() in members else None
+    held, alone = zip(*everyones((len(_world.pg_names), _made_alone), among), strict=True)
+    _made_alone = max(alone) + 1
     if dist.get_rank() not in members:
         return None
-    in_groups = {rank: here[callers.index(rank)] for rank in members}
+    in_groups = {rank: held[callers.index(rank)] for rank in members}
     most, least = max(in_groups.values()), min(in_groups.values())
-    with unbound():
+    needed = most - in_groups[dist.get_rank()]
+    with unbound(), counting_from(_APART + max(alone) * _APART):
         # As many on every rank, so that all have made the same number; those that it needs stay for a while.
         fillers = [
             dist.new_group([dist.get_rank()], backend="gloo", use_local_synchronization=True)
             for _ in range(most - least)
         ]
-        needed = most - in_groups[dist.get_rank()]
         for filler in fillers[needed:]:
             dist.destroy_process_group(filler)
         group = dist.new_group(members, use_local_synchronization=True, **options)

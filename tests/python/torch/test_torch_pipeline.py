@@ -7,6 +7,7 @@ import gc
 import pickle
 import warnings
 import weakref
+from contextlib import nullcontext
 from typing import NamedTuple
 
 import pytest
@@ -96,11 +97,13 @@ def test_sharded_stages(world2, tmp_path):
     check_gradients(results, expected, lambda a, b: torch.allclose(a, b, rtol=1e-4, atol=1e-6))
 
 
-def test_ranks_that_were_in_different_numbers_of_groups(world4, tmp_path):
-    """torch names a group that some of the ranks make alone by that number, and splits the communicator of a
-    world that is bound to GPUs for each, which hangs without the other ranks: ostinato.groups."""
+@pytest.mark.parametrize("naming", [nullcontext, torch_jobs.named_as_in_2_14])
+def test_ranks_that_were_in_different_numbers_of_groups(world4, tmp_path, naming):
+    """torch names a group that some of the ranks make alone by that number, or by how many they made, and
+    splits the communicator of a world that is bound to GPUs for each, which hangs without the other ranks:
+    ostinato.groups."""
     case = Case(plan_of(tmp_path, SHARDED), steps=1)
-    expected, results = torch_jobs.alone(case), world4.run(torch_jobs.train_in_half_a_world, case)
+    expected, results = torch_jobs.alone(case), world4.run(torch_jobs.train_in_half_a_world, case, naming)
     for half in (results[:2], results[2:]):
         check_losses(half, expected, exact=False)
         check_gradients(half, expected, lambda a, b: torch.allclose(a, b, rtol=1e-4, atol=1e-6))
