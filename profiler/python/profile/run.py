@@ -97,6 +97,9 @@ def measure_chain(job: Job, settings: Settings, chain: Chain, progress: Progress
     waited, began = waited_for_a_core(), time.monotonic_ns()
     with busy_neighbours(chain.layers, beside):
         samples = in_turns(chain.layers, job, progress=progress)
+        if job.slices == 1:  # else layers run collectives, as often on each rank
+            for layer, of in zip(chain.layers, samples, strict=True):
+                layer.varies = len({sample.kept for sample in of.forward}) > 1
         adapted = settle(chain.layers, samples, lambda layers: in_turns(layers, job, progress=progress))
         operators, steps = (
             record_operators(chain.layers, job.repeats, progress),

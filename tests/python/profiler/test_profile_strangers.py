@@ -4,8 +4,11 @@ profile`."""
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import profile_scripts
 import pytest
@@ -366,9 +369,8 @@ if __name__ == "__main__":
 
 def test_a_script_that_catches_everything_and_leaves_by_force(tmp_path):
     """From its module, by the command, in a folder of its own."""
-    package, temporary = tmp_path / "package", tmp_path / "temporary"
+    package, temporary = tmp_path / "package", Path(tempfile.mkdtemp())  # short: it holds sockets
     package.mkdir()
-    temporary.mkdir()
     (package / "train.py").write_text(HEAD + RUDE)
     command = [
         sys.executable,
@@ -389,6 +391,7 @@ def test_a_script_that_catches_everything_and_leaves_by_force(tmp_path):
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
     assert not list(temporary.glob("ostinato-checkpoint-*"))
+    shutil.rmtree(temporary)
     assert json.loads(result.stdout)["layers"] == 8  # one object, and nothing else
     assert json.loads((tmp_path / "out" / "p.json").read_text())["model"]["name"] == "train"
     assert (tmp_path / "ended").read_text() == "done"

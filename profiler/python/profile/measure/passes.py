@@ -143,6 +143,4 @@ def in_turns(
         for layer, into in zip(layers, samples, strict=True):
             repeat_once(layer, repeat, into if repeat >= 0 else None, split)
         progress("layers", repeat + 1 + job.warm_up, job.warm_up + job.repeats)
-    for layer, of in zip(layers, samples, strict=True):
-        layer.varies |= len({sample.kept for sample in of.forward}) > 1
     return samples
