@@ -115,7 +115,7 @@ def make_group(
     in_groups = {rank: held[callers.index(rank)] for rank in members}
     most, least = max(in_groups.values()), min(in_groups.values())
     needed = most - in_groups[dist.get_rank()]
-    with unbound(), counting_from(_APART + max(alone) * _APART):
+    with unbound(), counting_from(_made_alone * _APART):
         # As many on every rank, so that all have made the same number; those that it needs stay for a while.
         fillers = [
             dist.new_group([dist.get_rank()], backend="gloo", use_local_synchronization=True)

@@ -43,7 +43,6 @@ from .learning_rates import over_all_groups
 from ..equal.random_numbers import RandomNumbers
 from ..data.same_data import SameData
 from ..section import refusals
-from ..section.agreement import FileFault
 from ..stages.sharding import couriers_of
 from ..tell.step_memory import StepMemory
 from ..data.step_plans import StepPlans
@@ -239,12 +238,6 @@ class PlanEngine(PlanData, BatchSize):
             self._tell_of_first_step()
         run.random_numbers.after_step()
         return loss
-
-    def save_checkpoint(self, save_dir, *args, **kwargs):
-        try:
-            return super().save_checkpoint(save_dir, *args, **kwargs)
-        except FileFault as error:  # a full disk: the script may go on
-            raise OstinatoError(f"saving a checkpoint to {save_dir}: {error}") from None
 
     def eval_batch(self, *args, **kwargs):
         self._refuse_failed("eval_batch()")

@@ -3,17 +3,28 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
 from ostinato.groups import everyones
 
-from ..section.agreement import of_rank_0
+from ..errors import OstinatoError
+from ..section.agreement import FileFault, of_rank_0
 from ..save import checkpoint, digests, optimizer_state, partition, schedule, seal, universal
 from ..tell import announce
 from .run import Run
 from ..upstream import Engine
+
+
+@contextmanager
+def _written_to(folder) -> Iterator[None]:
+    """Names it where a file cannot be written, as on a full disk: the script may go on."""
+    try:
+        yield
+    except FileFault as error:
+        raise OstinatoError(f"saving a checkpoint to {folder}: {error}") from None
 
 
 class PlanCheckpoints(Engine):
@@ -35,7 +46,7 @@ class PlanCheckpoints(Engine):
         for them."""
         self._stay()
         tag = str(f"global_step{self.global_steps}" if tag is None else tag)
-        with self._ostinato.outside.checkpoint("saving a checkpoint"):
+        with _written_to(save_dir), self._ostinato.outside.checkpoint("saving a checkpoint"):
             mine = optimizer_state.named(self), optimizer_state.parts_of(self)
             names, parts = zip(*everyones(mine, self.grid.pp_proc_group), strict=True)
             facts = partition.facts_of(self.module)

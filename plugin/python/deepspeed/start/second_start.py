@@ -136,6 +136,14 @@ def _begin_again(files: Mapping[str, again.File], timeout_s: float) -> NoReturn:
     again.begin_again(files, timeout_s, further=_is_anew())
 
 
+def _begin_or_why_not(files: Mapping[str, again.File], timeout_s: float) -> str:
+    """Returns only where nothing has changed yet, so that the ranks can go on."""
+    try:
+        again.begin_again(files, timeout_s, further=True)
+    except again.Refused as refused:
+        return str(refused)
+
+
 def _whose(prepared: Prepared) -> dict[str, again.File]:
     """Which engine has the plan, and which models have none."""
     return {ENGINE: prepared.engine, UNPLANNED: json.dumps(unplanned)}
@@ -200,10 +208,7 @@ def fall_back(prepared: Prepared, why: str, seconds: Sequence[float]) -> str:
     if judge(prepared, verdict.OWN, why) and paths.output is not None:
         given_up = [prepared.engine, str(paths.output / PLAN), _digest(prepared), list(seconds)]
         left[GIVEN_UP] = json.dumps(given_up)
-    try:
-        again.begin_again(left, asked.timeout_s, further=True)
-    except again.Refused as refused:
-        return str(refused)
+    return _begin_or_why_not(left, asked.timeout_s)
 
 
 def given_up(wanted: str) -> list[float]:
@@ -263,10 +268,7 @@ def move(prepared: Prepared, files: Mapping[str, str], moved: Moved) -> str:
         SECTION_FILE: asked.model_dump_json(exclude_unset=True),
         MOVED: moved.model_dump_json(),
     }
-    try:
-        again.begin_again(dict(files) | left, asked.timeout_s, further=True)
-    except again.Refused as refused:
-        return str(refused)
+    return _begin_or_why_not(dict(files) | left, asked.timeout_s)
 
 
 def moved(prepared: Prepared) -> Moved | None:

@@ -85,8 +85,10 @@ class Attempt:
 
     def verdict(self, error: ProfileError) -> ProfileError:
         """The error of the first attempt, if later ones were guesses."""
-        if self.error or not self.tried:
-            return ProfileError(self.error, self.status) if self.error else error
+        if self.error:
+            return ProfileError(self.error, self.status)
+        if not self.tried:
+            return error
         again = f"the script was started again for {counted(self.size, 'rank')}; --world-size {self.size} starts it once"
         return ProfileError(f"{error} ({again})", error.status)
 
