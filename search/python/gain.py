@@ -55,12 +55,15 @@ class Gain:
 
     @property
     def headline(self) -> str:
+        return self.over(YOUR_RUN_THEN if self._then else YOUR_RUN)
+
+    def over(self, your_run: str) -> str:
+        """The headline, with this name of your run."""
         if not self._beside or not self._predicted:
             return f"expected to take {_ms(self._predicted)} ms a step{self._optimizer}"
         name, now, _ = self._beside[0]
         times = self._range()[0] if self.measured else f"{now / self._predicted:.2f}"
-        if self.is_over_your_run and self._then:
-            name = YOUR_RUN_THEN
+        name = your_run if self.is_over_your_run else name
         return f"expected to be {times} times as fast as {name}{self._shares}"
 
     @property

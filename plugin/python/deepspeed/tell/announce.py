@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch.distributed as dist
 from ostinato.errors import counted, printable, put, size
-from ostinato.gain import YOUR_RUN, YOUR_RUN_THEN, Gain
+from ostinato.gain import Gain
 from ostinato.ranks.presence import ranks_in_words
 
 from ..randomness.draws import BACKWARD, BATCH, LAYERS
@@ -225,9 +225,8 @@ def changed(program) -> str:
     DeepSpeed's own partition alone: over another yardstick than before, the figure would read as a change of the gain,
     and "now" another plan runs."""
     gain = gain_of(program)
-    told = gain.headline if gain.is_over_your_run else f"predicted {program.predicted / 1e6:.1f} ms a step"
-    for name, own in ((YOUR_RUN, OWN_PARTITION), (YOUR_RUN_THEN, f"{OWN_PARTITION} when it was profiled")):
-        told = told.replace(name, own)
+    own = f"{OWN_PARTITION} when it was profiled" if gain.measured else OWN_PARTITION
+    told = gain.over(own) if gain.is_over_your_run else f"predicted {program.predicted / 1e6:.1f} ms a step"
     return f"{_what(program, 'micro-batch')}: {told}"
 
 

@@ -5,8 +5,8 @@
     worst_between(rows)                                              # 0.04: how far from such a line a measured size lies
 
 A size is the length of a sequence: dimension 1 of the first input. Every input and label that is as long
-there is cut to the length, and so are both sides of a mask, [samples, heads, length, length]. Costs are kept as measured, so attention's square is seen: the line between two
-sizes bends at each.
+there is cut to the length, and so are both sides of a mask, [samples, heads, length, length]. Costs are kept
+as measured, so attention's square is seen: the line between two sizes bends at each.
 """
 
 from __future__ import annotations
