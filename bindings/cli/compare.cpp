@@ -43,8 +43,9 @@ struct Side {
     __int128 busy = 0;
     for (const ScheduledBlock& step : plan.schedule) {
       const Block& block = placement.blocks[step.block];
-      if (runs_on_lane(placement, block)) continue;
-      busy += static_cast<__int128>(block.time) * static_cast<std::int64_t>(block.devices.size());
+      const auto computing =
+          std::ranges::count_if(block.devices, [&](int d) { return placement.devices[d].lane_of < 0; });
+      busy += static_cast<__int128>(block.time) * computing;
     }
     return busy;
   }
@@ -208,7 +209,7 @@ int compare_command(const std::vector<std::string>& args, Io& io) {
   std::vector<std::string> plans, placements, known;
   line.texts("plan", plans, "Plan files (JSON), two or more, or one with --against")
       .required()
-      .type_name("PLAN ...");
+      .type_name("PLAN");
   line.texts("--placement", placements, "A placement (TOML) in another folder; repeatable").type_name("FILE");
   line.texts("--against", known,
              "A known schedule of the first plan's placement, such as 1f1b (with several chunks per device: "

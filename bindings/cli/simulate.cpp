@@ -18,7 +18,6 @@
 #include "search/files/wrapped.h"
 #include "search/named/named.h"
 #include "search/placement/quantity.h"
-#include "search/plan/one_batch.h"
 #include "search/plan/orders.h"
 #include "search/plan/sizes_toml.h"
 
@@ -59,8 +58,7 @@ std::optional<Usual> simulate_usual(const Placement& placement, int micro_batche
     plan.micro_batches = micro_batches;
     plan.sizes = sizes;
     plan.schedule = with_sizes(*schedule, placement, sizes);
-    const auto [all, one] = as_one_batch(plan, placement);
-    return Usual{name, simulate(all, one.micro_batches, one.schedule, options)};
+    return Usual{name, simulate(plan, placement, options)};
   }
   return std::nullopt;
 }
@@ -95,8 +93,7 @@ int simulate_command(const std::vector<std::string>& args, Io& io) {
   const SimulateOptions wanted = simulate_options(options);
   const PlanAndPlacement read = files.read_checked();
   const Plan replayed = sizes.empty() ? read.plan : with_sizes_of(sizes, read);
-  const auto [placement, plan] = as_one_batch(replayed, read.file.placement);
-  const Simulation result = simulate(placement, plan.micro_batches, plan.schedule, wanted);
+  const Simulation result = simulate(replayed, read.file.placement, wanted);
   const std::optional<Usual> usual =
       simulate_usual(read.file.placement, replayed.micro_batches, replayed.sizes, wanted);
   const auto whole = step_with_optimizer(replayed, read.file.placement, read.file.model);

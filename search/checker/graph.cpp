@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cassert>
+#include <functional>
 #include <map>
+#include <queue>
 
 namespace ostinato::checker {
 namespace {
@@ -39,14 +41,18 @@ void Graph::connect(const std::vector<Wide>& longest) {
 }
 
 void Graph::order_blocks() {
+  // Of those that are ready the smallest index first: what W4 gives depends on it (docs/bounds.md, W).
+  std::priority_queue<int, std::vector<int>, std::greater<>> ready;
   std::vector<std::size_t> waiting;
   for (int b = 0; b < blocks(); ++b) {
     waiting.push_back(inputs_[b].size());
-    if (waiting.back() == 0) order_.push_back(b);
+    if (waiting.back() == 0) ready.push(b);
   }
-  for (std::size_t at = 0; at < order_.size(); ++at) {
-    for (const Edge& edge : outputs_[order_[at]]) {
-      if (--waiting[edge.block] == 0) order_.push_back(edge.block);
+  while (!ready.empty()) {
+    order_.push_back(ready.top());
+    ready.pop();
+    for (const Edge& edge : outputs_[order_.back()]) {
+      if (--waiting[edge.block] == 0) ready.push(edge.block);
     }
   }
   assert(order_.size() == placement_.blocks.size() && "a placement has no cycle");

@@ -20,7 +20,7 @@ class Graph {
   static constexpr Wide kNone = -1;
 
   /// The placement must have no cycle; it must outlive this. With `longest` no transfer from a block takes
-  /// longer than it says. O(edges * pairs of their devices).
+  /// longer than it says. O(edges * pairs of their devices + blocks * log(blocks)).
   explicit Graph(const Placement& placement, const std::vector<Wide>& longest = {});
 
   const Placement& placement() const { return placement_; }
@@ -64,7 +64,7 @@ class Graph {
 
   const Placement& placement_;
   Wide size_ = 0;
-  std::vector<int> order_;  ///< every block after its inputs
+  std::vector<int> order_;  ///< every block after its inputs; of several the smallest index first
   std::vector<std::vector<Edge>> inputs_;
   std::vector<std::vector<Edge>> outputs_;
   std::vector<std::vector<int>> on_device_;

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cassert>
 
+#include "search/files/value.h"
+
 namespace ostinato {
 
 int add_lane(Placement& placement, int device, const std::string& lane) {
@@ -50,6 +52,18 @@ int device_of(const Placement& placement, int lane) {
 
 bool runs_on_lane(const Placement& placement, const Block& block) {
   return placement.devices[block.devices.front()].lane_of >= 0;  // lanes stand behind all devices
+}
+
+std::string no_memory_for(const Placement& placement, const Block& block) {
+  for (const int d : block.devices) {
+    const Device& device = placement.devices[d];
+    if (device.lane_of < 0 || std::ranges::find(block.devices, device.lane_of) != block.devices.end())
+      continue;
+    return "block " + in_quotes(block.name) + " is on lane " + in_quotes(device.lane) +
+           ", which has no memory: count what it holds in a block of its device before it, which takes it, "
+           "and in one behind it, which gives it back";
+  }
+  return "";
 }
 
 std::vector<int> with_lanes_beside(const Placement& placement) {

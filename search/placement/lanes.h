@@ -46,6 +46,10 @@ int device_of(const Placement& placement, int lane);
 /// Whether the block runs on a lane, and no device computes it.
 bool runs_on_lane(const Placement& placement, const Block& block);
 
+/// Why a block must not take or give memory, nor work in any: it is on a lane without the lane's device.
+/// "" where it may.
+std::string no_memory_for(const Placement& placement, const Block& block);
+
 /// All devices, each followed by its lanes: the order in which people look for them.
 std::vector<int> with_lanes_beside(const Placement& placement);
 

@@ -9,6 +9,7 @@
 
 #include "search/files/counted.h"
 #include "search/files/value.h"
+#include "search/placement/lanes.h"
 
 namespace ostinato {
 namespace {
@@ -69,19 +70,10 @@ class Checker {
 
   /// Only what its device computes meanwhile has memory (lanes.h).
   void check_lanes() const {
-    for (int b = 0; b < blocks(); ++b)
-      if (block(b).memory != 0 || block(b).workspace != 0) check_lanes(b);
-  }
-
-  void check_lanes(int b) const {
-    for (const int d : block(b).devices) {
-      const Device& device = placement_.devices[d];
-      if (device.lane_of < 0 || std::ranges::find(block(b).devices, device.lane_of) != block(b).devices.end())
-        continue;
-      fail(lines_.blocks, b,
-           "block " + in_quotes(block(b).name) + " is on lane " + in_quotes(device.lane) +
-               ", which has no memory: count what it holds in a block of its device before it, which takes "
-               "it, and in one behind it, which gives it back");
+    for (int b = 0; b < blocks(); ++b) {
+      if (block(b).memory == 0 && block(b).workspace == 0) continue;
+      const std::string reason = no_memory_for(placement_, block(b));
+      if (!reason.empty()) fail(lines_.blocks, b, reason);
     }
   }
 

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "search/files/error.h"
+#include "search/placement/lanes.h"
 
 namespace ostinato {
 namespace {
@@ -45,6 +46,12 @@ void check_one(const MicroBatch& one, std::size_t i, std::size_t blocks, std::si
                        fmt::format("micro-batch {}: times, workspace and bytes must be at least 0", i));
 }
 
+/// Of a block with memory or workspace.
+void check_lanes(const Placement& placement, std::size_t b, std::size_t i) {
+  const std::string reason = no_memory_for(placement, placement.blocks[b]);
+  if (!reason.empty()) throw InputError("", 0, fmt::format("micro-batch {}: {}", i, reason));
+}
+
 }  // namespace
 
 MicroBatch as_written(const Placement& placement) {
@@ -78,6 +85,7 @@ void check_sizes(const Placement& placement, const std::vector<MicroBatch>& size
       const Bytes taken = sizes[i].memory[b];
       memory += taken < 0 ? -static_cast<Wide>(taken) : static_cast<Wide>(taken);
       memory += sizes[i].workspace[b];
+      if (taken != 0 || sizes[i].workspace[b] != 0) check_lanes(placement, b, i);
       for (Dependency input : placement.blocks[b].after) {
         input.bytes = sizes[i].bytes[edge++];
         time += placement.transfer(input, static_cast<int>(b));

@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "search/bounds/feasible.h"
 #include "search/numbers/random.h"
 #include "search/schedule/longest_paths.h"
 
@@ -93,12 +94,14 @@ class OrderSearch {
     return back == kNoPath ? -kNoPath : -back - time(a);
   }
 
-  /// Each pair of steps that share a device, once; steps of one block run in micro-batch order.
+  /// Each pair of steps that share a device, once; steps of one block run in micro-batch order. Two that take
+  /// no time need no order: they may run at one instant, and nothing that they hold tells which is first.
   void list_pairs() {
     for (const std::vector<int>& all : on_)
       for (std::size_t i = 0; i < all.size(); ++i)
         for (std::size_t k = i + 1; k < all.size(); ++k)
-          if (block(all[i]) != block(all[k])) pairs_.push_back({all[i], all[k]});
+          if (block(all[i]) != block(all[k]) && time(all[i]) + time(all[k]) > 0)
+            pairs_.push_back({all[i], all[k]});
     const auto key = [](const Pair& pair) { return std::tuple(pair.first, pair.second); };
     std::sort(pairs_.begin(), pairs_.end(), [&](const Pair& a, const Pair& b) { return key(a) < key(b); });
     const auto last = std::unique(pairs_.begin(), pairs_.end(),
@@ -248,16 +251,17 @@ class OrderSearch {
     return false;
   }
 
-  /// Every pair is decided: starts that keep all arcs.
+  /// Every pair is decided: starts that keep all arcs. Of one start, what takes no time comes first, inputs
+  /// before what reads them.
   bool keep() {
-    std::vector<std::pair<Nanoseconds, int>> starts;
+    std::vector<std::tuple<Nanoseconds, bool, int, int>> starts;
     for (int s = 0; s < steps(); ++s) {
       Nanoseconds start = 0;
       for (int from = 0; from < steps(); ++from) start = std::max(start, paths_.get(from, s));
-      starts.emplace_back(start, s);
+      starts.emplace_back(start, time(s) > 0, in_.rank(block(s)), s);
     }
     std::sort(starts.begin(), starts.end());
-    for (const auto& [start, s] : starts) found_.push_back(block(s));
+    for (const auto& [start, takes_time, rank, s] : starts) found_.push_back(block(s));
     return true;
   }
 
@@ -291,9 +295,7 @@ bool orders_can_be_searched(const Instance& in, int micro_batches) {
   const std::int64_t steps = static_cast<std::int64_t>(in.blocks()) * micro_batches;
   if (steps > kMostOrderedSteps || beyond_all_schedules(in, micro_batches) > kLongestPath / steps)
     return false;
-  for (int b = 0; b < in.blocks(); ++b)
-    if (in.time(b) == 0) return false;
-  return true;
+  return !memory_in_no_time(in);
 }
 
 OrderSearchResult search_orders(const Instance& in, int micro_batches, const OrderSearchOptions& options) {

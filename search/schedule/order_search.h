@@ -34,8 +34,8 @@ struct OrderSearchResult {
   std::int64_t work = 0;      ///< a clock that runs alike on every machine
 };
 
-/// Few enough steps, and every block takes time: blocks that take none can wait for each other in a circle
-/// of no length.
+/// Few enough steps, and no memory that blocks take or give back in no time: what they give back at an
+/// instant counts before what they take at it, whatever their order.
 bool orders_can_be_searched(const Instance& instance, int micro_batches);
 
 /// No schedule without idle time has an objective as long as this. The sums of a placement's times fit.

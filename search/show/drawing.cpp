@@ -3,7 +3,8 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <string_view>
+#include <unordered_map>
 
 #include "search/files/counted.h"
 #include "search/files/printable.h"
@@ -57,15 +58,11 @@ std::string tick_label(Nanoseconds time, Nanoseconds tick) {
 }
 
 std::vector<int> chunks_of_blocks(const Placement& placement) {
-  std::vector<std::vector<std::string>> stages(placement.devices.size());
+  std::vector<std::unordered_map<std::string_view, int>> stages(placement.devices.size());
   std::vector<int> chunks;
   for (const Block& block : placement.blocks) {
-    for (const int d : block.devices) {
-      auto& list = stages[d];
-      if (std::find(list.begin(), list.end(), block.stage) == list.end()) list.push_back(block.stage);
-    }
-    const auto& first = stages[block.devices.front()];
-    chunks.push_back(static_cast<int>(std::find(first.begin(), first.end(), block.stage) - first.begin()));
+    for (const int d : block.devices) stages[d].emplace(block.stage, static_cast<int>(stages[d].size()));
+    chunks.push_back(stages[block.devices.front()].at(block.stage));
   }
   return chunks;
 }

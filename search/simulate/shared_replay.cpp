@@ -27,7 +27,7 @@ SharedReplay::SharedReplay(const Placement& placement, const StepGraph& graph)
 }
 
 SharedReplay::Work SharedReplay::Running::sharers() const {
-  return static_cast<Work>(std::max(static_cast<std::int64_t>(parts.size()), cores));
+  return static_cast<Work>(std::max(static_cast<std::int64_t>(parts.size()) * ranks, cores));
 }
 
 Nanoseconds SharedReplay::Running::next() const {
@@ -45,7 +45,10 @@ void SharedReplay::Running::pass(Nanoseconds time) {
 void SharedReplay::reset() {
   now_ = 0;
   hosts_.assign(placement_.hosts.size() + 1, {});
-  for (std::size_t h = 0; h < placement_.hosts.size(); ++h) hosts_[h].cores = placement_.hosts[h].cores;
+  for (std::size_t h = 0; h < placement_.hosts.size(); ++h) {
+    hosts_[h].cores = placement_.hosts[h].cores;
+    hosts_[h].ranks = placement_.hosts[h].ranks;
+  }
   hosts_.back().cores = static_cast<std::int64_t>(placement_.devices.size());  // enough for all
   waiting_.assign(graph_.size(), 0);
   parts_.assign(graph_.size(), 0);

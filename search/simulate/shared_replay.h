@@ -7,8 +7,8 @@
 //
 // While k devices of a host with c processors compute, each works at the speed min(1, c / k), as a fair
 // scheduler of threads shares them out (processor sharing: Kleinrock, Queueing Systems II, 1976, section
-// 4.4). A step on several devices ends when the last of them has done its part. Integers alone: the same
-// makespan on every machine.
+// 4.4). A device that stands for several ranks counts as so many. A step on several devices ends when the
+// last of them has done its part. Integers alone: the same makespan on every machine.
 
 #include <queue>
 #include <vector>
@@ -43,11 +43,11 @@ class SharedReplay {
   using Earliest = std::priority_queue<T, std::vector<T>, std::greater<>>;
 
   struct Running {
-    std::int64_t cores = 0;
+    std::int64_t cores = 0, ranks = 1;
     Work done = 0;
     Earliest<Part> parts;
 
-    Work sharers() const;      ///< parts among which the cores are divided: a part has one core at most
+    Work sharers() const;      ///< ranks among which the cores are divided: a rank has one core at most
     Nanoseconds next() const;  ///< until the first of them is done, where none begins before
     void pass(Nanoseconds time);
   };

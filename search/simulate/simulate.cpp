@@ -39,11 +39,12 @@ Nanoseconds replay(const StepGraph& graph, const std::vector<Nanoseconds>& times
 
 /// Refuses times that a replay could make longer than int64 holds, one step after another.
 void check_longest(const Placement& placement, int micro_batches, const SimulateOptions& options) {
-  __int128 longest = 0;
+  __int128 longest = 0, ranks = 1;
+  for (const Host& host : placement.hosts) ranks = std::max<__int128>(ranks, host.ranks);
   for (std::size_t b = 0; b < placement.blocks.size(); ++b) {
     const Block& block = placement.blocks[b];
     longest += scaled_wide(block.time, kMillion + options.jitter_ppm) * (kMillion + options.unequal_ppm) /
-               kMillion * static_cast<__int128>(placement.hosts.empty() ? 1 : block.devices.size());
+               kMillion * (placement.hosts.empty() ? 1 : ranks * static_cast<__int128>(block.devices.size()));
     for (const Dependency& input : block.after)
       longest += scaled_wide(placement.transfer(input, static_cast<int>(b)), options.transfer_ppm);
   }
@@ -58,7 +59,7 @@ __int128 busiest_host(const Placement& placement, const std::vector<__int128>& w
   __int128 most = 0;
   for (const Host& host : placement.hosts) {
     __int128 all = 0;
-    for (const int d : host.devices) all += work[d];
+    for (const int d : host.devices) all += work[d] * host.ranks;
     most = std::max(most, (all + host.cores - 1) / host.cores);
   }
   return most;
@@ -70,24 +71,26 @@ Nanoseconds longest_on_hosts(const Placement& placement, const std::vector<Nanos
   return static_cast<Nanoseconds>(std::max<__int128>(*std::ranges::max_element(times), shared));
 }
 
-}  // namespace
-
-std::vector<Nanoseconds> varied_times(const Placement& placement, int micro_batches,
-                                      const SimulateOptions& options, int run) {
+/// Each `alike` steps are of one micro-batch: unrolled, all are blocks of a single one.
+std::vector<Nanoseconds> varied(const Placement& placement, int micro_batches, std::size_t alike,
+                                const SimulateOptions& options, int run) {
   std::vector<Nanoseconds> times;
+  std::int64_t of_all = kMillion;
   for (int m = 0; m < micro_batches; ++m) {
-    const std::int64_t alike = kMillion + vary(options.seed, run, -1 - m, options.unequal_ppm);
     for (const Block& block : placement.blocks) {
       const std::int64_t step = static_cast<std::int64_t>(times.size());
+      if (times.size() % alike == 0)
+        of_all = kMillion +
+                 vary(options.seed, run, -1 - step / static_cast<std::int64_t>(alike), options.unequal_ppm);
       const std::int64_t own = kMillion + vary(options.seed, run, step, options.jitter_ppm);
-      times.push_back(scaled_time(scaled_time(block.time, own), alike));
+      times.push_back(scaled_time(scaled_time(block.time, own), of_all));
     }
   }
   return times;
 }
 
-Simulation simulate(const Placement& placement, int micro_batches,
-                    const std::vector<ScheduledBlock>& schedule, const SimulateOptions& options) {
+Simulation replays(const Placement& placement, int micro_batches, std::size_t alike,
+                   const std::vector<ScheduledBlock>& schedule, const SimulateOptions& options) {
   check_longest(placement, micro_batches, options);
   const StepGraph graph(placement, micro_batches, orders_of(placement, schedule));
   Simulation result;
@@ -95,12 +98,29 @@ Simulation simulate(const Placement& placement, int micro_batches,
   std::optional<SharedReplay> shared;
   if (!placement.hosts.empty()) shared.emplace(placement, graph);
   for (int run = 0; run < options.runs; ++run) {
-    const std::vector<Nanoseconds> times = varied_times(placement, micro_batches, options, run);
+    const std::vector<Nanoseconds> times = varied(placement, micro_batches, alike, options, run);
     result.makespans.push_back(shared ? shared->run(times, options.transfer_ppm)
                                       : replay(graph, times, options.transfer_ppm));
   }
   std::sort(result.makespans.begin(), result.makespans.end());
   return result;
+}
+
+}  // namespace
+
+std::vector<Nanoseconds> varied_times(const Placement& placement, int micro_batches,
+                                      const SimulateOptions& options, int run) {
+  return varied(placement, micro_batches, placement.blocks.size(), options, run);
+}
+
+Simulation simulate(const Placement& placement, int micro_batches,
+                    const std::vector<ScheduledBlock>& schedule, const SimulateOptions& options) {
+  return replays(placement, micro_batches, placement.blocks.size(), schedule, options);
+}
+
+Simulation simulate(const Plan& plan, const Placement& placement, const SimulateOptions& options) {
+  const OneBatch all = as_one_batch(plan, placement);
+  return replays(all.placement, all.plan.micro_batches, placement.blocks.size(), all.plan.schedule, options);
 }
 
 Nanoseconds replayed_makespan(const Placement& placement, int micro_batches,

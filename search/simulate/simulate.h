@@ -45,6 +45,9 @@ struct Simulation {
 Simulation simulate(const Placement& placement, int micro_batches,
                     const std::vector<ScheduledBlock>& schedule, const SimulateOptions& options);
 
+/// The same for a plan; its micro-batches may differ in size.
+Simulation simulate(const Plan& plan, const Placement& placement, const SimulateOptions& options);
+
 /// The time of each step in replay `run`, by micro_batch * blocks + block. O(steps).
 std::vector<Nanoseconds> varied_times(const Placement& placement, int micro_batches,
                                       const SimulateOptions& options, int run);

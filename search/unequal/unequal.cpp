@@ -16,6 +16,7 @@
 #include <optional>
 #include <string>
 
+#include "search/bounds/feasible.h"
 #include "search/files/error.h"
 #include "search/named/named.h"
 #include "search/plan/one_batch.h"
@@ -42,6 +43,16 @@ constexpr int kFewSteps = 256;
 constexpr const char* kTemplates[] = {"1f1b",  "interleaved-1f1b", "1f1b+",  "zb-h1",
                                       "zb-h2", "interleaved-zb",   "hanayo", "chimera",
                                       "zb-v",  "v-half",           "gpipe"};
+
+/// An order of the blocks that stays within the memory; empty: none was found.
+std::vector<int> order_that_fits(const Placement& one) {
+  const Instance in(one);
+  try {
+    return fitting_order(in, Bounds(in), 1);
+  } catch (const InfeasibleError&) {
+    return {};  // proved of this micro-batch alone: another might give back what it never took
+  }
+}
 
 class Search {
  public:
@@ -116,6 +127,7 @@ class Search {
     }
     dispatch_all(entries);
     if (best_.empty()) one_after_another(entries.front());
+    if (best_.empty()) in_orders_that_fit();
   }
 
   /// Rules in the order of their use; without any work left, those that always fit come last.
@@ -144,6 +156,22 @@ class Search {
   void one_after_another(const std::vector<int>& entry) {
     for (const Rule::First first : {Rule::deepest, Rule::oldest, Rule::longest})
       offer_dispatched(entry, {first, 1});
+  }
+
+  /// One after another, where dispatching the blocks of one ran into full memory: each in an order that fits
+  /// beside what those before it keep.
+  void in_orders_that_fit() {
+    Placement kept = placement_;
+    std::vector<int> all;
+    for (int i = 0; i < jobs_.micro_batches(); ++i) {
+      const std::vector<int> order = order_that_fits(unrolled(kept, {sizes_[i]}));
+      if (order.empty() || stopped()) return;
+      for (const int b : order) {
+        all.push_back(i * jobs_.blocks() + b);
+        for (const int d : placement_.blocks[b].devices) kept.devices[d].static_memory += sizes_[i].memory[b];
+      }
+    }
+    offer(all, "one micro-batch after another");
   }
 
   /// Of the best dispatched schedule two micro-batches change places, or one goes elsewhere.

@@ -75,6 +75,31 @@ TEST(CompareCommand, CountsNoLanes) {
       << repeats;
 }
 
+TEST(CompareCommand, CountsNoLanesOfBlocksThatComputeBesides) {
+  const TemporaryFolder folder;
+  const std::string plan = folder / "p.json";
+  const std::string placement = folder.write("p.toml", R"(format = "ostinato-placement/1"
+[[devices]]
+lanes = ["net"]
+[[devices]]
+lanes = ["net"]
+[[blocks]]
+name = "F"
+devices = [0]
+time = 20
+[[blocks]]
+name = "X"
+devices = [0, 1]
+lane = ["compute", "net"]
+time = 80
+after = ["F"]
+)");
+  ASSERT_EQ(ostinato_run({"search", placement, "--micro-batches", "4", "--output", plan}).status, 0);
+  const nlohmann::json compared = ostinato_run({"compare", plan, plan, "--json"}).json();
+  EXPECT_EQ(compared["plans"][0]["work"], 180'000);  // 20 us on device 0, 80 on both
+  EXPECT_NEAR(compared["plans"][0]["bubble"].get<double>(), 0.1, 1e-12);
+}
+
 TEST(CompareCommand, PutsKnownSchedulesBeside) {
   const TemporaryFolder folder;
   ASSERT_EQ(ostinato_run({"placement", "looped", "--devices", "2", "--chunks", "2", "--output",

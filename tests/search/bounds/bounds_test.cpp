@@ -4,9 +4,13 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "search/bounds/windows.h"
 #include "search/checker/bounds.h"
+#include "search/checker/windows.h"
 #include "search/placement/shapes.h"
 #include "search/search.h"
+#include "tests/search/all_orders.h"
+#include "tests/search/checked.h"
 #include "tests/search/small.h"
 
 namespace ostinato {
@@ -112,6 +116,43 @@ TEST(Bounds, MemoryThatNothingTookIsLeftOut) {
   const Instance in(p);
   EXPECT_FALSE(Bounds(in).area(0));
   EXPECT_EQ(Bounds(in).makespan(2), 4);
+}
+
+// b5 and b3 may come first; only with b3, and b4 after it, does W4 find that b4 and b5 do not fit together.
+TEST(Bounds, TheCheckerProvesWhatDependsOnTheOrderOfEqualBlocks) {
+  Placement p = on_devices(3);
+  p.devices[1].memory = 3;
+  const int b3 = add(p, "b3", {2}, 1);
+  const int b4 = add(p, "b4", {1}, 1, {.workspace = 3, .after = {b3}});
+  const int b5 = add(p, "b5", {1}, 1, {.memory = 1});
+  add(p, "b6", {1}, 1, {.memory = -1, .after = {b4, b5}});
+  EXPECT_EQ(test::searched(p, 2, Objective::latency).lower_bound.objective, 4);
+}
+
+TEST(Windows, AreThoseOfTheChecker) {
+  test::Dice random(11);
+  for (int k = 0; k < 1000; ++k) {
+    Placement p = test::any_small(random, 4 + random.below(6));
+    test::add_memory(random, p);
+    for (Block& block : p.blocks) {
+      if (random.chance(15)) block.workspace = random.below(4);
+      if (random.chance(15) && block.memory == 0) block.time = 0;
+    }
+    const int n = 1 + random.below(6);
+    const Instance in(p), mirror = in.reversed();
+    const checker::Graph graph(p);
+    for (int origin = kNoDevice; origin < in.devices(); ++origin) {
+      const Windows ours(in, mirror, match_all(in), n, origin);
+      const checker::Windows theirs(graph, n, origin);
+      ASSERT_TRUE(ours.known() && theirs.known());
+      for (int b = 0; b < in.blocks(); ++b) {
+        for (int i = 0; i < n; ++i) {
+          ASSERT_EQ(ours.earliest(b, i), theirs.earliest(b, i)) << k << " " << origin << " " << b << " " << i;
+          ASSERT_EQ(ours.after(b, i), theirs.after(b, i)) << k << " " << origin << " " << b << " " << i;
+        }
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -121,13 +121,30 @@ TEST(OrderSearch, NearASequenceFindsWhatIsBetter) {
   EXPECT_GE(better, 5);
 }
 
-TEST(OrderSearch, IsNotAskedWhereItsStepsAreTooManyOrTakeNoTime) {
+TEST(OrderSearch, IsNotAskedWhereItsStepsAreTooManyOrTakeMemoryInNoTime) {
   Placement p = test::on_devices(1);
-  test::add(p, "a", {0}, 1);
+  const int a = test::add(p, "a", {0}, 1);
   EXPECT_TRUE(orders_can_be_searched(Instance(p), 160));
   EXPECT_FALSE(orders_can_be_searched(Instance(p), 161));
-  test::add(p, "b", {0}, 0);
-  EXPECT_FALSE(orders_can_be_searched(Instance(p), 1));
+  const int b = test::add(p, "b", {0}, 0, {.after = {a}});
+  EXPECT_TRUE(orders_can_be_searched(Instance(p), 80));
+  p.blocks[a].memory = 1;
+  p.blocks[b].memory = -1;
+  EXPECT_FALSE(orders_can_be_searched(Instance(p), 80));
+}
+
+// 5, 6, 0, 6, 0, 0 and 1, three devices: a round of the devices takes no less than 7 on device 0.
+TEST(OrderSearch, FindsShortSpansOfBlocksThatTakeNoTime) {
+  Placement p = test::on_devices(3);
+  const int b0 = test::add(p, "b0", {2}, 5), b1 = test::add(p, "b1", {1}, 6);
+  const int b2 = test::add(p, "b2", {0, 2}, 0, {.after = {b1}});
+  const int b3 = test::add(p, "b3", {0}, 6, {.after = {b2}});
+  test::add(p, "b4", {0}, 0, {.after = {b0}});
+  test::add(p, "b5", {0, 1}, 0, {.after = {b3}});
+  test::add(p, "b6", {0, 2}, 1, {.after = {b1, b2}});
+  const Plan plan = test::searched(p, 7, Objective::span);
+  EXPECT_EQ(plan.span, 7 * 7);
+  EXPECT_TRUE(plan.optimal.objective);
 }
 
 }  // namespace

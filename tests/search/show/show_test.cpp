@@ -57,6 +57,26 @@ TEST(ShowText, DrawsEachBlockOverItsTime) {
   EXPECT_EQ(lines[3], "             |0 ns |2 us |4 us |6 us |8 us |10 us|12 us|14 us|16 us");
 }
 
+TEST(ShowText, NumbersTheStagesOfEachDeviceInTheirOrder) {
+  Placement p;
+  p.devices.resize(2);
+  const auto block = [&](const std::string& stage, std::vector<int> devices) {
+    p.blocks.emplace_back().stage = stage;
+    p.blocks.back().devices = std::move(devices);
+  };
+  block("a", {0});
+  block("b", {1});
+  block("c", {0, 1});
+  block("b", {0});
+  block("c", {1});
+  block("a", {1, 0});
+  EXPECT_EQ(chunks_of_blocks(p), (std::vector<int>{0, 0, 1, 2, 1, 2}));
+  p.blocks.clear();
+  constexpr int kStages = 200'000;  // minutes where each looks at all before it
+  for (int s = 0; s < kStages; ++s) block(fmt::format("s{}", s), {0});
+  EXPECT_EQ(chunks_of_blocks(p).back(), kStages - 1);
+}
+
 TEST(ShowText, NamesChunksWhereADeviceHasSeveral) {
   const Placement placement = shape("looped", {.devices = 1, .chunks = 2, .forward = 3000, .backward = 3000});
   const auto lines = lines_of(show_text(plan_of("gpipe", placement, 1), placement, {.width = 12 + 13}));

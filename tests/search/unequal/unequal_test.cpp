@@ -10,6 +10,7 @@
 #include "search/checker/checker.h"
 #include "search/checker/unequal.h"
 #include "search/files/error.h"
+#include "search/placement/lanes.h"
 #include "search/plan/one_batch.h"
 #include "search/plan/plan_json.h"
 #include "search/plan/sizes_toml.h"
@@ -276,6 +277,44 @@ TEST(Sizes, GrowInProportionWithoutOverflow) {
   EXPECT_EQ(scaled(p, 1, 2).memory[0], 4);
   EXPECT_EQ(scaled(p, 1, 2).memory[1], -4) << "as much is given back as was taken";
   EXPECT_EQ(scaled(p, 5, 5), as_written(p));
+}
+
+TEST(Sizes, HaveNoMemoryOnALane) {
+  Placement p = test::on_devices(1);
+  add_lane(p, 0, "network");
+  test::add(p, "alone", {1}, 1);
+  test::add(p, "both", {0, 1}, 1);
+  MicroBatch one = as_written(p);
+  one.memory = {0, 3};
+  EXPECT_NO_THROW(check_sizes(p, {one})) << "device 0 counts it";
+  MicroBatch holds = one, works = one;
+  holds.memory[0] = -1;
+  works.workspace[0] = 1;
+  for (const MicroBatch& refused : {holds, works}) {
+    try {
+      check_sizes(p, {one, refused});
+      ADD_FAILURE() << "memory of a lane";
+    } catch (const InputError& error) {
+      EXPECT_THAT(error.what(), testing::HasSubstr("micro-batch 1: block 'alone' is on lane 'network', which "
+                                                   "has no memory: count what it holds in a block of"));
+    }
+  }
+}
+
+TEST(Unequal, FindsTheOrderThatFitsWhereEagerOnesEndInFullMemory) {
+  Placement p = test::on_devices(1, 2);
+  const int first = test::add(p, "first", {0}, 1, {.memory = 1});
+  const int large = test::add(p, "large", {0}, 1, {.workspace = 2});  // fits only before the first
+  test::add(p, "last", {0}, 2, {.memory = -1, .after = {first, large}});
+  EXPECT_EQ(held({p, {as_written(p), as_written(p)}}).makespan, 8);
+}
+
+TEST(Unequal, FindsTheOrderThatFitsBesideWhatEarlierOnesKeep) {
+  Placement p = test::on_devices(1, 3);
+  test::add(p, "keep", {0}, 3, {.memory = 1});
+  const int take = test::add(p, "take", {0}, 4, {.memory = 1});
+  test::add(p, "give", {0}, 2, {.memory = -1, .workspace = 1, .after = {take}});  // beside one that is kept
+  EXPECT_EQ(held({p, {as_written(p), as_written(p)}}).makespan, 18);
 }
 
 TEST(Dispatch, SaysWhereMemoryLeadsNowhere) {
