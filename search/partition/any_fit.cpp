@@ -119,8 +119,8 @@ std::string why_one_does_not_fit(const Model& model, const std::vector<int>& sha
     const Bytes needed = least_over_kinds(model, l, least_of) + model.rank.held;
     if (std::ranges::count(shardable, l) > 0 || needed <= most) continue;
     const auto [wanted, there] = format_apart(needed, most);
-    return fmt::format("layer {} alone needs {}, but a device has only {}", model.profile.layers[l].name,
-                       wanted, there);
+    return fmt::format("layer {} needs at least {}, however it is placed, but a device has only {}",
+                       model.profile.layers[l].name, wanted, there);
   }
   return "";
 }

@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <map>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "search/files/counted.h"
@@ -129,23 +131,40 @@ class DegreeChooser {
   /// How far apart the ranks of two stages are.
   static int apart(const Degree& degree) { return degree.replicas * degree.slices; }
 
+  /// Each device stands for its ranks of all replicas: they share its processors and run the same plan.
   Cluster pipeline_of(const Degree& degree) const {
     Cluster one = all_;
     one.devices.clear();
-    for (int stage = 0; stage < degree.pipeline; ++stage)
-      one.devices.push_back(all_.devices[stage * apart(degree)]);
+    for (int stage = 0; stage < degree.pipeline; ++stage) {
+      const int first = stage * apart(degree);
+      ClusterDevice& device = one.devices.emplace_back(all_.devices[first]);
+      for (int rank = first; rank < first + apart(degree); ++rank)
+        device.ranks.push_back(all_.devices[rank].node);
+    }
     return one;
   }
 
-  /// With the links between the ranks of the first pipeline, by their place in it. Rows of other pairs still
-  /// count for the usual link.
+  /// With the slowest of the links between the ranks of two stages, one for each pipeline, where that was
+  /// measured; else it is the usual one. All rows count for that, those left out here, too.
   Profile profile_of(const Degree& degree) const {
     Profile profile = *degree.profile;
     if (options_.one_pipeline()) return profile;
-    const auto place = [&](int rank) { return rank % apart(degree) == 0 ? rank / apart(degree) : devices(); };
+    const int ranks = apart(degree);
+    std::map<std::pair<int, int>, std::pair<int, TransferCost*>> slowest;  // and how many were measured
     for (TransferCost& row : profile.transfers) {
-      row.from = place(row.from);
-      row.to = place(row.to);
+      const bool within = row.from % ranks == row.to % ranks;
+      const std::pair<int, int> stages{row.from / ranks, row.to / ranks};
+      row.from = row.to = devices();
+      if (!within) continue;
+      auto& [measured, kept] = slowest[stages];
+      ++measured;
+      if (kept == nullptr || &slower(kept->link, row.link) == &row.link) kept = &row;
+    }
+    const Link usual = LinkTable(profile, {}).between(0, 0);
+    for (auto& [stages, found] : slowest) {
+      auto& [measured, kept] = found;
+      const bool all = measured == ranks || &slower(kept->link, usual) == &kept->link;
+      if (all) std::tie(kept->from, kept->to) = stages;
     }
     return profile;
   }
@@ -167,10 +186,10 @@ class DegreeChooser {
       degree.all_reduce = all_reduce_of(degree);
       best_ = std::min(best_, degree.step());
     } catch (const InfeasibleError& error) {
+      wrong_input_ = false;
       refuse(degree, error);
     } catch (const UndecidedError& error) {
-      none_fits_ = false;
-      undecided_ = true;
+      none_fits_ = wrong_input_ = false;
       refuse(degree, error);
     } catch (const InputError& error) {
       none_fits_ = false;
@@ -232,8 +251,8 @@ class DegreeChooser {
       reasons += fmt::format("\n  {} x {} x {}: {}", d.pipeline, d.slices, d.replicas, d.why_not);
     const std::string message = "no division into pipeline x slices x replicas has a plan:" + reasons;
     if (none_fits_) throw InfeasibleError(message);
-    if (undecided_) throw UndecidedError(message);
-    throw InputError("", 0, message);
+    if (wrong_input_) throw InputError("", 0, message);
+    throw UndecidedError(message);
   }
 
   static constexpr Nanoseconds kNone = std::numeric_limits<Nanoseconds>::max();
@@ -245,8 +264,8 @@ class DegreeChooser {
   const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
   DegreeChoice choice_;
   Nanoseconds best_ = kNone;
-  bool none_fits_ = true;   ///< proved of all that were tried
-  bool undecided_ = false;  ///< of one nothing was found or proved
+  bool none_fits_ = true;    ///< proved of all that were tried
+  bool wrong_input_ = true;  ///< what each of them was refused for
 };
 
 }  // namespace

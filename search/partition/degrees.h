@@ -8,11 +8,12 @@
 //   DegreeChoice choice = choose_degree(profile, options);
 //   choice.best().pipeline;                                    // 8, say: 8 pipelines of 8 devices
 //
-// Each replica runs the same plan on its share of the micro-batches. At the end of a step all devices that
-// hold the same layers sum their gradients, by a ring over the slowest link between them (stage_cost.h has
-// the formula), as DeepSpeed's pipeline engine does: after the last backward. Ranks are numbered as in its
-// PipeModelDataParallelTopology: slice j of stage s of replica k is rank (s * replicas + k) * slices + j.
-// What layers take in slices is measured: each number of slices has a profile.
+// Each replica runs the same plan on its share of the micro-batches, on the slowest link that any has between
+// two stages; the ranks of all share the processors of their nodes (placement.h, Host). At the end of a step
+// all devices that hold the same layers sum their gradients, by a ring over the slowest link between them
+// (stage_cost.h has the formula), as DeepSpeed's pipeline engine does: after the last backward. Ranks are
+// numbered as in its PipeModelDataParallelTopology: slice j of stage s of replica k is rank (s * replicas +
+// k) * slices + j. What layers take in slices is measured: each number of slices has a profile.
 
 #include <optional>
 #include <string>

@@ -218,9 +218,13 @@ class Chooser {
       message += fmt::format("\n  {}{}: {}", c.name, same > 1 ? fmt::format(" and {} more", same - 1) : "",
                              c.why_not);
     }
-    if (!std::ranges::all_of(list(), &Candidate::infeasible)) throw InputError("", 0, message);
     const std::string proof = why_nothing_fits(profile_, options_);
     if (!proof.empty()) throw InfeasibleError(fmt::format("{}\nno placement fits: {}", message, proof));
+    // One with the same stages as another has the other's reason, as have stages for 1F1B, made from others.
+    const auto is_wrong = [](const Candidate& c) {
+      return c.wrong_input || c.forbidden || c.no_shorter || c.usual;
+    };
+    if (std::ranges::all_of(list(), is_wrong)) throw InputError("", 0, message);
     throw UndecidedError(message + "\nit is not proved that no other placement fits");
   }
 

@@ -93,6 +93,7 @@ struct Candidate {
   bool no_shorter = false;             ///< `why_not` is a proof that it is no shorter than another one
   std::optional<Rule> forbidden = {};  ///< `why_not` is a restriction: it has a bound, and no placement
   bool too_late = false;               ///< `why_not` is the time limit
+  bool wrong_input = false;            ///< `why_not` is what the profile or the options got wrong
   bool cut = false;    ///< some search of it was cut by its time, whether or not its plan was kept
   bool whole = false;  ///< searched with all of the effort
 
@@ -124,9 +125,9 @@ struct JointChoice {
 /// Searches one placement; what shortest_plan() is, with whatever the caller shows meanwhile.
 using Searcher = std::function<Plan(const Placement&, const SearchOptions&, const std::string& name)>;
 
-/// Throws InputError where the profile or the options allow no partition at all, or nothing was found;
-/// InfeasibleError where no placement fits (any_fit.h); and UndecidedError where every candidate was proved
-/// impossible, but not every placement.
+/// Throws InputError where the profile or the options allow no partition at all, or are what every candidate
+/// was refused for; InfeasibleError where no placement fits (any_fit.h); and UndecidedError where nothing was
+/// found otherwise.
 JointChoice choose_plan(const Profile& profile, const JointOptions& options, const Searcher& searcher = {});
 
 /// The layers of these names or indices ("0:Embedding", "0"), rising, without duplicates; an empty text means

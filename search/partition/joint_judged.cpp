@@ -154,6 +154,7 @@ void Judged::place(std::size_t index, int percent) {
   } catch (const InfeasibleError& error) {
     return refuse(candidate, error.what(), true);
   } catch (const InputError& error) {
+    candidate.wrong_input = true;
     return refuse(candidate, error.what(), false);
   }
   if (const Candidate* same = with_the_same_stages(candidate)) {
@@ -222,6 +223,9 @@ void Judged::search(Candidate& candidate, const SearchOptions& options) {
     found_ = std::min(found_, candidate.value());
   } catch (const InfeasibleError& error) {
     give_up(error.what(), true);
+  } catch (const InputError& error) {
+    candidate.wrong_input = true;
+    give_up(error.what(), false);
   } catch (const std::runtime_error& error) {  // no order found, and no proof that there is none
     candidate.cut |= options.time_limit_seconds > 0 && seconds_since(began) >= options.time_limit_seconds;
     give_up(error.what(), false);

@@ -59,6 +59,7 @@ struct Device {
 struct Host {
   std::vector<int> devices;  ///< sorted, without duplicates; no device is on two hosts
   int cores = 1;             ///< >= 1
+  int ranks = 1;  ///< >= 1; that each of its devices stands for: of replicas and slices, which run as it does
 };
 
 /// One input of a block: the block of the same micro-batch that it waits for, and what is carried over.

@@ -93,8 +93,10 @@ class Writer {
       link(override);
     }
     for (int d = 0; d < count_without_lanes(placement_); ++d) device(d);
-    for (const Host& host : placement_.hosts)
+    for (const Host& host : placement_.hosts) {
       line("\n[[hosts]]\ndevices = [{}]\ncores = {}", fmt::join(host.devices, ", "), host.cores);
+      if (host.ranks != 1) line("ranks = {}", host.ranks);
+    }
     for (const Stage& s : placement_.stages) stage(s);
     for (const Block& b : placement_.blocks) block(b);
     return std::move(text_);

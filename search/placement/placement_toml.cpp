@@ -187,9 +187,11 @@ void PlacementReader::links(const Value* list) {
 void PlacementReader::hosts(const Value* list) {
   std::unordered_map<int, int> seen;  // device, line
   each(list, "hosts", [&](const Value& value) {
-    const Fields fields(value, file_, "[[hosts]]", {"devices", "cores"}, &faults_);
+    const Fields fields(value, file_, "[[hosts]]", {"devices", "cores", "ranks"}, &faults_);
     Host host;
     host.cores = static_cast<int>(fields.integer("cores", 1, std::numeric_limits<int>::max()));
+    if (fields.find("ranks") != nullptr)
+      host.ranks = static_cast<int>(fields.integer("ranks", 1, std::numeric_limits<int>::max()));
     host.devices = devices_of(fields.need("devices", ValueKind::array), "the host");
     for (const int device : host.devices) {
       const auto [first, is_new] = seen.emplace(device, value.line);

@@ -65,15 +65,27 @@ void check_same_model(const DeviceKind& kind, const Profile& profile) {
 
 }  // namespace
 
+/// A device whose ranks lie on several nodes is on the fullest of them, where all ranks of that node count.
 std::vector<Host> Cluster::hosts(std::int64_t computing) const {
+  std::vector<int> ranks(nodes.size(), 0);
+  for (const ClusterDevice& device : devices)
+    for (const int n : device.nodes()) ++ranks[n];
+  const auto less_full = [&](int a, int b) {
+    const std::int64_t of_a = nodes[a].cores, of_b = nodes[b].cores;
+    return of_b > 0 && (of_a == 0 || ranks[a] * of_b < ranks[b] * of_a);
+  };
+  std::vector<std::vector<int>> on(nodes.size());
+  for (std::size_t d = 0; d < devices.size(); ++d)
+    on[std::ranges::max(devices[d].nodes(), less_full)].push_back(static_cast<int>(d));
   std::vector<Host> shared;
   for (std::size_t n = 0; n < nodes.size(); ++n) {
     const std::int64_t cores = computing > 0 ? nodes[n].cores * kUsualSpeed / computing : nodes[n].cores;
-    Host host{.devices = {},
+    if (on[n].empty()) continue;
+    Host host{.devices = on[n],
               .cores = static_cast<int>(std::min<std::int64_t>(cores, std::numeric_limits<int>::max()))};
-    for (std::size_t d = 0; d < devices.size(); ++d)
-      if (devices[d].node == static_cast<int>(n)) host.devices.push_back(static_cast<int>(d));
-    const bool fewer = host.cores > 0 && host.cores < static_cast<int>(host.devices.size());
+    const int count = static_cast<int>(on[n].size());
+    host.ranks = (ranks[n] + count - 1) / count;
+    const bool fewer = host.cores > 0 && host.cores < ranks[n];
     if (fewer) shared.push_back(std::move(host));
   }
   return shared;
@@ -84,6 +96,11 @@ Cluster Cluster::only(const std::vector<int>& positions) const {
   part.devices.clear();
   for (const int d : positions) part.devices.push_back(devices[d]);
   return part;
+}
+
+const Link& slower(const Link& a, const Link& b) {
+  constexpr Bytes probe = Bytes{1} << 20;
+  return a.time(probe) < b.time(probe) ? b : a;
 }
 
 Cluster alike(int devices, Bytes memory) {
@@ -125,8 +142,11 @@ void LinkTable::describe(const Cluster& cluster) {
   const auto link_in = [&](int node) {
     return cluster.nodes[node].link.value_or(cluster.within.value_or(Link{}));
   };
-  const bool one_node = std::all_of(devices.begin(), devices.end(),
-                                    [&](const ClusterDevice& d) { return d.node == devices.front().node; });
+  std::vector<std::vector<int>> nodes;
+  for (const ClusterDevice& device : devices) nodes.push_back(device.nodes());
+  const bool one_node = std::ranges::all_of(nodes, [&](const std::vector<int>& ranks) {
+    return std::ranges::count(ranks, devices.front().node) == std::ssize(ranks);
+  });
   if (one_node) {
     usual_ = link_in(devices.front().node);
     return;
@@ -134,8 +154,18 @@ void LinkTable::describe(const Cluster& cluster) {
   usual_ = cluster.between.value_or(Link{});
   for (std::size_t a = 0; a < devices.size(); ++a) {
     for (std::size_t b = 0; b < devices.size(); ++b) {
-      if (a == b || devices[a].node != devices[b].node) continue;
-      others_[{static_cast<int>(a), static_cast<int>(b)}] = link_in(devices[a].node);
+      if (a == b) continue;
+      std::optional<Link> slowest;  // of pipelines that have it within a node
+      bool apart = false;
+      for (std::size_t i = 0; i < nodes[a].size(); ++i) {
+        if (nodes[a][i] != nodes[b][i]) {
+          apart = true;
+        } else {
+          slowest = slowest ? slower(*slowest, link_in(nodes[a][i])) : link_in(nodes[a][i]);
+        }
+      }
+      if (!slowest || (apart && &slower(*slowest, usual_) == &usual_)) continue;
+      others_[{static_cast<int>(a), static_cast<int>(b)}] = *slowest;
     }
   }
 }

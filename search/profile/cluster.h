@@ -35,6 +35,11 @@ struct Node {
 struct ClusterDevice {
   int kind = 0;  ///< index into Cluster::kinds
   int node = 0;  ///< index into Cluster::nodes
+  /// Nodes of the ranks that it stands for (degrees.h), where there are several. Those at one place of all
+  /// devices are one pipeline, and all pipelines run alike: each waits for the slowest.
+  std::vector<int> ranks = {};
+
+  std::vector<int> nodes() const { return ranks.empty() ? std::vector{node} : ranks; }
 };
 
 struct Cluster {
@@ -53,6 +58,9 @@ struct Cluster {
   /// These of its devices alone, in this order.
   Cluster only(const std::vector<int>& positions) const;
 };
+
+/// The one that takes longer for 1 MiB.
+const Link& slower(const Link& a, const Link& b);
 
 /// Devices of one kind, without links of their own.
 Cluster alike(int devices, Bytes memory);

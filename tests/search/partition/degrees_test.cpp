@@ -8,6 +8,8 @@
 
 #include "search/files/error.h"
 #include "search/partition/degrees.h"
+#include "search/placement/placement_toml.h"
+#include "search/simulate/simulate.h"
 #include "tests/search/partition/joint_options.h"
 #include "tests/search/partition/partition_profiles.h"
 
@@ -32,6 +34,23 @@ Profile eight_layers() {
     layer.kept = 1000;
   }
   return profile;
+}
+
+/// The same in slices: half the memory, and 5 % more than half of the time.
+Profile eight_slices(int slices) {
+  Profile profile = eight_layers();
+  profile.slices = slices;
+  for (LayerCost& layer : profile.layers) {
+    layer.forward = {1050 / slices, 1050 / slices, 1050 / slices, 5};
+    layer.backward = {2100 / slices, 2100 / slices, 2100 / slices, 5};
+    layer.gradients = layer.parameters = 1'000'000 / slices;
+  }
+  return profile;
+}
+
+JointOptions sliced(JointOptions options, int slices = kAnySlices) {
+  options.slices = slices;
+  return options;
 }
 
 std::vector<std::pair<int, int>> shapes(const DegreeChoice& choice) {
@@ -102,6 +121,76 @@ TEST(Degrees, StagesOfAPipelineAreAsFarApartAsThereAreReplicas) {
   EXPECT_LE(choice.best().all_reduce, 2 * 8'000'000 / 100);  // 8 MB at most over the fast link
 }
 
+// Four devices on one core do the work of all micro-batches one after another, however they are divided.
+TEST(Degrees, ReplicasOnSharedCoresAreNoShorter) {
+  const Profile whole = eight_layers();
+  for (const int replicas : {1, 2, 4, kAnyReplicas}) {
+    JointOptions options = options_for(4, 8, replicas);
+    options.fewer_devices = FewerDevices::none;
+    options.partition.cluster = alike(4, kUnlimited);
+    options.partition.cluster->nodes[0].cores = 1;
+    const DegreeChoice choice = choose_degree(whole, options);
+    EXPECT_EQ(choice.best().step(), 8 * 24'000) << replicas;
+    const Placement& placement = *choice.best().winner().placement;
+    const Placement read = parse_placement(format_placement(placement), "p.toml").placement;
+    EXPECT_EQ(predicted_makespan(*choice.best().winner().plan, read), 8 * 24'000);
+  }
+  Profile halves = eight_slices(2);
+  JointOptions options = sliced(options_for(4, 8, 2));
+  options.partition.cluster = alike(4, kUnlimited);
+  options.partition.cluster->nodes[0].cores = 3;  // the four ranks of two layers' slices share three
+  EXPECT_EQ(choose_degree(halves, options).best().step(), 4 * 8 * 1575 * 4 / 3);
+}
+
+TEST(Degrees, ADeviceIsOnTheFullestNodeOfItsRanks) {
+  Cluster cluster = alike(2, kUnlimited);
+  cluster.nodes.resize(2);
+  cluster.nodes[0].cores = 2;
+  cluster.nodes[1].cores = 1;
+  cluster.devices[0].ranks = {0, 0};
+  cluster.devices[1].ranks = {0, 1};
+  EXPECT_EQ(cluster.hosts().size(), 1u);
+  EXPECT_EQ(cluster.hosts()[0].devices, (std::vector<int>{0, 1}));
+  EXPECT_EQ(cluster.hosts()[0].ranks, 2);  // three on two devices
+  cluster.nodes[0].cores = 0;              // one for each
+  EXPECT_TRUE(cluster.hosts().empty());
+}
+
+/// Four devices on nodes of so many.
+Cluster on_nodes(const std::vector<int>& sizes) {
+  Cluster cluster = alike(4, kUnlimited);
+  cluster.nodes.resize(sizes.size());
+  for (std::size_t n = 0, d = 0; n < sizes.size(); ++n)
+    for (int i = 0; i < sizes[n]; ++i) cluster.devices[d++].node = static_cast<int>(n);
+  cluster.within = Link{1, 0};
+  cluster.between = Link{2'000, 0};
+  return cluster;
+}
+
+Link link_of_two_replicas(const Profile& profile, const std::optional<Cluster>& cluster) {
+  JointOptions options = options_for(4, 8, 2);
+  options.partition.cluster = cluster;
+  const Placement placement = *choose_degree(profile, options).best().winner().placement;
+  const auto own = placement.links.find({0, 1});
+  return own == placement.links.end() ? placement.link : own->second;
+}
+
+TEST(Degrees, EveryReplicaWaitsForTheSlowestLink) {
+  Profile profile = eight_layers();
+  for (const std::vector<int>& sizes : {std::vector{3, 1}, std::vector{1, 3}, std::vector{2, 2}})
+    EXPECT_EQ(link_of_two_replicas(profile, on_nodes(sizes)).latency, 2'000);
+  EXPECT_EQ(link_of_two_replicas(profile, on_nodes({4})).latency, 1);
+  const auto row = [](int from, int to, Nanoseconds latency) { return TransferCost{from, to, {latency, 0}}; };
+  profile.transfers = {row(0, 2, 10), row(1, 3, 900), row(0, 1, 10)};  // ranks 0 and 2 are the first replica
+  EXPECT_EQ(link_of_two_replicas(profile, std::nullopt).latency, 900);
+  profile.transfers = {row(0, 2, 900), row(1, 3, 10), row(0, 1, 10)};
+  EXPECT_EQ(link_of_two_replicas(profile, std::nullopt).latency, 900);
+  profile.transfers = {row(0, 2, 10), row(0, 3, 900), row(1, 2, 900)};  // the second's is the usual one
+  EXPECT_EQ(link_of_two_replicas(profile, std::nullopt).latency, 900);
+  profile.transfers = {row(0, 2, 10), row(1, 3, 10), row(0, 1, 900), row(1, 0, 900), row(2, 3, 900)};
+  EXPECT_EQ(link_of_two_replicas(profile, std::nullopt).latency, 10);
+}
+
 TEST(Degrees, LeaveOutWhatDoesNotFitAndSayWhy) {
   Profile profile = eight_layers();
   JointOptions options = options_for(4, 8);
@@ -113,23 +202,10 @@ TEST(Degrees, LeaveOutWhatDoesNotFitAndSayWhy) {
   EXPECT_LT(choice.best().replicas, 4);
   options.partition.device_memory = 1'000'000;
   EXPECT_THROW(choose_degree(profile, options), InfeasibleError);
-}
-
-/// The same in slices: half the memory, and 5 % more than half of the time.
-Profile eight_slices(int slices) {
-  Profile profile = eight_layers();
-  profile.slices = slices;
-  for (LayerCost& layer : profile.layers) {
-    layer.forward = {1050 / slices, 1050 / slices, 1050 / slices, 5};
-    layer.backward = {2100 / slices, 2100 / slices, 2100 / slices, 5};
-    layer.gradients = layer.parameters = 1'000'000 / slices;
-  }
-  return profile;
-}
-
-JointOptions sliced(JointOptions options, int slices = kAnySlices) {
-  options.slices = slices;
-  return options;
+  // Of a pipeline of one device that is proved, of longer ones not.
+  options.partition.device_memory = 4'500'000;
+  for (LayerCost& layer : profile.layers) layer.backward_workspace = 10'000'000;
+  EXPECT_THROW(choose_degree(profile, options), UndecidedError);
 }
 
 std::vector<std::tuple<int, int, int>> divisions(const DegreeChoice& choice) {

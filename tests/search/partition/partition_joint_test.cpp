@@ -183,6 +183,26 @@ TEST(Joint, InfeasibleIsAProofForEveryPlacement) {
   EXPECT_THROW(choose_plan(profile, options), UndecidedError);
 }
 
+// More than kUsualChunks are not tried where fewer do not fit, and stages for a short latency prove nothing.
+TEST(Joint, ACandidateThatWasNotTriedIsNoWrongInput) {
+  Profile profile = profile_of(std::vector<Nanoseconds>(12, 1));
+  JointOptions options = test::joint_options(2, 2);
+  options.partition.device_memory = 100;
+  for (const Objective objective : {Objective::makespan, Objective::latency}) {
+    options.search.objective = objective;
+    for (LayerCost& cost : profile.layers) cost.parameters = 101, cost.backward_workspace = 0;
+    EXPECT_THROW(choose_plan(profile, options), InfeasibleError);
+    for (LayerCost& cost : profile.layers) cost.parameters = 1, cost.backward_workspace = 200;
+    EXPECT_THROW(choose_plan(profile, options), UndecidedError);
+  }
+}
+
+TEST(Joint, WhatEveryCandidateWasRefusedForIsWrongInput) {
+  JointOptions options = options_for(2, 2);
+  options.search.method = "dualpipe";
+  EXPECT_THROW(choose_plan(profile_of({1, 1, 1}), options), InputError);
+}
+
 TEST(Joint, InfeasibleWhereALayerIsTooLarge) {
   Profile profile = profile_of({1, 1, 1, 1});
   for (LayerCost& cost : profile.layers) cost.parameters = 1000;
