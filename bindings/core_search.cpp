@@ -127,9 +127,8 @@ void bind_search(py::module_& m) {
     return core::sized(profile == nullptr ? none : profile->profile, placement.file.placement, sizes, of);
   });
   m.def("search_sizes", [](std::shared_ptr<HeldPlacement> placement, const std::vector<MicroBatch>& sizes,
-                           const Settings& settings, int effort, bool keep_order) {
-    Asked asked(*placement, settings, 1);
-    asked.search.effort = effort;
+                           const Settings& settings, bool keep_order) {
+    const Asked asked(*placement, settings, 1);
     UnequalOptions wanted = core::unequal_options(asked.search);
     wanted.keep_order = keep_order;
     Plan plan;
@@ -175,14 +174,12 @@ void bind_search(py::module_& m) {
   });
   m.def("plan_sizes", [](const std::vector<HeldProfile>& held, const HeldDevices& devices,
                          const std::vector<std::int64_t>& sizes, std::int64_t of, const Settings& settings,
-                         int effort, bool keep_order, const py::object& progress) {
+                         bool keep_order, const py::object& progress) {
     AskedPlan asked(held, devices, static_cast<int>(sizes.size()), settings);
     Aside aside(progress);
     const core::Planned planned = aside.run([&](const std::atomic<bool>* stop, Aside::Report report) {
       asked.join(stop, std::move(report));
-      SearchOptions for_sizes = asked.wanted.front().options.search;
-      for_sizes.effort = effort;
-      UnequalOptions unequal = core::unequal_options(for_sizes);
+      UnequalOptions unequal = core::unequal_options(asked.wanted.front().options.search);
       unequal.keep_order = keep_order;
       return core::plan_sizes(asked.wanted, {sizes, of}, unequal, {});
     });

@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <stdexcept>
+#include <utility>
 
 #include "search/bounds/bounds.h"
 #include "search/files/error.h"
@@ -16,6 +18,9 @@
 
 namespace ostinato {
 namespace {
+
+/// Percent. Each search may do this many times the work of the one before it.
+constexpr int kUsualEffort = 100, kGrowth = 4;
 
 void check(const Placement& placement, const SearchOptions& options) {
   if (options.micro_batches < 1) throw InputError("", 0, "there must be at least one micro-batch");
@@ -66,6 +71,31 @@ Plan plan_of(const Portfolio& portfolio, const Instance& in, const Bounds& bound
   return plan;
 }
 
+/// One search, which ends no worse than `known`. Absent: it found nothing.
+std::optional<Plan> searched(const Instance& in, const Bounds& bounds, SearchOptions options,
+                             const std::optional<Plan>& known, Hunt::Clock::time_point began) {
+  if (known) {
+    const Nanoseconds value = objective_value(known->objective, in.placement(), known->schedule);
+    options.below = options.below > 0 ? std::min(options.below, value + 1) : value + 1;
+    if (options.progress) {
+      options.progress = [value, report = options.progress](Progress progress) {
+        progress.best = std::min(progress.best, value);
+        report(progress);
+      };
+    }
+  }
+  const SearchOptions asked = as_searched(options);
+  Portfolio portfolio(in, bounds, asked, began);
+  if (known) portfolio.claim(bound_of(*known));
+  options.method == "auto" ? portfolio.run() : portfolio.run_named();
+  if (known) portfolio.offer(*known);
+  portfolio.certify();
+  if (portfolio.best().empty()) return std::nullopt;
+  Plan plan = plan_of(portfolio, in, bounds, options);
+  if (known) plan.search.untried = known->search.untried;
+  return plan;
+}
+
 }  // namespace
 
 Plan shortest_plan(const Placement& placement, const SearchOptions& options) {
@@ -73,15 +103,19 @@ Plan shortest_plan(const Placement& placement, const SearchOptions& options) {
   check(placement, options);
   const Instance in(placement);
   const Bounds bounds(in);
-  const SearchOptions searched = as_searched(options);
-  Portfolio portfolio(in, bounds, searched, began);
-  options.method == "auto" ? portfolio.run() : portfolio.run_named();
-  portfolio.certify();
-  if (portfolio.best().empty()) {
+  SearchOptions now = options;
+  now.effort = std::min(options.effort, kUsualEffort);
+  std::optional<Plan> best = searched(in, bounds, now, std::nullopt, began);
+  while (now.effort < options.effort && options.method == "auto" && !(best && is_optimal(*best)) &&
+         !is_over(options, Hunt::Clock::now() - began)) {
+    now.effort = static_cast<int>(std::min<std::int64_t>(options.effort, std::int64_t{kGrowth} * now.effort));
+    if (std::optional<Plan> found = searched(in, bounds, now, best, began)) best = std::move(found);
+  }
+  if (!best) {
     throw UndecidedError(options.below > 0 ? "no order was found that is shorter than the known one"
                                            : "no order was found that fits the memory, but one may exist");
   }
-  return plan_of(portfolio, in, bounds, options);
+  return *std::move(best);
 }
 
 }  // namespace ostinato

@@ -118,9 +118,7 @@ int plan_command(const std::vector<std::string>& args, Io& io) {
                                 const std::string& name) {
     return run_shortest(placement, search, guard, name, io);
   };
-  SearchOptions for_sizes = limited;
-  if (sizes.effort > 0) for_sizes.effort = sizes.effort;
-  UnequalOptions unequal = unequal_options(for_sizes);
+  UnequalOptions unequal = unequal_options(limited);
   unequal.keep_order = sizes.keep_order;
   const Planned planned = [&] {
     try {

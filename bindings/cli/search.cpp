@@ -18,6 +18,7 @@
 #include "bindings/core/plan_summary.h"
 #include "bindings/core/requests.h"
 #include "search/placement/placement_toml.h"
+#include "search/plan/proved.h"
 #include "search/plan/sizes_toml.h"
 
 namespace ostinato::cli {
@@ -80,7 +81,6 @@ void resolve(OptionSet& options, Wanted& wanted) {
                               wanted.search.objective != Objective::makespan))
     throw UsageError("--steady-state cannot be combined with --pareto, --explain, --method or --objective");
   wanted.sizes.check();
-  if (wanted.sizes.effort > 0) wanted.search.effort = wanted.sizes.effort;
   if (wanted.sizes.given() &&
       (!wanted.pareto.empty() || wanted.steady_state || wanted.explain || wanted.search.method != "auto" ||
        wanted.search.objective != Objective::makespan))
@@ -88,6 +88,15 @@ void resolve(OptionSet& options, Wanted& wanted) {
         "--sizes cannot be combined with --pareto, --steady-state, --explain, --method or --objective");
   if (wanted.explain && (!wanted.pareto.empty() || wanted.search.method != "auto"))
     throw UsageError("--explain cannot be combined with --pareto or --method");
+}
+
+/// Where the plan may not be the shortest and the search ended by itself.
+std::string way_on(const Plan& plan, const SearchOptions& options) {
+  if (is_optimal(plan) || plan.search.cut_by_limit || options.method != "auto" || !plan.sizes.empty())
+    return "";
+  const std::int64_t more =
+      std::min<std::int64_t>(1'000'000, std::int64_t{4} * std::max(100, options.effort));
+  return fmt::format("  to go on          --effort {} may shorten the plan, or prove it\n", more);
 }
 
 Searched search_plan(const Wanted& wanted, const SearchOptions& options, const PlacementFile& file,
@@ -123,8 +132,8 @@ int search_once(const Wanted& wanted, PlacementFile& file, const CommandTime& ti
       json["waiting"] = waiting_json(plan, placement);
     print_json(json, io);
   } else {
-    io.say(summary(plan, placement, searched.seconds, file.model, until) + "  written to        " +
-           wanted.output + "\n");
+    io.say(summary(plan, placement, searched.seconds, file.model, until) + way_on(plan, wanted.search) +
+           "  written to        " + wanted.output + "\n");
     if (wanted.explain) io.say(contributions_text(contributions));
     if (wanted.explain && plan.objective == Objective::makespan) io.say(waiting_text(plan, placement));
   }

@@ -13,16 +13,12 @@ namespace ostinato::cli {
 
 void SizesArguments::declare(CommandLine& line, const std::string& help) {
   line.text("--sizes", file, help).type_name("FILE");
-  line.whole_number("--effort", effort, {1, 1'000'000},
-                    "With --sizes: search effort in percent; 100 takes about 15 ms (default: 100)")
-      .type_name("PERCENT");
   line.flag("--keep-order", keep_order,
             "With --sizes: run backwards, and forwards that compute losses, in the given order, so that "
             "gradients are added in the same order as in 1F1B");
 }
 
 void SizesArguments::check() const {
-  if (effort > 0 && !given()) throw UsageError("--effort needs --sizes");
   if (keep_order && !given()) throw UsageError("--keep-order needs --sizes");
 }
 

@@ -13,10 +13,9 @@ namespace ostinato::cli {
 
 struct SizesArguments {
   std::string file;  ///< ostinato-sizes/1; "": micro-batches are alike
-  int effort = 0;    ///< percent; 0: not said
   bool keep_order = false;
 
-  /// Declares --sizes, with this help, --effort and --keep-order.
+  /// Declares --sizes, with this help, and --keep-order.
   void declare(CommandLine& line, const std::string& help);
 
   /// After parsing. Throws UsageError.

@@ -178,6 +178,7 @@ SearchOptions search_options(const Options& options, int micro_batches) {
   const unsigned all = std::max(1u, std::thread::hardware_concurrency());
   result.threads = static_cast<int>(threads == 0 ? all : threads);
   result.seed = static_cast<std::uint64_t>(options.integer("seed"));
+  result.effort = static_cast<int>(options.integer("effort"));
   result.method = options.text("method");
   result.robust_ppm = options.scaled("robust", kMillion);
   if (result.robust_ppm > 0 && result.objective != Objective::makespan)

@@ -33,6 +33,11 @@ class Portfolio {
   /// Only the schedule that options.method names. Throws InputError where it does not exist or fit.
   void run_named();
 
+  /// A bound of the objective that is proved, before run().
+  void claim(Nanoseconds bound) { hunt_.claim(bound); }
+  /// A plan of all micro-batches, after run(). It is the best where nothing better was found.
+  void offer(const Plan& known) { hunt_.best.offer(known.schedule, known.search.method); }
+
   /// Where the best was shown to be optimal in ways that the checker does not know, or not at all: tries all
   /// schedules, well within the work that `ostinato verify` spends.
   void certify();

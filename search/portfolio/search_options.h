@@ -38,7 +38,9 @@ struct SearchOptions {
   double time_limit_seconds = 10;  ///< <= 0: no limit
   int threads = 1;                 ///< the plan does not depend on it
   std::uint64_t seed = 0;
-  int effort = 100;             ///< percent of the usual work of a search that does not meet its bound
+  /// Percent of the usual work of a search that does not meet its bound. Above 100: searches of growing
+  /// effort in turn, until one meets it.
+  int effort = 100;
   Nanoseconds below = 0;        ///< only plans whose objective is below this are wanted; 0: any
   std::int64_t robust_ppm = 0;  ///< > 0: as short a plan for times that vary by up to this (robust.h)
   std::string method = "auto";  ///< or the name of one schedule (named.h)

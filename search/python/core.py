@@ -30,7 +30,7 @@ from ostinato.objects import (
     Check, Devices, GraphPartition, GraphRow, Memory, PerDevice, Placement, Plan, Profile, Simulation, SteadyState, Step, Time,
     check_counts, core_of, typed,
 )  # fmt: skip
-from ostinato.sizes import MicroBatch, bare_sizes, check_effort, micro_batches_of
+from ostinato.sizes import MicroBatch, bare_sizes, micro_batches_of
 
 __all__ = [
     "Check", "Devices", "GraphPartition", "GraphRow", "Memory", "MicroBatch", "PerDevice", "Placement", "Plan", "Profile", "Progress",
@@ -126,6 +126,7 @@ def search(
     time_limit: float = 10,
     threads: int = 0,
     seed: int = 0,
+    effort: int = 100,
     method: str = "auto",
     robust: float = 0,
     progress: Progress | None = None,
@@ -134,14 +135,16 @@ def search(
     bounds.
 
     `objective`: "makespan", "span" or "latency". `time_limit`: seconds until the best so far is taken; 0:
-    none. `threads`: 0 is all; the plan does not depend on it. `method`: a named schedule instead of a search.
-    `robust`: of plans that are as short, the one that times which vary by up to this share stretch the least.
+    none. `threads`: 0 is all; the plan does not depend on it. `effort`: work of a search that does not prove
+    its plan, in percent of the usual. `method`: a named schedule instead of a search. `robust`: of plans that
+    are as short, the one that times which vary by up to this share stretch the least.
     """
     options = {
         "objective": objective,
         "time_limit": time_limit,
         "threads": threads,
         "seed": seed,
+        "effort": effort,
         "method": method,
         "robust": robust,
     }
@@ -178,9 +181,8 @@ def search_sizes(
     (3600, 4, True)
     """
     batches = micro_batches_of(placement, sizes, size)
-    check_effort(effort)
-    settings = _settings({"time_limit": time_limit, "seed": seed})
-    return Plan(_search.search_sizes(core_of(placement, Placement), batches, settings, effort, keep_order))
+    settings = _settings({"time_limit": time_limit, "seed": seed, "effort": effort})
+    return Plan(_search.search_sizes(core_of(placement, Placement), batches, settings, keep_order))
 
 
 def pareto(
@@ -192,6 +194,7 @@ def pareto(
     time_limit: float = 10,
     threads: int = 0,
     seed: int = 0,
+    effort: int = 100,
     progress: Progress | None = None,
 ) -> list[Plan]:
     """The curve of the objective over memory, from the most memory to the least that any schedule was found
@@ -206,6 +209,7 @@ def pareto(
         "time_limit": time_limit,
         "threads": threads,
         "seed": seed,
+        "effort": effort,
         "points": points,
     }
     check_counts(micro_batches=micro_batches)
@@ -302,13 +306,13 @@ def plan(
     micro_batches: int = 0,
     sizes: Sequence[int] | str | PathLike[str] | None = None,
     size: int = 0,
-    effort: int = 100,
     keep_order: bool = False,
     device_memory: Memory = "unlimited",
     objective: str = "makespan",
     time_limit: float = 10,
     threads: int = 0,
     seed: int = 0,
+    effort: int = 100,
     method: str = "auto",
     robust: float = 0,
     max_chunks: int = 64,
@@ -345,7 +349,8 @@ def plan(
     tried for equal micro-batches, the one whose best order found for these is shortest.
     """
     options = {
-        "objective": objective, "time_limit": time_limit, "threads": threads, "seed": seed, "method": method, "robust": robust, "max_chunks": max_chunks,
+        "objective": objective, "time_limit": time_limit, "threads": threads, "seed": seed, "effort": effort, "method": method, "robust": robust,
+        "max_chunks": max_chunks,
         "without": _names(without), "only": _names(only), "exact_losses": exact_losses, "fixed_ends": fixed_ends, "replicas": replicas, "slices": slices,
         "fewer_devices": fewer_devices, "all_devices": all_devices, "shard": shard, "inference": inference,
         "split_backward": split_backward, "allow_incomplete": allow_incomplete,
@@ -356,16 +361,13 @@ def plan(
     profiles = [core_of(one, Profile) for one in several]
     if not profiles:
         raise UsageError("plan() needs a profile")
-    if sizes is None and (size or keep_order or effort != 100):
-        raise UsageError("size, effort and keep_order need sizes")
+    if sizes is None and (size or keep_order):
+        raise UsageError("size and keep_order need sizes")
     if sizes is None:
         found = _search.plan_profile(profiles, where._core, micro_batches, _settings(options), progress)
     else:
         step, of = bare_sizes(sizes, size, micro_batches)
-        check_effort(effort)
-        found = _search.plan_sizes(
-            profiles, where._core, step, of, _settings(options), effort, keep_order, progress
-        )
+        found = _search.plan_sizes(profiles, where._core, step, of, _settings(options), keep_order, progress)
     core, report, told, interrupted = found
     return _unless(interrupted, Plan(core, json.loads(report), told))
 

@@ -26,12 +26,6 @@ def sized(
     )
 
 
-def check_effort(effort: int) -> None:
-    check_counts(effort=effort)
-    if effort < 1:
-        raise UsageError(f"effort is {effort}; it must be 1 percent or more")
-
-
 def micro_batches_of(
     placement: Placement, sizes: Sequence[MicroBatch] | str | PathLike[str], of: int
 ) -> list[_search.MicroBatch]:

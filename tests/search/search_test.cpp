@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "search/checker/checker.h"
 #include "search/files/error.h"
 #include "search/named/named.h"
 #include "search/placement/shapes.h"
@@ -97,6 +98,18 @@ TEST(Search, FindsTheKnownOptimaOfTwoChunks) {
   EXPECT_EQ(searched(split_wave(8), 8).makespan, 51);
   EXPECT_EQ(searched(split_wave(6), 8).makespan, 53);
   EXPECT_EQ(searched(split_wave(4), 8).makespan, 59);
+}
+
+/// The usual effort ends at 80.8 us, 5.5 % above its bound.
+TEST(Search, ProvesWithMoreEffortWhatTheUsualLeavesOpen) {
+  Placement looped =
+      shape("looped", {.devices = 5, .chunks = 2, .forward = 10, .backward = 20, .capacity = 7});
+  looped.link.latency = 2;
+  const Plan plan =
+      search(looped, {.micro_batches = 8, .time_limit_seconds = 0, .threads = 2, .effort = 400});
+  EXPECT_EQ(plan.makespan, 796);
+  EXPECT_TRUE(plan.optimal.makespan && plan.by_exhaustion.makespan);
+  EXPECT_TRUE(check_plan(plan, looped).ok());
 }
 
 TEST(Search, GivesTheSameBytesAtAnyNumberOfThreads) {

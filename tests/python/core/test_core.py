@@ -75,7 +75,6 @@ def test_keywords_are_the_options_of_the_command(name):
         if p.default is not p.empty
     }
     own = {"progress", "micro_batches", "sizes", "size", "keep_order"}
-    own |= {"effort"} if name == "plan" else set()  # of the search for sizes
     assert {key: objects.typed(key, value) for key, value in given.items() if key not in own} == {
         key: table[key] for key in given if key not in own
     }
@@ -95,6 +94,12 @@ def test_a_search_gives_the_bytes_of_the_command(tmp_path):
     )
     found = ostinato.search(mine, micro_batches=8)
     assert found.text == plan.read_text() == ostinato.Plan.from_file(plan, placement).text
+    assert ostinato.Plan.from_file(plan).placement == found.placement
+    alone = tmp_path / "alone" / "plan.json"
+    alone.parent.mkdir()
+    alone.write_text(found.text)
+    with pytest.raises(ostinato.InputError, match="its placement is not in the same folder"):
+        ostinato.Plan.from_file(alone)
     found.save(tmp_path / "again.json")
     assert (tmp_path / "again.json").read_bytes() == plan.read_bytes()
     assert found.to_dict()["makespan"] == found.makespan == max(step.end for step in found.schedule)

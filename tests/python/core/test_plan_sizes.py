@@ -160,7 +160,7 @@ def test_other_options_go_with_it(profile, options):
         ({"sizes": [1], "replicas": 2}, "replicas"),
         ({"sizes": [1], "objective": "span"}, "objective"),
         ({"sizes": [1], "method": "1f1b"}, "method"),
-        ({"sizes": [1], "effort": 0}, "effort is 0"),
+        ({"sizes": [1], "effort": 0}, "effort needs a whole number from 1"),
         ({"micro_batches": 2, "keep_order": True}, "need sizes"),
         ({}, "micro_batches needs"),
     ],

@@ -94,7 +94,7 @@ def test_what_cannot_be_is_refused(files):
         ostinato.search_sizes(V, [{"times": {"s9.F": 1}}])
     with pytest.raises(ostinato.UsageError, match="not 'sise'"):
         ostinato.search_sizes(V, [{"sise": 1}])
-    with pytest.raises(ostinato.UsageError, match="effort is 0"):
+    with pytest.raises(ostinato.UsageError, match="effort needs a whole number from 1"):
         ostinato.search_sizes(V, [1], effort=0)
     with pytest.raises(ostinato.InputError, match="no micro-batch"):
         ostinato.search_sizes(V, [])
@@ -122,14 +122,6 @@ def test_options_that_do_not_go_with_sizes_are_named(files, words, said):
     )
     assert done.returncode in (2, 3)
     assert said in done.stderr
-
-
-def test_effort_is_of_sizes_alone(files):
-    done = commands.ostinato(
-        "search", files / "v.toml", "--micro-batches", 2, "--effort", 50, "--output", files / "p.json"
-    )
-    assert done.returncode == 2
-    assert "--effort needs --sizes" in done.stderr
 
 
 def test_facts_are_what_the_command_prints(files):
