@@ -9,8 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ostinato.deepspeed.equal import recorder
 from ostinato.deepspeed.equal import records as taken
+from ostinato.deepspeed.equal import compared
+from ostinato.deepspeed.equal.compared import Shown, tell
 from ostinato.deepspeed.equal.comparison import compare
 from ostinato.deepspeed.equal.records import BEFORE, BLOCK, Difference, Records, fingerprint_of
+from ostinato.deepspeed.errors import OstinatoError
 from support.tiers import everyday
 
 NOISE = torch.randn(1000, generator=torch.Generator().manual_seed(3))
@@ -212,7 +215,7 @@ def test_layers_without_tensors_and_tied_ones_are_told_apart():
     assert compare(a, a, [None, None]).sentence().endswith("of 2 layers equal DeepSpeed's 1F1B bit for bit")
 
 
-def test_buffers_that_a_recomputed_forward_writes_to_are_left_out():
+def test_buffers_that_a_recomputed_forward_writes_to_are_left_out(monkeypatch):
     """Of the layers that step 1 has named, and no other difference."""
     a, b = records(l0=NOISE, l1=NOISE), records(l0=NOISE, l1=NOISE)
     for of, mean in ((a, 1.0), (b, 2.0)):
@@ -223,7 +226,11 @@ def test_buffers_that_a_recomputed_forward_writes_to_are_left_out():
     assert told.sentence().endswith("(except buffers of layer 1, to which a recomputed forward writes)")
     assert compare(a, a, written_again=[1]).written_again == []
     b.steps[0]["gradients"]["l1"] = fingerprint_of(2 * NOISE)
-    assert "gradient of layer 1" in compare(a, b, written_again=[1]).sentence()
+    told = compare(a, b, written_again=[1])
+    assert "gradient of layer 1" in told.sentence()
+    monkeypatch.setattr(compared, "say", lambda line: None)
+    with pytest.raises(OstinatoError, match=r"\(probably: layer 1 reads the buffers to which it writes"):
+        tell(told, Shown(), require=True, drew="")
 
 
 def unsteady(by: float, layer: int = 0) -> list[Difference]:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from ostinato.groups import everyones
 
-from ..tell.announce import say, written_again
+from ..tell.announce import ran_again, say, written_again
 from ..errors import OstinatoError
 from .comparison import Comparison, compare
 from .recorder import Recorder
@@ -94,6 +94,8 @@ def tell(told: Comparison, shown: Shown, require: bool, drew: str, others: bool 
             why = f"{told.other_data} are not those of the first start: seed what shuffles or draws them"
         elif others:
             why = OTHERS
+        elif told.written_again:
+            why = f"probably: {ran_again(told.written_again)}"
         raise OstinatoError(
             f'{told.sentence()} ({why}); "require": false in the "ostinato" section lets the run go on anyway'
         )

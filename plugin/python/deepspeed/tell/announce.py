@@ -21,7 +21,7 @@ def say(what: str, newlines: bool = False) -> None:
         put(f"ostinato: {printable(what, newlines=newlines)}")
 
 
-STEP_1_SHOWS = f"step 1 shows that {SAME} {ROUNDED} are to be expected, and not bit for bit, because"
+STEP_1_SHOWS = f"step 1 shows that losses will equal 1F1B's only {ROUNDED}, not {EXACT}, because"
 
 
 def _layers(layers: Sequence[int]) -> str:
@@ -85,7 +85,19 @@ def written_again(layers: Sequence[int]) -> str:
     """What rank 0 says after step 1 of layers that combine activation checkpointing with, say, BatchNorm."""
     return (
         f"the forward of {_layers(layers)} writes to buffers, and again when a backward recomputes it. The plan runs these in "
-        "a different order than 1F1B, or once more in a split backward, so running averages, and evaluations that use them, differ"
+        "a different order than 1F1B, or once more in a split backward, so running averages, and evaluations that use them, differ; so do losses "
+        "and weights, beyond rounding, if forwards read these buffers in training (spectral_norm does, BatchNorm does not)"
+    )
+
+
+def ran_again(layers: Sequence[int]) -> str:
+    """Why steps differ beyond rounding, where layers write to buffers as written_again() says."""
+    reads = (
+        "reads the buffers to which it writes" if len(layers) == 1 else "read the buffers to which they write"
+    )
+    return (
+        f"{_layers(layers)} {reads}, and backwards that recompute forwards write to them in a different order than in 1F1B: keep activation "
+        "checkpointing off (PipelineModule's checkpointable_layers)"
     )
 
 
@@ -111,7 +123,7 @@ def ends(stages: list[Stage], ranks: list[int]) -> str:
     return (
         f"{ranks_in_words(sorted(reads))} {'reads' if len(reads) == 1 else 'read'} inputs, and {ranks_in_words(sorted(losses))} "
         f"{'computes' if len(losses) == 1 else 'compute'} the loss (under 1F1B: ranks {ranks[0]} and {ranks[-1]}). engine.is_first_stage() and "
-        "engine.is_last_stage() know this, a grid does not"
+        "engine.is_last_stage() reflect this; engine.grid does not"
     )
 
 
