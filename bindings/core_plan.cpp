@@ -4,6 +4,7 @@
 #include <tuple>
 #include <utility>
 
+#include "bindings/cli/plan_files.h"
 #include "bindings/core/plan_summary.h"
 #include "bindings/core/requests.h"
 #include "bindings/core/step_sizes.h"
@@ -90,6 +91,7 @@ void bind_plan(py::module_& m) {
     Plan plan = read_plan(path, placement->file.placement, placement->file.sha256);
     return held_plan(std::move(placement), std::move(plan));
   });
+  m.def("placement_of", [](const std::string& plan) { return cli::placement_of(plan, {}).string(); });
   m.def("verify", [](const HeldPlan& held) {
     const py::gil_scoped_release release;
     const CheckResult result = check_plan(held.plan, held.placement());
@@ -108,8 +110,7 @@ void bind_plan(py::module_& m) {
     checked(held);
     const py::gil_scoped_release release;
     const Plan replayed = sizes.empty() ? held.plan : core::with_sizes(held.plan, held.placement(), sizes);
-    const OneBatch all = as_one_batch(replayed, held.placement());
-    return simulate(all.placement, all.plan.micro_batches, all.plan.schedule, options).makespans;
+    return simulate(replayed, held.placement(), options).makespans;
   });
   m.def("explain", [](const HeldPlan& held) {
     checked(held);

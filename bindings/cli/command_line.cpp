@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cctype>
 
 #include "bindings/core/numbers.h"
 #include "bindings/core/options.h"
@@ -81,7 +82,7 @@ CommandLine::~CommandLine() = default;
 
 Argument CommandLine::text(const std::string& name, std::string& value, const std::string& help,
                            bool may_be_empty) {
-  CLI::Option* option = app_->add_option(name, value, help);
+  CLI::Option* option = app_->add_option(name == "--output" ? "-o,--output" : name, value, help);
   return Argument(may_be_empty ? option : option->check(value_check()));
 }
 
@@ -140,10 +141,12 @@ void CommandLine::parse_reversed(std::vector<std::string> reversed) {
   } catch (const CLI::CallForHelp&) {
     throw;
   } catch (const CLI::ExtrasError&) {
+    refuse_short_options();
     std::string extra;
     for (const std::string& word : app_->remaining()) extra += (extra.empty() ? "" : " ") + word;
     throw core::UsageError("unexpected argument: " + extra);
   } catch (const CLI::RequiredError&) {
+    refuse_short_options();
     throw core::UsageError("missing: " + missing());
   } catch (const CLI::ValidationError& error) {  // "--devices: needs a number from ..." (refusal())
     std::string what = error.what();
@@ -186,6 +189,13 @@ void CommandLine::refuse_unknown_options(const std::vector<std::string>& args) c
     if (!name.starts_with("--") || std::find(known.begin(), known.end(), name) != known.end()) continue;
     throw core::UsageError("unknown option " + name + core::suggestion(name, known));
   }
+}
+
+/// "-x", but not "-1". Only CLI11 knows which words are values of the option before them.
+void CommandLine::refuse_short_options() const {
+  for (const std::string& word : app_->remaining())
+    if (word.size() > 1 && word[0] == '-' && std::isalpha(static_cast<unsigned char>(word[1])) != 0)
+      throw core::UsageError("unknown option " + word);
 }
 
 }  // namespace ostinato::cli

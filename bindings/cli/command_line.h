@@ -53,7 +53,8 @@ class CommandLine {
 
   /// The help calls whole numbers N and decimals X, unless type_name() says otherwise.
   /// What is declared is written to `value` by parse(), and `value` stays where nothing was typed. A name
-  /// with dashes is an option, any other the next positional argument. Numbers are as in core/numbers.h:
+  /// with dashes is an option, any other the next positional argument; --output is -o, too. Numbers are as in
+  /// core/numbers.h:
   /// "--runs needs a whole number from 1 to 1000000, got "-1"".
   Argument text(const std::string& name, std::string& value, const std::string& help,
                 bool may_be_empty = false);
@@ -80,6 +81,7 @@ class CommandLine {
  private:
   void parse_reversed(std::vector<std::string> reversed);
   void refuse_unknown_options(const std::vector<std::string>& args) const;
+  void refuse_short_options() const;
   std::vector<std::string> option_names() const;
   std::string missing() const;
 

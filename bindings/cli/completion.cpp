@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <map>
 #include <set>
 #include <sstream>
@@ -11,6 +12,7 @@
 #include "bindings/cli/cli.h"
 #include "bindings/cli/command.h"
 #include "bindings/cli/command_line.h"
+#include "search/files/printable.h"
 #include "search/placement/shapes.h"
 
 namespace ostinato::cli {
@@ -116,7 +118,9 @@ int completion_command(const std::vector<std::string>& args, Io& io) {
   std::string shell;
   line.text("shell", shell, "bash or zsh").required().type_name("SHELL");
   if (!line.parse(args, io)) return 0;
-  check_choice("shell", shell, kShells);
+  if (std::find(kShells.begin(), kShells.end(), shell) == kShells.end())
+    throw UsageError(fmt::format("shell \"{}\": there are completions for {} alone", printable(shell),
+                                 fmt::join(kShells, " and ")));
   const std::string text = (shell == "zsh" ? kZsh : "") + bash();
   if (line.json) {
     print_json({{"status", 0}, {"script", text}}, io);

@@ -16,7 +16,8 @@ std::string type_name(const OptionRow& row) {
     case choice:
       return "NAME";
     default:
-      return "TEXT";
+      if (row.key == "replicas" || row.key == "slices") return "N|auto";
+      return row.key == "without" || row.key == "only" || row.key == "shard" ? "LIST" : "TEXT";
   }
 }
 

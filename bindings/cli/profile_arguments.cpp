@@ -59,7 +59,8 @@ PartitionOptions partition_devices(const std::string& devices, const std::string
     return on_cluster(parse_cluster(io.launcher, "launcher"), memory);
   }
   if (!devices.ends_with(".toml") && !std::filesystem::exists(devices)) {
-    throw UsageError(fmt::format("--devices needs a number or a device file (TOML), got \"{}\"", devices));
+    throw UsageError(
+        fmt::format("--devices needs a number, a device file (TOML) or launcher, got \"{}\"", devices));
   }
   return on_cluster(read_cluster(devices), memory);
 }

@@ -128,9 +128,7 @@ std::string sharing_line(const Plan& plan, const Placement& placement) {
   if (placement.hosts.empty() || !plan.sizes.empty()) return "";
   const Nanoseconds shared = replayed_makespan(placement, plan.micro_batches, plan.schedule);
   std::vector<std::string> hosts;
-  for (const Host& host : placement.hosts)
-    hosts.push_back(fmt::format("{} share{} {}", counted(host.devices.size(), "device"),
-                                host.devices.size() == 1 ? "s" : "", counted(host.cores, "core")));
+  for (const Host& host : placement.hosts) hosts.push_back(sharing_of(host));
   return line("on shared cores", fmt::format("{} ({})", format_time(shared), fmt::join(hosts, ", ")));
 }
 
@@ -165,8 +163,9 @@ std::string reference_lines(const Plan& plan, const Placement& placement, Nanose
   const std::vector<Reference> list = references_of(plan, placement, until);
   std::string text;
   const auto add = [&](const Reference& r) {
-    text += line(r.name, fmt::format("{}, {} times as long{}", format_time(r.value), ratio(r.value, value),
-                                     r.fits ? "" : ", but does not fit the memory"));
+    text += line(text.empty() ? "known schedules" : "",
+                 fmt::format("{}, {}, {} times as long{}", r.name, format_time(r.value),
+                             ratio(r.value, value), r.fits ? "" : ", but does not fit the memory"));
   };
   const auto is_usual = [](const Reference& r) { return r.name == "1f1b" || r.name == "interleaved-1f1b"; };
   const auto usual = std::find_if(list.begin(), list.end(), is_usual);
@@ -222,6 +221,12 @@ std::string summary(const Plan& plan, const Placement& placement, double seconds
   text += line("method", (only_ends ? "completion of a " : "") + plan.search.method + cut_text(plan));
   if (seconds >= 0) text += line("searched", fmt::format("{:.2f} s", seconds));
   return text;
+}
+
+std::string sharing_of(const Host& host) {
+  const std::size_t ranks = host.devices.size() * static_cast<std::size_t>(host.ranks);
+  return fmt::format("{} share{} {}", counted(ranks, host.ranks == 1 ? "device" : "rank"),
+                     ranks == 1 ? "s" : "", counted(host.cores, "core"));
 }
 
 std::string times_line(const Profile& profile) {

@@ -50,6 +50,9 @@ Json contributions_json(const std::vector<Contribution>& contributions);
 std::string waiting_text(const Plan& plan, const Placement& placement);
 Json waiting_json(const Plan& plan, const Placement& placement);
 
+/// "2 devices share 1 core".
+std::string sharing_of(const Host& host);
+
 /// "2.5 %" from the bound to the value; "0 %" where they are equal.
 std::string gap(Nanoseconds value, Nanoseconds bound);
 

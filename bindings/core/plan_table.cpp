@@ -246,9 +246,7 @@ std::string cut_text(const JointChoice& choice) {
 std::string sharing_text(const Candidate& best) {
   if (best.shared == 0) return "";
   std::string text;
-  for (const Host& host : best.placement->hosts)
-    text += fmt::format("{}{} share{} {}", text.empty() ? "" : ", ", counted(host.devices.size(), "device"),
-                        host.devices.size() == 1 ? "s" : "", counted(host.cores, "core"));
+  for (const Host& host : best.placement->hosts) text += (text.empty() ? "" : ", ") + sharing_of(host);
   return text + ": these makespans come from replays in which computing devices share the cores.\n";
 }
 

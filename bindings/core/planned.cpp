@@ -42,7 +42,7 @@ Planned plan_profile(const std::vector<SlicedProfile>& profiles, const Searcher&
   planned.plan.baselines = kept(planned.base);
   planned.plan.search.cut_by_limit = cut;
   planned.cut = planned.choice.interrupted || cut;
-  for (const Candidate& candidate : planned.choice.candidates) planned.seconds += candidate.seconds;
+  planned.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
   return planned;
 }
 

@@ -29,7 +29,7 @@ struct Planned {
   Plan plan;                   ///< the winner's, of the placement file below
   std::string placement_text;  ///< with its model
   ModelFacts facts;
-  double seconds = 0;  ///< of all searches
+  double seconds = 0;  ///< that it took, as a time limit counts
   bool cut = false;    ///< a time limit or a stop ended one of them, and more time may find a shorter plan
   /// If the step has its own sizes (plan_sizes()): candidates, and the time that each's plan takes.
   std::vector<std::pair<std::size_t, Nanoseconds>> of_sizes;

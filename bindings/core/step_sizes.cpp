@@ -173,6 +173,7 @@ Planned plan_sizes(const std::vector<SlicedProfile>& profiles, const BareSizes& 
                      fmt::format("size = {} is given for the profile's micro-batch, but the profile was "
                                  "measured with {}: leave size out",
                                  sizes.of, profile.tokens));
+  const auto began = std::chrono::steady_clock::now();
   Planned planned = plan_profile(profiles, searcher);
   const bool cut = planned.plan.search.cut_by_limit;
   Nanoseconds least = 0;
@@ -201,6 +202,7 @@ Planned plan_sizes(const std::vector<SlicedProfile>& profiles, const BareSizes& 
   planned.plan.search.cut_by_limit |= cut;
   planned.cut |= planned.plan.search.cut_by_limit;
   describe(planned);
+  planned.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
   return planned;
 }
 

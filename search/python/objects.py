@@ -190,8 +190,13 @@ class Plan(_Text):
         self.report = report or {}  # of plan(): what `ostinato plan --json` prints, the candidates among it
 
     @classmethod
-    def from_file(cls, path: str | PathLike[str], placement: Placement | str | PathLike[str]) -> Plan:
-        """A plan belongs to a placement: the same bytes. Raises InputError with file and line."""
+    def from_file(
+        cls, path: str | PathLike[str], placement: Placement | str | PathLike[str] | None = None
+    ) -> Plan:
+        """A plan belongs to a placement: the same bytes. None: the one in the plan's folder, found by its digest.
+        Raises InputError with file and line."""
+        if placement is None:
+            placement = _search.placement_of(fspath(path))
         of = placement if isinstance(placement, Placement) else Placement.from_file(placement)
         return cls(_search.plan_file(fspath(path), of._core))
 

@@ -65,9 +65,22 @@ TEST(Usage, AllThatIsMissingIsToldAtOnce) {
 }
 
 TEST(Usage, WhatIsTooMuchIsTold) {
-  const Result result = ostinato_run({"verify", "plan.json", "placement.toml", "other.toml", "-z"});
+  const Result result = ostinato_run({"verify", "plan.json", "placement.toml", "other.toml", "more"});
   EXPECT_EQ(result.status, 2);
-  EXPECT_NE(result.err.find("unexpected argument: other.toml -z"), std::string::npos) << result.err;
+  EXPECT_NE(result.err.find("unexpected argument: other.toml more"), std::string::npos) << result.err;
+}
+
+TEST(Usage, AnUnknownShortOptionIsToldBeforeWhatIsMissing) {
+  EXPECT_NE(ostinato_run({"plan", "-z"}).err.find("unknown option -z\n"), std::string::npos);
+  EXPECT_NE(ostinato_run({"verify", "plan.json", "-z"}).err.find("unknown option -z\n"), std::string::npos);
+}
+
+TEST(Usage, OutputHasAShortForm) {
+  const TemporaryFolder folder;
+  EXPECT_EQ(ostinato_run({"placement", "v", "--devices", "2", "-o", folder / "v.toml"}).status, 0);
+  EXPECT_EQ(
+      ostinato_run({"search", folder / "v.toml", "--micro-batches", "2", "-o", folder / "v.json"}).status, 0);
+  EXPECT_EQ(ostinato_run({"verify", folder / "v.json"}).status, 0);
 }
 
 TEST(Usage, QuietLeavesErrorsAndJson) {

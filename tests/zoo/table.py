@@ -29,8 +29,8 @@ compared. `script/zoo --table docs/zoo.md` writes this page; {whole}
 *Rounding* allows a thousandth of a loss, and for a weight what Adam moves in three steps. The
 losses that *differ* are finite and near; some hazards break the
 [contract](deepspeed.md#are-the-numbers-those-of-1f1b) on purpose. A refusal comes before any weight
-changed. An empty cell means that the pair was not run, that the model's ends cannot be cut over
-ranks, or that DeepSpeed alone cannot train it on so many ranks.
+changed. An empty cell means that {unrun}the model's ends cannot be cut over ranks, or that DeepSpeed
+alone cannot train it on so many ranks.
 
 `tests/zoo/placements.py` has the placements, `tests/zoo/huggingface.py` and `alexnet.py` the
 models, and `hazards/` small models that each do one thing that ordinary training code does.
@@ -43,7 +43,10 @@ def write_table(path: Path, verdicts: dict[str, dict[str, Verdict]]) -> None:
     missing = sum(name not in verdicts.get(model, {}) for model, name in everything)
     text = [
         HEAD.format(
-            whole=f"of {len(everything)} pairs {missing} have not run." if missing else "every pair has run."
+            whole=f"of {len(everything)} pairs {missing} have not run."
+            if missing
+            else "every pair that can run has run.",
+            unrun="the pair has not run, that " if missing else "",
         )
     ]
     for title, models in (("Models", REAL), ("Hazards", [m for m in MODELS if m not in REAL])):

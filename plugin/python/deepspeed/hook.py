@@ -144,7 +144,7 @@ def _section_in(text: str | bytes, where: str) -> dict | None:
     try:
         made = json.loads(text)
     except ValueError as error:
-        raise OstinatoError(f"{where} is no JSON, or not all of it ({error}); {WANTED}") from None
+        raise OstinatoError(f"{where} is not valid JSON ({error}); {WANTED}") from None
     return made[SECTION] if isinstance(made, dict) and SECTION in made else made
 
 

@@ -32,7 +32,7 @@ function writeFigures() {
   figure("bubble", percent(all - busy, all));
   figure("objective", first.objective);
   if (first.method) figure("method", first.method);
-  for (const plan of shownPlans.slice(1)) figure(plan.title, time(plan.makespan) + comparedWith(plan).replace(" the first", ""));
+  for (const plan of shownPlans.slice(1)) figure(plan.title, time(plan.makespan) + comparedWith(plan).replace("the first", "as long"));
   for (const base of first.baselines) {
     const measured = base.measured > 0 ? ` (a step measured: ${time(base.measured)})` : "";
     figure(base.name + (base.fits ? "" : ", does not fit"), time(base.makespan) + measured);

@@ -2,6 +2,7 @@
 """What is wrong stops the run before its first step, on every rank, with the reason."""
 
 import json
+import re
 from contextlib import redirect_stdout
 from dataclasses import replace
 from io import StringIO
@@ -104,8 +105,9 @@ def test_a_folder_that_cannot_be_written_stops_the_run_before_it_trains(world2, 
         ("plan.json", ["must be an object"]),
         ({"plan": "/nowhere/plan.json"}, ["/nowhere/plan.json: no such file"]),
         ({"plan": "/"}, ['"plan": /: this is a folder, not a file']),
+        ({"plan": "hand.toml", "placement": "hand.json"}, ['"plan" and "placement" swapped']),
     ],
-    ids=["empty", "kind", "range", "strict", "no-object", "missing-plan", "folder"],
+    ids=["empty", "kind", "range", "strict", "no-object", "missing-plan", "folder", "swapped"],
 )
 def test_wrong_section(world2, section, words):
     refused(world2, replace(BASE, section=section), *words)
@@ -132,7 +134,9 @@ def test_plan_that_is_not_json(world2, plan, tmp_path):
 
 def test_other_number_of_micro_batches(world2, tmp_path):
     plan = make_plan(tmp_path, LOOPED, LAYERS, MICRO_BATCHES + 2)
-    refused(world2, with_section(plan=str(plan)), "6 micro-batches", "gradient_accumulation_steps is 4")
+    refused(
+        world2, with_section(plan=str(plan)), f"{plan}: the plan is for 6", "gradient_accumulation_steps is 4"
+    )
 
 
 def test_other_number_of_devices(world2, tmp_path):
@@ -347,6 +351,7 @@ def test_paths_are_relative_to_the_file(world2, plan):
     assert world2.run(relative, str(plan.parent), {"plan": "plan.json"}) == ["", ""]
     for message in world2.run(relative, str(plan.parent), {"plan": "elsewhere.json"}):
         assert f"{plan.parent}/elsewhere.json: no such file" in message
+        assert re.search(r'/ds_config\.json:\d+: "plan": ', message)
 
 
 def changed_size(options: Options) -> str:

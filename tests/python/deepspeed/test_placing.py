@@ -90,9 +90,9 @@ def test_what_is_no_section_is_left_to_deepspeed(monkeypatch, tmp_path):
             '{"format": "ostinato-profile/9"}',
             r"made\.json is of the format ostinato-profile/9; give a plan\.json",
         ),
-        ("[model]", r"made\.json is no JSON, or not all of it \(.*\); give a plan\.json"),
-        ('{"format": "ostin', r"made\.json is no JSON, or not all of it"),
-        ("\xff\x80", r"made\.json is no JSON, or not all of it \(.*can't decode byte 0xff"),
+        ("[model]", r"made\.json is not valid JSON \(.*\); give a plan\.json"),
+        ('{"format": "ostin', r"made\.json is not valid JSON"),
+        ("\xff\x80", r"made\.json is not valid JSON \(.*can't decode byte 0xff"),
     ],
 )
 def test_a_wrong_file_in_the_environment_is_named(monkeypatch, tmp_path, content, told):

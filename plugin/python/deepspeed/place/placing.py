@@ -211,7 +211,8 @@ def _lower(prepared: Prepared, paths: Paths, model: Model) -> None:
     assert section is not None and paths.placement is not None and paths.plan is not None
     if section.sizes:
         step_plans.refuse(program, plans.stages_of(program))
-    plans.check_shape(program, model.topology().get_dim("pipe"), model._layer_specs)
+    with plans.naming(section.placement_file):
+        plans.check_shape(program, model.topology().get_dim("pipe"), model._layer_specs)
     check_layers(model._layer_specs, plans.stages_of(program))
     if section.searches or section.sizes:
         prepared.placement = paths.placement.read_text()

@@ -157,6 +157,11 @@ class Section(BaseModel):
         """Whether the plan is made when the run starts."""
         return self.plan is None
 
+    @property
+    def placement_file(self) -> str | None:
+        """As written, or beside the plan as written; None: a search makes it."""
+        return self.placement or (str(Path(self.plan).with_name(PLACEMENT)) if self.plan else None)
+
 
 class Paths(BaseModel):
     """The section's files, absolute; `plan` and `placement` are None until the search has made them."""
@@ -172,6 +177,7 @@ class Paths(BaseModel):
     )
 
 
+PLACEMENT = "placement.toml"  # beside the plan, where the section names none
 Fault = tuple[tuple[str, ...], str]  # the key, in the section, and what is wrong with it
 
 
@@ -223,6 +229,9 @@ def _faults(section: Section) -> Iterator[Fault]:
     if len(ways) > 1:
         given = " and ".join(f'"{way}"' for way in ways)
         yield (), f"has {given}, of which only one is allowed"
+        return
+    if (section.plan or "").endswith(".toml") and (section.placement or "").endswith(".json"):
+        yield (), 'has "plan" and "placement" swapped: the plan is a JSON file, and its placement a TOML file'
         return
     if section.placement and section.searches and (section.auto or not section.sizes):
         yield ("placement",), 'goes with "plan": a search makes its own placement'
@@ -370,22 +379,30 @@ def resolve(section: Section, file: str | None, found: Path | None = None) -> Pa
         return Paths(**named)
     if section.searches:
         if (placement := named["placement"]) and not placement.is_file():
-            raise OstinatoError(
-                f'"placement": {placement}: {no_file(placement)}; make one with ostinato placement or ostinato partition'
+            raise _no_file(
+                "placement", placement, "; make one with ostinato placement or ostinato partition", file
             )
         return Paths(**named)
     plan = named["plan"]
     if not plan.is_file():
-        raise OstinatoError(
-            f'"plan": {plan}: {no_file(plan)}; make one with ostinato plan PROFILE --output PLAN (for your own placement: ostinato search)'
+        advice = (
+            "; make one with ostinato plan PROFILE --output PLAN (for your own placement: ostinato search)"
         )
-    named["placement"] = named["placement"] or plan.with_name("placement.toml")
+        raise _no_file("plan", plan, advice, file)
+    named["placement"] = named["placement"] or plan.with_name(PLACEMENT)
     if not named["placement"].is_file():
         which = (
             "" if section.placement else ' (the default, beside the plan; set "placement" if it is elsewhere)'
         )
-        raise OstinatoError(f'"placement": {named["placement"]}: {no_file(named["placement"])}{which}')
+        # OSTINATO_PLAN may name the plan itself, which is no configuration.
+        raise _no_file("placement", named["placement"], which, None if file == str(plan) else file)
     return Paths(**named)
+
+
+def _no_file(key: str, path: Path, more: str, file: str | None) -> OstinatoError:
+    """Of a file that a key of the section names. `file`: the configuration's."""
+    what = f'"{key}": {path}: {no_file(path)}{more}'
+    return OstinatoError(what) if file is None else _wrong([((key,), what)], file)
 
 
 def _names_another(named: Path | None, found: Path) -> bool:

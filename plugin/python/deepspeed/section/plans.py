@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The plan as the DeepSpeed side needs it: lowered, and checked against the model and the configuration."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -59,6 +60,17 @@ class Stage:
 
     def on(self, rank: int) -> bool:
         return rank in self.ranks
+
+
+@contextmanager
+def naming(file: str | None) -> Iterator[None]:
+    """What the block refuses begins with the file that the section names, if it does."""
+    try:
+        yield
+    except OstinatoError as error:
+        if file is not None:
+            error.args = (f"{file}: {error}", *error.args[1:])
+        raise
 
 
 def lower(paths: Paths):

@@ -431,7 +431,8 @@ def _prepare(section: dict, file: str | None, model: Model, config: Config) -> P
         if placed is not None:
             _take_placed(made, placed)
         if made.program is not None and made.error is None and not made.kept:
-            plans.check_micro_batches(made.program, config.gradient_accumulation_steps)
+            with plans.naming(made.section.plan):
+                plans.check_micro_batches(made.program, config.gradient_accumulation_steps)
     except OstinatoError as error:
         made.error = error
     return made

@@ -41,11 +41,11 @@ def flame(runs: list[LayerRun], total: int) -> Iterator[str]:
 
 
 COLOURS = {
-    WORKSPACE: "#9aa4b2",
-    RECEIVED: "#c3a16b",
+    WORKSPACE: "#cbc3ba",
+    RECEIVED: "#b8904f",
     PARAMETERS: "#4b5a70",
-    GRADIENTS: "#6f7f96",
-    OPTIMIZER: "#8797ad",
+    GRADIENTS: "#75859c",
+    OPTIMIZER: "#7fa0d6",
 }
 OTHER = "#b58ac0"
 LAYERS_IN_LEGEND = 16
@@ -119,7 +119,7 @@ def memory_of_rank(rank: RankTimeline, highest: int) -> Iterator[str]:
     layers = f"layers {rank.rows[0].index} to {rank.rows[-1].index}"
     owners = ", ".join(f"{owner} {size(held)}" for owner, held in rank.static) or "nothing"
     yield f"<p>Rank {rank.number}, {layers}: at most {size(rank.peak())}; always in use: {owners}; {source_of(rank)}</p>"
-    yield '<div class="memory"><svg viewBox="0 0 1000 100" preserveAspectRatio="none">'
+    yield '<div class="memory"><svg shape-rendering="crispEdges" viewBox="0 0 1000 100" preserveAspectRatio="none">'
     yield from memory(rank, highest)
     levels = "".join(
         f'<span style="bottom:{share}%">{size(highest * share // 100)}</span>' for share in (0, 50, 100)
