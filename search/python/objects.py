@@ -407,6 +407,9 @@ class Simulation:
             raise UsageError(f"percent is {percent}; it must be from 0 to 100")
         return self.makespans[(len(self.makespans) - 1) * percent // 100]
 
+    def __repr__(self) -> str:
+        return f"<Simulation: {counted(len(self.makespans), 'run')}, {self.at(0)} to {self.at(100)} ns>"
+
 
 @dataclass(frozen=True)
 class SteadyState:

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "search/bounds/one_machine.h"
+#include "search/placement/quantity.h"
 #include "search/unequal/held.h"
 
 namespace ostinato::unequal {
@@ -83,6 +84,12 @@ std::string what_cannot_fit(const Jobs& jobs, const Placement& placement) {
     if (alone != steps.end() && match(jobs, d).all_given_taken)
       return fmt::format("block '{}' of micro-batch {} alone needs more memory than its device has",
                          placement.blocks[jobs.block(*alone)].name, jobs.micro_batch(*alone));
+    __int128 kept = 0;
+    for (const int s : steps) kept += jobs.memory(s);
+    if (jobs.limited(d) && kept > jobs.room(d))
+      return fmt::format(
+          "device {} ({}): the micro-batches keep {} to the end, but static memory leaves only {}", d,
+          placement.devices[d].name, format_memory(static_cast<Bytes>(kept)), format_memory(jobs.room(d)));
   }
   return "";
 }

@@ -132,6 +132,19 @@ TEST(Unequal, SaysWhatCannotFit) {
   EXPECT_THROW(search_unequal(one.placement, one.sizes, {}), InfeasibleError);
 }
 
+TEST(Unequal, SaysWhereTheMicroBatchesKeepTooMuch) {
+  test::UnequalCase one = chain(2, 3, 100'000, 1);
+  Bytes kept = 0;
+  for (MicroBatch& size : one.sizes) kept += size.memory[0] = 30'000;
+  for (Block& block : one.placement.blocks) block.memory = 0;
+  for (MicroBatch& size : one.sizes) std::fill(size.memory.begin() + 1, size.memory.end(), 0);
+  one.placement.devices[0].memory = kept;
+  held(one);
+  one.placement.devices[0].memory = kept - 1;
+  EXPECT_THAT([&] { search_unequal(one.placement, one.sizes, {}); },
+              testing::ThrowsMessage<InfeasibleError>(testing::HasSubstr("keep")));
+}
+
 /// As a search of equal ones says, also where no block runs there.
 TEST(Unequal, SaysWhereStaticMemoryAloneIsTooMuch) {
   test::UnequalCase one = chain(2, 3, kUnlimited, 1, false, 3);
