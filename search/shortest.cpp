@@ -19,8 +19,8 @@
 namespace ostinato {
 namespace {
 
-/// Percent. Each search may do this many times the work of the one before it.
-constexpr int kUsualEffort = 100, kGrowth = 4;
+/// Percent.
+constexpr int kUsualEffort = 100, kMostEffort = 1'000'000;
 
 void check(const Placement& placement, const SearchOptions& options) {
   if (options.micro_batches < 1) throw InputError("", 0, "there must be at least one micro-batch");
@@ -108,7 +108,7 @@ Plan shortest_plan(const Placement& placement, const SearchOptions& options) {
   std::optional<Plan> best = searched(in, bounds, now, std::nullopt, began);
   while (now.effort < options.effort && options.method == "auto" && !(best && is_optimal(*best)) &&
          !is_over(options, Hunt::Clock::now() - began)) {
-    now.effort = static_cast<int>(std::min<std::int64_t>(options.effort, std::int64_t{kGrowth} * now.effort));
+    now.effort = std::min(options.effort, greater_effort(now.effort));
     if (std::optional<Plan> found = searched(in, bounds, now, best, began)) best = std::move(found);
   }
   if (!best) {
@@ -117,5 +117,7 @@ Plan shortest_plan(const Placement& placement, const SearchOptions& options) {
   }
   return *std::move(best);
 }
+
+int greater_effort(int effort) { return std::min(kMostEffort, 4 * std::max(kUsualEffort, effort)); }
 
 }  // namespace ostinato

@@ -19,4 +19,8 @@ namespace ostinato {
 /// is left empty: the caller knows the file.
 Plan shortest_plan(const Placement& placement, const SearchOptions& options);
 
+/// Of the search after one of this effort (taken as the usual, 100, where less) that left a gap: four times
+/// as much, up to what SearchOptions may ask for.
+int greater_effort(int effort);
+
 }  // namespace ostinato

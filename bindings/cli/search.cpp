@@ -20,6 +20,7 @@
 #include "search/placement/placement_toml.h"
 #include "search/plan/proved.h"
 #include "search/plan/sizes_toml.h"
+#include "search/shortest.h"
 
 namespace ostinato::cli {
 namespace {
@@ -94,9 +95,8 @@ void resolve(OptionSet& options, Wanted& wanted) {
 std::string way_on(const Plan& plan, const SearchOptions& options) {
   if (is_optimal(plan) || plan.search.cut_by_limit || options.method != "auto" || !plan.sizes.empty())
     return "";
-  const std::int64_t more =
-      std::min<std::int64_t>(1'000'000, std::int64_t{4} * std::max(100, options.effort));
-  return fmt::format("  to go on          --effort {} may shorten the plan, or prove it\n", more);
+  return fmt::format("  to go on          --effort {} may shorten the plan, or prove it\n",
+                     greater_effort(options.effort));
 }
 
 Searched search_plan(const Wanted& wanted, const SearchOptions& options, const PlacementFile& file,

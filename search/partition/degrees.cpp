@@ -139,7 +139,7 @@ class DegreeChooser {
       const int first = stage * apart(degree);
       ClusterDevice& device = one.devices.emplace_back(all_.devices[first]);
       for (int rank = first; rank < first + apart(degree); ++rank)
-        device.ranks.push_back(all_.devices[rank].node);
+        device.rank_nodes.push_back(all_.devices[rank].node);
     }
     return one;
   }

@@ -12,6 +12,9 @@
 namespace ostinato {
 namespace {
 
+/// Links are compared by the time that they take for this.
+constexpr Bytes kProbe = Bytes{1} << 20;
+
 std::int64_t lower_median(std::vector<std::int64_t> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) / 2);
   std::nth_element(values.begin(), middle, values.end());
@@ -20,9 +23,8 @@ std::int64_t lower_median(std::vector<std::int64_t> values) {
 
 /// Whether a link moves 1 MiB in a time more than a quarter away from what the default takes.
 bool differs(const Link& link, const Link& usual) {
-  constexpr Bytes probe = Bytes{1} << 20;
-  const __int128 expected = usual.time(probe);
-  const __int128 gap = link.time(probe) - expected;
+  const __int128 expected = usual.time(kProbe);
+  const __int128 gap = link.time(kProbe) - expected;
   return 4 * (gap < 0 ? -gap : gap) > expected;
 }
 
@@ -79,8 +81,8 @@ std::vector<Host> Cluster::hosts(std::int64_t computing) const {
     on[std::ranges::max(devices[d].nodes(), less_full)].push_back(static_cast<int>(d));
   std::vector<Host> shared;
   for (std::size_t n = 0; n < nodes.size(); ++n) {
-    const std::int64_t cores = computing > 0 ? nodes[n].cores * kUsualSpeed / computing : nodes[n].cores;
     if (on[n].empty()) continue;
+    const std::int64_t cores = computing > 0 ? nodes[n].cores * kUsualSpeed / computing : nodes[n].cores;
     Host host{.devices = on[n],
               .cores = static_cast<int>(std::min<std::int64_t>(cores, std::numeric_limits<int>::max()))};
     const int count = static_cast<int>(on[n].size());
@@ -98,10 +100,7 @@ Cluster Cluster::only(const std::vector<int>& positions) const {
   return part;
 }
 
-const Link& slower(const Link& a, const Link& b) {
-  constexpr Bytes probe = Bytes{1} << 20;
-  return a.time(probe) < b.time(probe) ? b : a;
-}
+const Link& slower(const Link& a, const Link& b) { return a.time(kProbe) < b.time(kProbe) ? b : a; }
 
 Cluster alike(int devices, Bytes memory) {
   Cluster cluster;

@@ -37,9 +37,9 @@ struct ClusterDevice {
   int node = 0;  ///< index into Cluster::nodes
   /// Nodes of the ranks that it stands for (degrees.h), where there are several. Those at one place of all
   /// devices are one pipeline, and all pipelines run alike: each waits for the slowest.
-  std::vector<int> ranks = {};
+  std::vector<int> rank_nodes = {};
 
-  std::vector<int> nodes() const { return ranks.empty() ? std::vector{node} : ranks; }
+  std::vector<int> nodes() const { return rank_nodes.empty() ? std::vector{node} : rank_nodes; }
 };
 
 struct Cluster {

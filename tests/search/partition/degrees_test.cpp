@@ -147,8 +147,8 @@ TEST(Degrees, ADeviceIsOnTheFullestNodeOfItsRanks) {
   cluster.nodes.resize(2);
   cluster.nodes[0].cores = 2;
   cluster.nodes[1].cores = 1;
-  cluster.devices[0].ranks = {0, 0};
-  cluster.devices[1].ranks = {0, 1};
+  cluster.devices[0].rank_nodes = {0, 0};
+  cluster.devices[1].rank_nodes = {0, 1};
   EXPECT_EQ(cluster.hosts().size(), 1u);
   EXPECT_EQ(cluster.hosts()[0].devices, (std::vector<int>{0, 1}));
   EXPECT_EQ(cluster.hosts()[0].ranks, 2);  // three on two devices
