@@ -4,7 +4,6 @@
 #include <tuple>
 #include <utility>
 
-#include "bindings/cli/plan_files.h"
 #include "bindings/core/plan_summary.h"
 #include "bindings/core/requests.h"
 #include "bindings/core/step_sizes.h"
@@ -91,7 +90,7 @@ void bind_plan(py::module_& m) {
     Plan plan = read_plan(path, placement->file.placement, placement->file.sha256);
     return held_plan(std::move(placement), std::move(plan));
   });
-  m.def("placement_of", [](const std::string& plan) { return cli::placement_of(plan, {}).string(); });
+  m.def("placement_of", [](const std::string& plan) { return placement_of(plan).string(); });
   m.def("verify", [](const HeldPlan& held) {
     const py::gil_scoped_release release;
     const CheckResult result = check_plan(held.plan, held.placement());

@@ -20,11 +20,9 @@ const char* type_name(OptionType type) {
       return "decimal";
     case OptionType::flag:
       return "flag";
-    case OptionType::text:
-    case OptionType::choice:
+    default:
       return "text";
   }
-  return "text";
 }
 
 Json table() {

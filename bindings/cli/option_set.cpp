@@ -15,18 +15,21 @@ std::string type_name(const OptionRow& row) {
       return "X";
     case choice:
       return "NAME";
+    case list:
+      return "LIST";
+    case count:
+      return "N|auto";
     default:
-      if (row.key == "replicas" || row.key == "slices") return "N|auto";
-      return row.key == "without" || row.key == "only" || row.key == "shard" ? "LIST" : "TEXT";
+      return "TEXT";
   }
 }
 
 std::string help_of(const OptionRow& row) {
   std::string help = row.help;
   if (row.type == choice) {
-    std::string list;
-    for (const std::string& name : row.choices) list += (list.empty() ? "" : ", ") + name;
-    help += ": " + list;
+    std::string names;
+    for (const std::string& name : row.choices) names += (names.empty() ? "" : ", ") + name;
+    help += ": " + names;
   }
   const bool has_default = row.type != flag && !row.fallback.empty();
   return has_default ? help + " (default: " + row.fallback + ")" : help;

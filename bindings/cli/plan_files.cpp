@@ -5,10 +5,7 @@
 #include <fmt/ranges.h>
 #include <unistd.h>
 
-#include <algorithm>
-
 #include "search/checker/checker.h"
-#include "search/files/sha256.h"
 #include "search/plan/plan_json.h"
 
 namespace ostinato::cli {
@@ -21,7 +18,7 @@ PlanArguments::PlanArguments(CommandLine& line) {
 }
 
 std::string PlanArguments::placement_file() const {
-  return placement.empty() ? placement_of(plan, {}).string() : placement;
+  return placement.empty() ? placement_of(plan).string() : placement;
 }
 
 PlanAndPlacement PlanArguments::read_checked() const {
@@ -31,26 +28,6 @@ PlanAndPlacement PlanArguments::read_checked() const {
 }
 
 PlanAndPlacement PlanArguments::read() const { return read_plan_and_placement(plan, placement_file()); }
-
-fs::path placement_of(const fs::path& plan, const std::vector<std::string>& given) {
-  const std::string digest = placement_digest(plan);
-  std::vector<fs::path> files(given.begin(), given.end());
-  if (digest.empty() && files.size() == 1) return files.front();
-  const fs::path folder = plan.has_parent_path() ? plan.parent_path() : fs::path(".");
-  std::error_code error;
-  std::vector<fs::path> beside;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error))
-    if (entry.path().extension() == ".toml" && entry.is_regular_file(error))
-      beside.push_back(entry.path().lexically_normal());
-  std::sort(beside.begin(), beside.end());
-  files.insert(files.end(), beside.begin(), beside.end());
-  for (const fs::path& file : files)
-    if (sha256(read_file(file, kMaxPlacementBytes)) == digest) return file;
-  throw InputError(
-      plan.string(), 0,
-      "its placement is not in the same folder: give the placement file too" +
-          (digest.empty() ? std::string() : fmt::format(" (its sha256 begins with {:.12})", digest)));
-}
 
 void check_same_model(const ModelFacts& first, const ModelFacts& theirs, const std::string& other) {
   if (first.sha256.empty() || theirs.sha256.empty() || first.sha256 == theirs.sha256) return;

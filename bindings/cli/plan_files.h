@@ -27,10 +27,6 @@ struct PlanArguments {
   PlanAndPlacement read_checked() const;
 };
 
-/// The placement that a plan names by its digest: one of `given`, else a .toml file in the plan's folder.
-/// Throws InputError where there is none.
-std::filesystem::path placement_of(const std::filesystem::path& plan, const std::vector<std::string>& given);
-
 /// Throws InputError where both placements say which model they are of, and it is not the same: the times of
 /// their plans do not compare. `other`: the file of `theirs`.
 void check_same_model(const ModelFacts& first, const ModelFacts& theirs, const std::string& other);

@@ -84,7 +84,7 @@ const std::vector<OptionRow>& option_table() {
        "Memory per device, with a unit: 40GiB, or 40GB (10^9 bytes); not with a device file"},
       {"partition",
        "shard",
-       text,
+       list,
        "",
        {},
        "Layers to shard over all devices (names or indices, comma-separated); plan may leave them whole"},
@@ -112,12 +112,12 @@ const std::vector<OptionRow>& option_table() {
        64},
       {"plan",
        "without",
-       text,
+       list,
        "",
        {},
        "What not to try, comma-separated: chunks, split, shards, recompute, branches, moves, lanes, "
        "fewer-devices"},
-      {"plan", "only", text, "", {}, "Try only these of them, comma-separated: chunks,split"},
+      {"plan", "only", list, "", {}, "Try only these of them, comma-separated: chunks,split"},
       {"plan",
        "exact_losses",
        flag,
@@ -140,14 +140,14 @@ const std::vector<OptionRow>& option_table() {
       {"plan", "all_devices", flag, "false", {}, "Use every device"},
       {"plan",
        "replicas",
-       text,
+       count,
        "1",
        {},
        "Data-parallel replicas of the pipeline, which share the devices and the micro-batches; auto: the "
        "number with the shortest step, including the sum of gradients"},
       {"plan",
        "slices",
-       text,
+       count,
        "",
        {},
        "Ranks that hold slices of each layer (tensor parallelism): of the profiles, the one with this "
@@ -183,6 +183,8 @@ const std::vector<OptionRow>& option_table() {
   return table;
 }
 
+bool is_text(OptionType type) { return type == text || type == list || type == count || type == choice; }
+
 std::string dashed(const std::string& key) {
   std::string name = "--" + key;
   std::replace(name.begin(), name.end(), '_', '-');
@@ -197,9 +199,9 @@ std::string suggestion(const std::string& word, const std::vector<std::string>& 
 void check_choice(const std::string& what, const std::string& value,
                   const std::vector<std::string>& choices) {
   if (std::find(choices.begin(), choices.end(), value) != choices.end()) return;
-  std::string list;
-  for (const std::string& choice : choices) list += (list.empty() ? "" : ", ") + choice;
-  throw UsageError(what + " \"" + value + "\" is not one of " + list + suggestion(value, choices));
+  std::string names;
+  for (const std::string& choice : choices) names += (names.empty() ? "" : ", ") + choice;
+  throw UsageError(what + " \"" + value + "\" is not one of " + names + suggestion(value, choices));
 }
 
 void check_value(const OptionRow& row, const std::string& name, const std::string& value) {
@@ -220,13 +222,15 @@ void check_value(const OptionRow& row, const std::string& name, const std::strin
       if (value != "true" && value != "false") refuse("true or false");
       break;
     case text:
+    case list:
+    case count:
       break;
   }
 }
 
 Options::Options(const std::vector<std::string>& sections, const std::vector<std::string>& without) {
-  const auto has = [](const auto& list, const std::string& word) {
-    return std::find(list.begin(), list.end(), word) != list.end();
+  const auto has = [](const auto& words, const std::string& word) {
+    return std::find(words.begin(), words.end(), word) != words.end();
   };
   for (const OptionRow& row : option_table())
     if (has(sections, row.section) && !has(without, row.key)) rows_.push_back(&row);

@@ -25,9 +25,14 @@ enum class OptionType {
   integer,  ///< >= 0
   decimal,  ///< >= 0, kept as text: scaled() makes it exact
   text,
+  list,    ///< words, comma-separated
+  count,   ///< a number, or "auto"
   choice,  ///< one of OptionRow::choices
   flag,
 };
+
+/// In the options file its values stand in quotes, and on the command line they are words.
+bool is_text(OptionType type);
 
 struct OptionRow {
   std::string section;

@@ -61,7 +61,7 @@ class OptionsReader {
   }
 
   std::string value_of(const OptionRow& row, const Value& value) const {
-    const bool quoted = row.type == OptionType::text || row.type == OptionType::choice;
+    const bool quoted = is_text(row.type);
     if (quoted != (value.kind == ValueKind::text)) {
       refuse(value.line, fmt::format("{} must be {}, not {}", row.key,
                                      quoted ? "text in quotes" : "without quotes", to_string(value.kind)));
@@ -121,7 +121,7 @@ std::string default_options() {
   std::string section;
   for (const OptionRow& row : option_table()) {
     if (row.section != section) text += fmt::format("\n[{}]\n", section = row.section);
-    const bool quoted = row.type == OptionType::text || row.type == OptionType::choice;
+    const bool quoted = is_text(row.type);
     std::string help = row.help;
     for (const std::string& choice : row.choices)
       help += (choice == row.choices.front() ? ": " : ", ") + choice;

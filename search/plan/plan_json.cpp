@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <optional>
 #include <unordered_map>
@@ -10,6 +11,7 @@
 #include "search/files/counted.h"
 #include "search/files/file.h"
 #include "search/files/json_values.h"
+#include "search/files/sha256.h"
 #include "search/placement/placement_check.h"
 #include "search/placement/quantity.h"
 
@@ -301,6 +303,9 @@ Plan parse_plan(std::string_view text, const std::string& name, const Placement&
   return reader.finish(root, placement_sha256);
 }
 
+namespace {
+
+/// "": the plan names none.
 std::string placement_digest(const std::filesystem::path& plan) {
   const std::string file = plan.string();
   const Value root =
@@ -308,6 +313,29 @@ std::string placement_digest(const std::filesystem::path& plan) {
   const Fields fields(root, file, "a plan", kKeys);
   return Fields(fields.need("placement", ValueKind::object), file, "'placement'", {"name", "sha256"})
       .text("sha256");
+}
+
+}  // namespace
+
+std::filesystem::path placement_of(const std::filesystem::path& plan, const std::vector<std::string>& given) {
+  const std::string digest = placement_digest(plan);
+  std::vector<std::filesystem::path> files(given.begin(), given.end());
+  if (digest.empty() && files.size() == 1) return files.front();
+  const std::filesystem::path folder =
+      plan.has_parent_path() ? plan.parent_path() : std::filesystem::path(".");
+  std::error_code error;
+  std::vector<std::filesystem::path> beside;
+  for (const std::filesystem::directory_entry& entry : std::filesystem::directory_iterator(folder, error))
+    if (entry.path().extension() == ".toml" && entry.is_regular_file(error))
+      beside.push_back(entry.path().lexically_normal());
+  std::sort(beside.begin(), beside.end());
+  files.insert(files.end(), beside.begin(), beside.end());
+  for (const std::filesystem::path& file : files)
+    if (sha256(read_file(file, kMaxPlacementBytes)) == digest) return file;
+  throw InputError(
+      plan.string(), 0,
+      "its placement is not in the same folder: give the placement file too" +
+          (digest.empty() ? std::string() : fmt::format(" (its sha256 begins with {:.12})", digest)));
 }
 
 PlanAndPlacement read_plan_and_placement(const std::filesystem::path& plan,

@@ -28,8 +28,10 @@ struct PlanAndPlacement {
 PlanAndPlacement read_plan_and_placement(const std::filesystem::path& plan,
                                          const std::filesystem::path& placement);
 
-/// Of the placement that the plan names; "": it names none. Throws InputError as read_plan().
-std::string placement_digest(const std::filesystem::path& plan);
+/// The placement that a plan names by its digest: one of `given`, else a .toml file in the plan's folder.
+/// Throws InputError where there is none, and as read_plan().
+std::filesystem::path placement_of(const std::filesystem::path& plan,
+                                   const std::vector<std::string>& given = {});
 
 /// The same plan gives the same bytes.
 std::string format_plan(const Plan& plan, const Placement& placement);
