@@ -37,8 +37,10 @@ int verify_command(const std::vector<std::string>& args, Io& io) {
   std::string profile, devices;
   line.text("--profile", profile, "From this profile, also check what is proved about all other placements")
       .type_name("PROFILE");
-  line.text("--devices", devices,
-            "With --profile: the --devices that `plan` was given (default: identical devices)")
+  line.text(
+          "--devices", devices,
+          "With --profile: the --devices that `plan` was given, if without --replicas and --slices (default: "
+          "identical devices)")
       .type_name("D|FILE");
   line.may_be_quiet();
   if (!line.parse(args, io)) return 0;

@@ -352,9 +352,11 @@ std::string mismatch(const Plan& plan, const PlacementFile& file, const Profile&
   int end = 0;
   for (const Stage& stage : file.placement.stages) end = std::max(end, stage.layers.back() + 1);
   if (end > layers) return fmt::format("the placement has {}, the profile {}", counted(end, "layer"), layers);
-  if (any.devices != static_cast<int>(cluster.devices.size()))
-    return fmt::format("any_placement is for {}, but {} are given", counted(any.devices, "device"),
-                       cluster.devices.size());
+  if (const auto given = static_cast<int>(cluster.devices.size()); any.devices != given)
+    return fmt::format("any_placement is for {}, but {} are given{}", counted(any.devices, "device"), given,
+                       any.devices > 0 && given % any.devices == 0
+                           ? "; for the plan of one of several replicas or slices, give no devices"
+                           : "");
   const Nanoseconds value = plan.objective == Objective::span ? plan.span : plan.makespan;
   if (any.lower_bound > value)
     return fmt::format("any_placement.lower_bound is {} ns, but this plan takes only {} ns", any.lower_bound,

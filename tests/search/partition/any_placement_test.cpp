@@ -320,7 +320,8 @@ TEST(AnyPlacement, IsRefusedWithFilesOfAnother) {
   };
   using testing::ElementsAre;
   using testing::HasSubstr;
-  EXPECT_THAT(failures(profile, 3), ElementsAre(HasSubstr("is for 2 devices, but 3 are given")));
+  EXPECT_THAT(failures(profile, 3), ElementsAre(testing::EndsWith("is for 2 devices, but 3 are given")));
+  EXPECT_THAT(failures(profile, 4), ElementsAre(HasSubstr("one of several replicas or slices")));
   EXPECT_THAT(failures(profile_of({2, 1, 2, 2}), 2), ElementsAre(HasSubstr("is not proved")));
   plan.any_placement->sharded = {9};
   EXPECT_THAT(failures(profile, 2), ElementsAre(HasSubstr("does not have")));
