@@ -6,7 +6,6 @@
 
 #include "bindings/core/plan_summary.h"
 #include "bindings/core/requests.h"
-#include "bindings/core/step_sizes.h"
 #include "bindings/held.h"
 #include "plugin/lowering/lower.h"
 #include "plugin/lowering/program_text.h"
@@ -17,6 +16,7 @@
 #include "search/plan/proved.h"
 #include "search/show/show.h"
 #include "search/simulate/simulate.h"
+#include "search/unequal/with_sizes.h"
 
 namespace py = pybind11;
 
@@ -108,7 +108,7 @@ void bind_plan(py::module_& m) {
     const SimulateOptions options = core::simulate_options(options_of({"simulate"}, settings));
     checked(held);
     const py::gil_scoped_release release;
-    const Plan replayed = sizes.empty() ? held.plan : core::with_sizes(held.plan, held.placement(), sizes);
+    const Plan replayed = sizes.empty() ? held.plan : with_sizes(held.plan, held.placement(), sizes);
     return simulate(replayed, held.placement(), options).makespans;
   });
   m.def("explain", [](const HeldPlan& held) {

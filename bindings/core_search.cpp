@@ -16,6 +16,7 @@
 #include "search/files/error.h"
 #include "search/named/references.h"
 #include "search/pareto.h"
+#include "search/partition/sized.h"
 #include "search/plan/sizes_toml.h"
 #include "search/unequal/unequal.h"
 
@@ -124,7 +125,7 @@ void bind_search(py::module_& m) {
   m.def("sized", [](const HeldPlacement& placement, const HeldProfile* profile,
                     const std::vector<double>& sizes, double of) {
     const Profile none;
-    return core::sized(profile == nullptr ? none : profile->profile, placement.file.placement, sizes, of);
+    return sized(profile == nullptr ? none : profile->profile, placement.file.placement, sizes, of);
   });
   m.def("search_sizes", [](std::shared_ptr<HeldPlacement> placement, const std::vector<MicroBatch>& sizes,
                            const Settings& settings, bool keep_order) {

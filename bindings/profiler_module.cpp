@@ -63,6 +63,7 @@ void bind_costs(py::module_& m) {
       .def_readwrite("parameters", &LayerCost::parameters)
       .def_readwrite("gradients", &LayerCost::gradients)
       .def_readwrite("optimizer_state", &LayerCost::optimizer_state)
+      .def_readwrite("tied", &LayerCost::tied)
       .def_readwrite("input_bytes", &LayerCost::input_bytes)
       .def_readwrite("output_bytes", &LayerCost::output_bytes)
       .def_readwrite("passed", &LayerCost::passed)
@@ -157,6 +158,15 @@ void bind_profile(py::module_& m) {
       .def_readwrite("tokens", &Profile::tokens)
       .def_readwrite("sizes", &Profile::sizes)
       .def_readwrite("rank", &Profile::rank)
+      .def(
+          "set_zero",
+          [](Profile& profile, int ranks, bool step) {
+            profile.zero = {ranks, step};
+          },
+          py::arg("ranks"), py::arg("step"),
+          "ZeRO divides the optimizer's state over so many data-parallel ranks, and also what the end of a "
+          "step "
+          "takes.")
       .def_property(
           "restrictions", [](const Profile& profile) { return to_rows(profile.restrictions); },
           [](Profile& profile, const std::vector<RestrictionRow>& rows) {

@@ -13,13 +13,13 @@
 #include "bindings/cli/plan_files.h"
 #include "bindings/core/plan_summary.h"
 #include "bindings/core/requests.h"
-#include "bindings/core/step_sizes.h"
 #include "search/files/printable.h"
 #include "search/files/wrapped.h"
 #include "search/named/named.h"
 #include "search/placement/quantity.h"
 #include "search/plan/orders.h"
 #include "search/plan/sizes_toml.h"
+#include "search/unequal/with_sizes.h"
 
 namespace ostinato::cli {
 namespace {

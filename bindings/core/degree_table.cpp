@@ -36,11 +36,13 @@ std::string degrees_text(const std::vector<Degree>& degrees, std::size_t chosen)
   return text + wrapped(fmt::format(
                     "Launch {} with PipelineModule({}) and gradient_accumulation_steps {}. The plan "
                     "below is for {}. Assumed: a ring over the replicas sums the gradients after the last "
-                    "backward{}; each replica holds the whole optimizer state (no ZeRO).\n",
+                    "backward{}; {}.\n",
                     counted(best.pipeline * best.slices * best.replicas, "rank"), module_arguments(best),
                     best.options.search.micro_batches,
                     best.replicas == 1 ? "the only replica" : "one of " + counted(best.replicas, "replica"),
-                    costs ? "" : ", free because no link was measured"));
+                    costs ? "" : ", free because no link was measured",
+                    best.profile->zero.ranks > 0 ? "ZeRO divides the optimizer state over the replicas"
+                                                 : "each replica holds the whole optimizer state (no ZeRO)"));
 }
 
 Json degrees_json(const std::vector<Degree>& degrees) {

@@ -123,6 +123,14 @@ std::string cut_text(const Plan& plan) {
   return ", stopped early: other placements are untried";
 }
 
+/// In words; of a few micro-batches the plan may have the two ends alone.
+std::string method_of(const Plan& plan) {
+  const std::string& method = plan.search.method;
+  if (!method.starts_with("repetend")) return method;
+  return (plan.steady_state.count == 0 ? "warm-up and cool-down of a " : "") +
+         ("repeating pattern" + method.substr(std::string("repetend").size()));
+}
+
 /// What the step takes if devices share processors; for equal micro-batches only.
 std::string sharing_line(const Plan& plan, const Placement& placement) {
   if (placement.hosts.empty() || !plan.sizes.empty()) return "";
@@ -217,8 +225,7 @@ std::string summary(const Plan& plan, const Placement& placement, double seconds
   text += robust_line(plan);
   text += memory_line(plan, placement, facts.step_memory);
   if (plan.any_placement) text += any_placement_line(plan, value);
-  const bool only_ends = plan.search.method.starts_with("repetend") && plan.steady_state.count == 0;
-  text += line("method", (only_ends ? "completion of a " : "") + plan.search.method + cut_text(plan));
+  text += line("method", method_of(plan) + cut_text(plan));
   if (seconds >= 0) text += line("searched", fmt::format("{:.2f} s", seconds));
   return text;
 }

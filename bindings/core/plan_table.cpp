@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <tuple>
 
 #include "bindings/core/plan_summary.h"
 #include "search/files/counted.h"
@@ -31,6 +32,8 @@ struct Row {
   std::string mark, name, bound, value, ratio, memory;
   std::string note = {};  ///< on a separate line
 };
+
+constexpr std::string_view kThisPlan = "this plan: ";
 
 /// The widest text of a column.
 std::size_t width_of(const std::vector<Row>& rows, std::string Row::*column) {
@@ -74,7 +77,7 @@ Row candidate_row(const Candidate& candidate, const Profile& profile, bool wins,
                   bool notes) {
   const std::string name = candidate.forbidden ? fmt::format("{} (not allowed: {})", candidate.name,
                                                              to_string(*candidate.forbidden))
-                                               : (wins ? "this plan: " : "") + candidate.name;
+                                               : std::string(wins ? kThisPlan : "") + candidate.name;
   const Nanoseconds bound = std::max(candidate.bound, candidate.plan ? bound_of(*candidate.plan) : 0);
   Row row{wins ? "*" : "", name, bound > 0 ? format_time(bound) : "", {}, {}, {}};
   if (!candidate.plan) {
@@ -94,6 +97,20 @@ Row candidate_row(const Candidate& candidate, const Profile& profile, bool wins,
   }
   row.note += fmt::format(", busiest device {}", format_time(busiest_device(*candidate.placement)));
   return row;
+}
+
+/// "moved" or "moved (2)", without the number.
+std::string kind_of(const Row& row) {
+  const std::string name = row.mark.empty() ? row.name : row.name.substr(kThisPlan.size());
+  return name.substr(0, name.rfind(" ("));
+}
+
+/// Whether a plan of the same kind has the same figures in a row above.
+bool repeats(const Row& row, const std::vector<Row>& above) {
+  return !row.value.empty() && std::any_of(above.begin(), above.end(), [&](const Row& other) {
+    return kind_of(row) == kind_of(other) &&
+           std::tie(row.bound, row.value, row.memory) == std::tie(other.bound, other.value, other.memory);
+  });
 }
 
 /// Rows of the table, how many candidates without a plan each reason names, and how many stages have their
@@ -191,7 +208,7 @@ std::string gain_text(const Baselines& base, const Candidate& best) {
   if (!base.yours && base.even && !best.options.inference)
     text +=
         "The time of your current run is not known: the profile does not say how DeepSpeed divides the "
-        "layers over this many devices (ostinato profile --world-size N makes the model as N ranks do).\n";
+        "layers over this many devices (ostinato profile --world-size N records it).\n";
   return text;
 }
 
@@ -464,7 +481,9 @@ std::string choice_text(const JointChoice& choice, const Baselines& base, const 
       {"", "placement", "bound", to_string(winner.plan->objective), "ratio", "peak memory"}};
   bool unplanned = false, forbidden = false;
   for (const Candidate* candidate : shown(choice, every)) {
-    rows.push_back(candidate_row(*candidate, profile, candidate == &winner, best, every));
+    Row row = candidate_row(*candidate, profile, candidate == &winner, best, every);
+    if (!every && repeats(row, rows)) continue;
+    rows.push_back(std::move(row));
     unplanned = unplanned || (!candidate->plan && candidate->no_shorter);
     forbidden = forbidden || candidate->forbidden;
   }

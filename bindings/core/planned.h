@@ -8,6 +8,7 @@
 //   write_file("placement.toml", planned.placement_text);
 //   write_file("plan.json", format_plan(planned.plan, *planned.best().placement));
 
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,10 +22,10 @@
 namespace ostinato::core {
 
 struct Planned {
-  const Profile* profile = nullptr;  ///< the one that was chosen
-  JointChoice choice;                ///< of one pipeline
-  std::vector<Degree> degrees;       ///< where replicas or slices were asked for
-  std::size_t degree = 0;            ///< the one that was chosen
+  std::shared_ptr<const Profile> profile;  ///< Degree::profile of the one that was chosen
+  JointChoice choice;                      ///< of one pipeline
+  std::vector<Degree> degrees;             ///< where replicas or slices were asked for
+  std::size_t degree = 0;                  ///< the one that was chosen
   Baselines base;
   Plan plan;                   ///< the winner's, of the placement file below
   std::string placement_text;  ///< with its model

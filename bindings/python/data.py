@@ -87,7 +87,8 @@ class BalancedBatches:
         self.replicas, self.replica = replicas, replica
         self.padded, self.times = padded, times or _proportional(stages, padded)
         self.epoch = 0
-        self._taken = 0  # micro-batches of this epoch
+        self._start = 0  # micro-batches of this epoch that a loaded state has taken
+        self._taken = [0]  # by the latest iteration
 
     @property
     def samples_a_step(self) -> int:
@@ -104,28 +105,31 @@ class BalancedBatches:
         return self.steps * self.micro_batches
 
     def __iter__(self) -> Iterator[Batch]:
-        """From where a loaded state stands, or from the beginning; the next iteration is the next epoch."""
+        """From where a loaded state stands, or from the beginning of the epoch, which ends with the latest
+        iteration."""
         order = self._order()
-        for step in range(self._taken // self.micro_batches, len(order) // self.samples_a_step):
+        self._taken = taken = [self._start]
+        for step in range(self._start // self.micro_batches, len(order) // self.samples_a_step):
             mine = self.deal(order[step * self.samples_a_step : (step + 1) * self.samples_a_step]).batches[
                 self.replica
             ]
-            for batch in mine[self._taken % self.micro_batches :]:
-                self._taken += 1
+            for batch in mine[taken[0] % self.micro_batches :]:
+                taken[0] += 1
                 yield batch
-        self.set_epoch(self.epoch + 1)
+        if self._taken is taken:
+            self.set_epoch(self.epoch + 1)
 
     def set_epoch(self, epoch: int) -> None:
         """As of torch's DistributedSampler: another shuffle; starts over."""
-        self.epoch, self._taken = epoch, 0
+        self.epoch, self._start, self._taken = epoch, 0, [0]
         follow = getattr(self.sampler, "set_epoch", None)
         if follow is not None:
             follow(epoch)
 
     def state_dict(self, steps: int | None = None) -> dict[str, Any]:
-        """Where it stands. `steps`: of this epoch that were trained, where a loader with workers has fetched
-        more than that."""
-        taken = self._taken if steps is None else steps * self.micro_batches
+        """Where the latest iteration stands. `steps`: of this epoch that were trained, where a loader with
+        workers has fetched more than that."""
+        taken = self._taken[0] if steps is None else steps * self.micro_batches
         return {"epoch": self.epoch, "taken": taken, "seed": self.seed, "samples_a_step": self.samples_a_step}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -136,7 +140,7 @@ class BalancedBatches:
                     f"the state has {key} {state[key]}, but this sampler has {getattr(self, key)}: its steps would differ"
                 )
         self.set_epoch(state["epoch"])
-        self._taken = state["taken"]
+        self._start, self._taken = state["taken"], [state["taken"]]
 
     def deal(self, samples: Sequence[int]) -> Deal:
         """Over replicas and micro-batches, of one step; the same for the same arguments."""

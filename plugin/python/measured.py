@@ -7,7 +7,9 @@
 
 A stage that takes longer than planned has more expensive layers or a slower device, and a run cannot tell which.
 Here a device counts as slower if its blocks together differ from the median device's by more than SAME; the rest
-is attributed to the layers. With the new costs, every stage of the old plan takes as long as in the run.
+is attributed to the layers. What a block costs beside its layers does not change. With the new costs, every
+stage of the old plan takes as long as in the run, up to rounding; of sharded stages and of layers that run in two
+directions that is an estimate.
 """
 
 from __future__ import annotations
@@ -27,15 +29,10 @@ from ostinato.trace import RankTrace, TracedInstruction
 SAME = 0.05  # relative; a device this close to the median is not called slow
 CHANGED = 0.15  # relative; blocks or a step that differ more are reported
 TIMES = {"forward": "F", "backward": "B", "backward_input": "I", "backward_weight": "W"}
-INSTEAD = {
-    "forward": (),
-    "backward": ("backward_input", "backward_weight"),
-    "backward_input": ("backward",),
-    "backward_weight": ("backward",),
-}
+HALVES = ("backward_input", "backward_weight")
 UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
-# In a profile's "rank": what such a block costs on top of its layers.
-BESIDE = {"F": "forward", "B": "backward"}
+# In a profile's "rank": what such a block costs beside its layers (block_overhead() in search/partition).
+BESIDE = {"F": "forward", "B": "backward", "I": "backward", "W": "backward"}
 
 
 class MeasuredBlock(NamedTuple):
@@ -94,7 +91,7 @@ class Measured:
         for device, by in sorted(self.devices.items()):
             if by > 1 + CHANGED:
                 yield (
-                    f"Device {device} was {by:.2f} times as slow as planned, relative to {self.usual_device}: if it stays so, plan with the measured "
+                    f"Device {device} took {by:.2f} times as long as planned, compared with {self.usual_device}: if this persists, plan with the measured "
                     "times (--measured), which moves layers off it."
                 )
         took = max(self.overall * by for by in self.devices.values())
@@ -171,22 +168,22 @@ def replanned(
         raise Error(
             "the placement has devices of several kinds, each with a profile or a speed: measure each kind again"
         )
-    layers = len(profile["layers"])
-    ran = {
-        key: _by_layer(found, placement["stages"], action, profile.get("rank", {}), layers)
-        for key, action in TIMES.items()
-    }
-    factors = {
-        key: [
-            own or _mean([ran[other][at] for other in INSTEAD[key]]) or 1.0 for at, own in enumerate(ran[key])
-        ]
-        for key in TIMES
-    }
+    ran = {key: _by_layer(found, placement, action, profile) for key, action in TIMES.items()}
+    twice = {layer for row in placement["stages"] if row.get("recompute") for layer in _layers_of(row)}
     rows = [
-        _scaled(row, {key: factors[key][at] for key in TIMES}) for at, row in enumerate(profile["layers"])
+        {"recompute": row["forward"]["median"]} | row if at in twice else row
+        for at, row in enumerate(profile["layers"])
     ]
+    factors = [
+        _factors(row, {key: ran[key][at] for key in TIMES}, at in twice) for at, row in enumerate(rows)
+    ]
+    rows = [_scaled(row, by) for row, by in zip(rows, factors, strict=True)]
     sizes = [
-        row | {key: _times(row[key], factors[key]) for key in ("forward", "backward")}
+        row
+        | {
+            key: [round(time * by[key]) for time, by in zip(row[key], factors, strict=True)]
+            for key in ("forward", "backward")
+        }
         for row in profile.get("sizes", [])
     ]
     made = profile | {"layers": rows, "operators": []} | ({"sizes": sizes} if sizes else {})
@@ -196,45 +193,67 @@ def replanned(
 
 
 def _by_layer(
-    found: Measured, stages: list[dict[str, Any]], action: str, rank: dict[str, int], layers: int
+    found: Measured, placement: dict[str, Any], action: str, profile: dict[str, Any]
 ) -> list[float]:
-    """By layer, how many times as long as profiled it takes; 0.0: no such block ran. What a block costs beside
-    its layers does not change."""
-    beside = rank.get(BESIDE.get(action, ""), 0)
+    """By layer, how many times as long as profiled it takes; 0.0: not known."""
+    layers, rank = len(profile["layers"]), profile.get("rank", {})
     of_layers: list[list[float]] = [[] for _ in range(layers)]
-    for stage, row in enumerate(stages):
+    for stage, row in enumerate(placement["stages"]):
+        own = _layers_of(row)
+        if max(own) >= layers:
+            raise Error(
+                f'stage "{row["name"]}" has layers up to {max(own)}, but the profile has {layers}: the plan was not made from this profile'
+            )
+        beside = 0 if _on_lane(placement, row["name"]) else rank.get(BESIDE[action], 0)
+        if action == "F":  # the first layer's stage reads inputs, the last one's labels
+            beside += rank.get("read", 0) * len({0, layers - 1}.intersection(own))
         of_stage = [
-            max(0.0, found.measured[block] / found.devices[block.device] - beside)
-            / max(1.0, found.planned[block] - beside)
-            for block in found.planned
-            if (block.stage, block.action) == (stage, action)
+            max(1.0, found.measured[block] - beside) / (planned - beside) / found.devices[block.device]
+            for block, planned in found.planned.items()
+            if (block.stage, block.action) == (stage, action) and found.measured[block] and planned > beside
         ]
-        ranges = row["layers"] if isinstance(row["layers"][0], list) else [row["layers"]]
-        for begin, end in ranges:
-            if end > layers:
-                raise Error(
-                    f'stage "{row["name"]}" has layers up to {end - 1}, but the profile has {layers}: the plan was not made from this profile'
-                )
-            for layer in range(begin, end):
-                of_layers[layer] += of_stage
-    return [_mean(values) for values in of_layers]
+        for layer in own:
+            of_layers[layer] += of_stage
+    return [statistics.fmean(values) if values else 0.0 for values in of_layers]
 
 
-def _mean(values: list[float]) -> float:
-    known = [value for value in values if value]
-    return statistics.fmean(known) if known else 0.0
+def _layers_of(stage: dict[str, Any]) -> list[int]:
+    ranges = stage["layers"] if isinstance(stage["layers"][0], list) else [stage["layers"]]
+    return [layer for begin, end in ranges for layer in range(begin, end)]
+
+
+def _on_lane(placement: dict[str, Any], stage: str) -> bool:
+    """Whether no device computes the stage."""
+    lanes = [
+        row.get("lane", "compute")
+        for row in placement["blocks"]
+        if row.get("stage", row["name"]) == stage and row.get("kind") in TIMES
+    ]
+    return all("compute" not in ([lane] if isinstance(lane, str) else lane) for lane in lanes)
+
+
+def _factors(row: dict[str, Any], ran: dict[str, float], twice: bool) -> dict[str, float]:
+    """Of a layer, by what takes time. `ran`: by block that ran; 0.0: none did; `twice`: its stage recomputes.
+    The halves go on adding up to the whole, as the planner has them (add_up_to_whole() in search/profile)."""
+    whole, halves = row["backward"]["median"], {key: row[key]["median"] for key in HALVES}
+    both = sum(halves.values())
+    stretched = max(1.0, whole / both) if both else 1.0
+    of_halves = {key: ran[key] or ran["backward"] or 1.0 for key in HALVES}
+    mean = sum(of_halves[key] * time for key, time in halves.items()) / both if both else of_halves[HALVES[0]]
+    forward = ran["forward"] or 1.0
+    again = (ran["backward"] or ran["backward_input"]) if twice else forward
+    return {"forward": forward, "backward": ran["backward"] or mean, "recompute": again or forward} | {
+        key: by * stretched for key, by in of_halves.items()
+    }
 
 
 def _scaled(row: dict[str, Any], factors: dict[str, float]) -> dict[str, Any]:
-    def spread(times: dict[str, int], by: float) -> dict[str, int]:
+    def scaled(times: Any, by: float) -> Any:
+        if not isinstance(times, dict):
+            return round(times * by)
         return {name: time if name == "repeats" else round(time * by) for name, time in times.items()}
 
-    again = {"recompute": round(row["recompute"] * factors["forward"])} if "recompute" in row else {}
-    return row | {"same_as": -1} | {key: spread(row[key], by) for key, by in factors.items()} | again
-
-
-def _times(times: list[int], factors: list[float]) -> list[int]:
-    return [round(time * by) for time, by in zip(times, factors, strict=True)]
+    return row | {"same_as": -1} | {key: scaled(row[key], by) for key, by in factors.items() if key in row}
 
 
 def _device_file(found: Measured, memory: list[int], speeds: Sequence[float]) -> str:

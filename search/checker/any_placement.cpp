@@ -200,10 +200,11 @@ class Proof {
     for (std::size_t l = 0; l < layers_.size(); ++l) {
       Wide least = -1;
       for (const std::vector<LayerCost>& layers : on_kind_) {
-        const Wide here = Wide{layers[l].parameters} + layers[l].gradients + layers[l].optimizer_state;
+        const Wide here =
+            Wide{layers[l].parameters} + layers[l].gradients + layers[l].optimizer_state - layers[l].tied;
         least = least < 0 ? here : std::min(least, here);
       }
-      free -= least;
+      free -= std::max<Wide>(least, 0);
     }
     return free;
   }

@@ -98,12 +98,10 @@ class Packer {
   long left_ = kMostPut;
 };
 
-Bytes fixed_of(const LayerCost& layer) { return layer.parameters + layer.gradients + layer.optimizer_state; }
-
 /// What any stage with this layer holds while its forward runs, whether it recomputes or not. One that takes
 /// no time may give it back at once.
 Bytes least_of(const LayerCost& layer) {
-  return fixed_of(layer) + (layer.forward.median > 0 ? layer.kept + layer.forward_workspace : 0);
+  return layer.held() + (layer.forward.median > 0 ? layer.kept + layer.forward_workspace : 0);
 }
 
 template <class Value>
@@ -156,7 +154,7 @@ std::string why_nothing_fits(const Profile& profile, const JointOptions& options
   std::vector<Bytes> whole;  // what is not divided
   Bytes all = 0;
   for (int l = 0; l < static_cast<int>(profile.layers.size()); ++l) {
-    const Bytes fixed = least_over_kinds(model, l, fixed_of);
+    const Bytes fixed = least_over_kinds(model, l, [](const LayerCost& cost) { return cost.least_held(); });
     all += fixed;
     if (std::ranges::count(options.shardable, l) == 0) whole.push_back(fixed);
   }

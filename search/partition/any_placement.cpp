@@ -180,10 +180,7 @@ class AnyPlacementBound {
       room += model_.memory_of(d) - model_.rank.held;
     }
     for (std::size_t l = 0; l < works_.size(); ++l)
-      room -= least_over_kinds([&](std::size_t kind) {
-        const LayerCost& cost = model_.on_kind[kind][l];
-        return cost.parameters + cost.gradients + cost.optimizer_state;
-      });
+      room -= least_over_kinds([&](std::size_t kind) { return model_.on_kind[kind][l].least_held(); });
     return room;
   }
 

@@ -278,7 +278,8 @@ StageCuts cut_by(const StageRules& rules, const Model& model, const Profile& pro
   if (!found.ends.empty())
     return {stages_of(model, costs, found), found.busiest, found.lower_bound, best.in_flight,
             !rules.spread.empty()};
-  if (levels.proved_empty() && rules.empty()) {
+  const bool tied = std::ranges::any_of(profile.layers, [](const LayerCost& l) { return l.tied > 0; });
+  if (levels.proved_empty() && rules.empty() && !tied) {  // memory of tied layers is an estimate from above
     throw InfeasibleError("no partition fits: " +
                           why_infeasible(profile, problem_at(model, costs, options, 1)));
   }

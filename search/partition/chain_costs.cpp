@@ -17,7 +17,7 @@ LayerSums::LayerSums(const std::vector<LayerCost>& layers, bool split_backward)
         split_backward ? layer.backward_input.median + layer.backward_weight.median : layer.backward.median;
     time_.push_back(time_.back() + layer.forward.median + backward);
     again_.push_back(again_.back() + *layer.recompute);
-    fixed_.push_back(fixed_.back() + layer.parameters + layer.gradients + layer.optimizer_state);
+    fixed_.push_back(fixed_.back() + layer.held());
     kept_.push_back(kept_.back() + layer.kept);
     input_.push_back(layer.input_bytes);
     sent_.push_back(held_when_sent(layer.sent));

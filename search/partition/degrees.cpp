@@ -112,8 +112,25 @@ class DegreeChooser {
     degree.pipeline = devices() / replicas / slices;
     degree.replicas = replicas;
     degree.slices = slices;
-    degree.profile = one.profile;
+    degree.profile = divided({std::shared_ptr<void>(), one.profile}, replicas);
     degree.options = options_of(degree, one.options);
+  }
+
+  /// ZeRO divides the optimizer's state over the replicas; without replicas, as in the run that was profiled.
+  std::shared_ptr<const Profile> divided(std::shared_ptr<const Profile> profile, int replicas) const {
+    const auto [ranks, step] = profile->zero;
+    if (options_.one_pipeline() || ranks == 0 || ranks == replicas) return profile;
+    const auto part = [&, ranks = ranks](Bytes of_rank) {
+      const auto whole = static_cast<__int128>(of_rank) * ranks;
+      return static_cast<Bytes>(std::min<__int128>(chain::share(whole, replicas), kUnlimited));
+    };
+    auto made = std::make_shared<Profile>(*profile);
+    for (LayerCost& layer : made->layers) {
+      layer.optimizer_state = part(layer.optimizer_state);
+      if (step) layer.step_together = part(layer.step_together);
+    }
+    made->zero.ranks = replicas;
+    return made;
   }
 
   /// Where there are replicas every device of each must have a part.
@@ -134,6 +151,8 @@ class DegreeChooser {
   /// Each device stands for its ranks of all replicas: they share its processors and run the same plan.
   Cluster pipeline_of(const Degree& degree) const {
     Cluster one = all_;
+    for (DeviceKind& kind : one.kinds)
+      if (kind.profile) kind.profile = divided(kind.profile, degree.replicas);
     one.devices.clear();
     for (int stage = 0; stage < degree.pipeline; ++stage) {
       const int first = stage * apart(degree);

@@ -15,6 +15,7 @@
 // numbered as in its PipeModelDataParallelTopology: slice j of stage s of replica k is rank (s * replicas +
 // k) * slices + j. What layers take in slices is measured: each number of slices has a profile.
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -27,8 +28,8 @@ struct Degree {
   int pipeline = 1;  ///< devices of each pipeline
   int replicas = 1;
   int slices = 1;  ///< ranks for each device of a pipeline; 1 where options put slices aside, too
-  const Profile* profile = nullptr;  ///< of this many slices
-  JointOptions options;              ///< of one replica
+  std::shared_ptr<const Profile> profile;  ///< of this many slices, the optimizer's state divided by replicas
+  JointOptions options;                    ///< of one replica
   std::optional<JointChoice> choice;
   Nanoseconds all_reduce = 0;  ///< on the device where it takes longest
   std::string why_not;         ///< where there is no choice

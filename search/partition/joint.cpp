@@ -274,7 +274,7 @@ class Chooser {
         fewer = &other;
     }
     if (fewer == nullptr || (fewer->placement && fewer->bound <= judged_.upper())) return "";
-    return "not tried: even with fewer chunks it does not fit, or cannot be shorter";
+    return "not tried: with fewer chunks it already does not fit, or cannot win";
   }
 
   void recompute_too(std::size_t index) {

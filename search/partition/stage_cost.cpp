@@ -112,6 +112,19 @@ Nanoseconds all_reduce(const LinkTable& links, const std::vector<int>& devices, 
   return bytes > 0 ? 2 * (parts - 1) * slowest : 0;
 }
 
+Nanoseconds block_overhead(const RankCost& rank, Kind kind) {
+  switch (kind) {
+    case Kind::forward:
+      return rank.forward;
+    case Kind::backward:
+    case Kind::backward_input:
+    case Kind::backward_weight:
+      return rank.backward;
+    default:
+      return 0;
+  }
+}
+
 Model::Model(const Profile& of, const PartitionOptions& options)
     : profile(of),
       cluster(cluster_of(options)),
@@ -156,7 +169,7 @@ StageCost cost_of_layers(const Model& model, int kind, const Layers& layers) {
     cost.backward_workspace =
         std::max(cost.backward_workspace, cost.kept + layer.backward_workspace - released);
     cost.forward_peak = std::max(cost.forward_peak, layer.kept + layer.forward_workspace + passed);
-    cost.fixed += layer.parameters + layer.gradients + layer.optimizer_state;
+    cost.fixed += layer.held();
   }
   cost.kept -= released;  // which was sent
   cost.messages = messages_of(model.rank, received_by(model, layers), output_of(model, layers));
@@ -183,10 +196,10 @@ StageCost cost_of_run(const Model& model, int kind, const Layers& layers) {
 
 StageCost cost_on_kind(const Model& model, int kind, const Layers& layers) {
   StageCost cost = cost_of_run(model, kind, layers);
-  cost.forward += model.rank.forward;
-  cost.backward += model.rank.backward;
-  cost.backward_input += model.rank.backward;
-  cost.backward_weight += model.rank.backward;
+  cost.forward += block_overhead(model.rank, Kind::forward);
+  cost.backward += block_overhead(model.rank, Kind::backward);
+  cost.backward_input += block_overhead(model.rank, Kind::backward_input);
+  cost.backward_weight += block_overhead(model.rank, Kind::backward_weight);
   return cost;
 }
 
@@ -200,11 +213,11 @@ StageCost cost_of_shard(const Model& model, const Layers& layers, const std::vec
   if (model.split) cost.backward = cost.backward_input + cost.backward_weight;
   const Bytes output = output_of(model, layers);
   const Nanoseconds reduced = all_reduce(model.links, devices, output);
-  cost.forward = share(cost.forward, parts) + reduced + model.rank.forward;
+  cost.forward = share(cost.forward, parts) + reduced + block_overhead(model.rank, Kind::forward);
   cost.again = share(cost.again, parts) + reduced;
   if (!model.inference)
-    cost.backward =
-        share(cost.backward, parts) + all_reduce(model.links, devices, cost.input) + model.rank.backward;
+    cost.backward = share(cost.backward, parts) + all_reduce(model.links, devices, cost.input) +
+                    block_overhead(model.rank, Kind::backward);
   cost.backward_input = cost.backward_weight = 0;
   cost.kept = share(cost.kept, parts);
   cost.forward_workspace = share(cost.forward_workspace, parts) + output;

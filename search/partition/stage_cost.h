@@ -66,6 +66,9 @@ struct Model {
   }
 };
 
+/// What a block of this kind takes beside its layers; one on a lane takes nothing.
+Nanoseconds block_overhead(const RankCost& rank, Kind kind);
+
 /// What each of `parts` takes of a whole, rounded up.
 template <typename Number>
 Number share(Number whole, int parts) {

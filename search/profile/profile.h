@@ -46,6 +46,7 @@ struct LayerCost {
   Bytes parameters = 0;
   Bytes gradients = 0;
   Bytes optimizer_state = 0;
+  Bytes tied = 0;           ///< of these three at most what a device with an earlier layer holds already
   Bytes step_together = 0;  ///< that the end of a step takes for a while, when nothing is kept: over the
                             ///< layers of a device these add up ...
   Bytes step_alone = 0;     ///< ... and of these the largest counts
@@ -67,6 +68,9 @@ struct LayerCost {
   /// A part of it may lie on each of several devices (search/partition/stage_cost.h).
   bool shardable = false;
 
+  /// What its device holds throughout, and the least of it where that has layers that it is tied to.
+  Bytes held() const { return parameters + gradients + optimizer_state; }
+  Bytes least_held() const { return std::max<Bytes>(0, held() - tied); }
   /// Whether its backward was measured in two halves.
   bool halves() const { return backward_input.repeats > 0 && backward_weight.repeats > 0; }
 };
@@ -116,6 +120,14 @@ struct RankCost {
   friend bool operator==(const RankCost&, const RankCost&) = default;
 };
 
+/// Over how many data-parallel ranks ZeRO divides what LayerCost has of the optimizer: of one of them.
+struct ZeroRanks {
+  int ranks = 0;      ///< of the run that was profiled; 0: each has all of it
+  bool step = false;  ///< LayerCost::step_together, too, and not `optimizer_state` alone
+
+  friend bool operator==(const ZeroRanks&, const ZeroRanks&) = default;
+};
+
 /// What the layers take for a micro-batch of another size, by layer; medians.
 struct SizeCost {
   std::int64_t size = 0;  ///< samples times length, as Profile::tokens
@@ -149,6 +161,7 @@ struct Profile {
   std::int64_t tokens = 0;
   std::vector<SizeCost> sizes;  ///< rising; empty: one size was measured
   RankCost rank;
+  ZeroRanks zero;
   Restrictions restrictions;  ///< of the model and the run that was profiled
   OwnRun run;
   std::vector<LayerCost> layers;  ///< in model order

@@ -40,7 +40,8 @@ Json json(const LayerCost& layer) {
   if (!layer.released.empty()) row["released"] = json(layer.released);
   if (layer.after) row["after"] = json(*layer.after);
   if (layer.recompute) row["recompute"] = *layer.recompute;
-  for (const auto& [key, amount] : {std::pair{"step_together", layer.step_together},
+  for (const auto& [key, amount] : {std::pair{"tied", layer.tied},
+                                    {"step_together", layer.step_together},
                                     {"step_alone", layer.step_alone},
                                     {"step_time", layer.step_time},
                                     {"waiting", layer.waiting},
@@ -154,6 +155,8 @@ std::string format_profile(const Profile& profile) {
   add(text, "completeness", json(profile.completeness));
   if (const std::string noise = noise_of(profile); !noise.empty()) add(text, "noise", noise);
   if (profile.rank != RankCost{}) add(text, "rank", json(profile.rank));
+  if (const auto& [ranks, step] = profile.zero; ranks > 0)
+    add(text, "zero", {{"ranks", ranks}, {"step", step}});
   if (!profile.restrictions.empty()) {
     add_rows(text, "restrictions", profile.restrictions);
     text += ",\n";

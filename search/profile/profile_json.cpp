@@ -36,6 +36,7 @@ class ProfileReader {
   void device(const Value& value);
   void completeness(const Value& value);
   void rank(const Value& value);
+  void zero(const Value& value);
   void restriction(const Value& value);
   Rule rule(const Fields& fields) const;
   void run(const Value& value);
@@ -61,10 +62,11 @@ std::string lost_events(const Completeness& found) {
 }
 
 Profile ProfileReader::read(const Value& root) {
-  const Fields fields(root, file_, "a profile",
-                      {"format", "model", "device", "timer", "timer_note", "warm_up", "repeats",
-                       "micro_batch_size", "slices", "tokens", "sizes", "completeness", "noise", "rank",
-                       "restrictions", "run", "layers", "operators", "transfers"});
+  const Fields fields(root, file_, "a profile", {"format",     "model",   "device",    "timer",
+                                                 "timer_note", "warm_up", "repeats",   "micro_batch_size",
+                                                 "slices",     "tokens",  "sizes",     "completeness",
+                                                 "noise",      "rank",    "zero",      "restrictions",
+                                                 "run",        "layers",  "operators", "transfers"});
   model(fields.need("model", ValueKind::object));
   device(fields.need("device", ValueKind::object));
   profile_.timer = fields.text("timer");
@@ -81,6 +83,7 @@ Profile ProfileReader::read(const Value& root) {
   completeness(fields.need("completeness", ValueKind::object));
   if (fields.find("noise") != nullptr) fields.text("noise");  // for people: noise_of() computes it
   if (fields.find("rank") != nullptr) rank(fields.need("rank", ValueKind::object));
+  if (fields.find("zero") != nullptr) zero(fields.need("zero", ValueKind::object));
   for (const Value& row : fields.need("layers", ValueKind::array).items) layer(row);
   if (fields.find("restrictions") != nullptr)
     for (const Value& row : fields.need("restrictions", ValueKind::array).items) restriction(row);
@@ -138,6 +141,11 @@ void ProfileReader::rank(const Value& value) {
       .step_time = time("step_time"),
       .computing = fields.find("computing") == nullptr ? 0 : fields.integer("computing", 0, 1'000'000),
       .average = fields.find("average") == nullptr ? 0 : fields.integer("average", 500'000, 2'000'000)};
+}
+
+void ProfileReader::zero(const Value& value) {
+  const Fields fields(value, file_, "'zero'", {"ranks", "step"});
+  profile_.zero = {.ranks = count(fields, "ranks", 1), .step = fields.boolean("step")};
 }
 
 void ProfileReader::restriction(const Value& value) {
@@ -232,6 +240,7 @@ void ProfileReader::layer(const Value& value) {
                        "shardable",
                        "lane",
                        "digest",
+                       "tied",
                        "step_together",
                        "step_alone",
                        "step_time",
@@ -264,6 +273,7 @@ void ProfileReader::layer(const Value& value) {
   const auto optional = [&](const char* key) {
     return fields.find(key) == nullptr ? 0 : fields.integer(key, 0);
   };
+  layer.tied = optional("tied");
   layer.step_together = optional("step_together");
   layer.step_alone = optional("step_alone");
   layer.step_time = optional("step_time");

@@ -172,8 +172,9 @@ def _remove_abandoned(folder: Path) -> None:
 
 
 def no_file(path: Path) -> str:
-    """What is at a path where a file was expected, and there is none."""
-    return "this is a folder, not a file" if path.is_dir() else "no such file"
+    """What is at a path where os.path.isfile() (which, unlike Path.is_file(), takes a name of any length) found no
+    file."""
+    return "this is a folder, not a file" if os.path.isdir(path) else "no such file"
 
 
 def why_not_writable(path: Path) -> str:

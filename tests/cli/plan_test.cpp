@@ -7,7 +7,9 @@
 #include <nlohmann/json.hpp>
 #include <tuple>
 
+#include "bindings/core/plan_table.h"
 #include "search/files/file.h"
+#include "search/partition/joint.h"
 #include "search/placement/placement_toml.h"
 #include "search/profile/profile_json.h"
 #include "tests/cli/support/cli_run.h"
@@ -321,6 +323,22 @@ TEST(PlanCommand, VerboseTellsEveryCandidate) {
   EXPECT_NE(few.find("more cannot be shorter (proved)"), std::string::npos) << few;
   EXPECT_EQ(all.find("more cannot be shorter (proved)"), std::string::npos) << all;
   EXPECT_GT(std::count(all.begin(), all.end(), '\n'), std::count(few.begin(), few.end(), '\n') + 3);
+}
+
+TEST(PlanCommand, ShowsOnePlanOfAKindWithTheSameFigures) {
+  const Profile profile = parse_profile(profile_text(kUneven), "p.json");
+  JointOptions options{.partition = {.devices = 2, .micro_batches = 4}, .moves = false};
+  options.search.micro_batches = 4;
+  JointChoice choice = choose_plan(profile, options);
+  const auto second = std::find_if(
+      choice.candidates.begin(), choice.candidates.end(),
+      [&](const Candidate& one) { return one.plan && &one != &choice.candidates[choice.winner]; });
+  ASSERT_NE(second, choice.candidates.end());
+  Candidate twin = *second;
+  twin.name += " (2)";
+  choice.candidates.push_back(std::move(twin));
+  EXPECT_EQ(core::choice_text(choice, {}, profile, false).find("(2)"), std::string::npos);
+  EXPECT_NE(core::choice_text(choice, {}, profile, true).find("(2)"), std::string::npos);
 }
 
 }  // namespace

@@ -365,7 +365,7 @@ def test_a_plan_follows_its_run(train, tmp_path):
     plain, ours = train("drifts", kind="plain"), train("drifts", ADAPT)
     said = ours.run.said
     assert ours.run.status == [0, 0] and [rank["starts"] for rank in ours.more] == [3, 3], said[-3000:]
-    assert re.search(r"step \d+: device 1 is \d\.\d+ times as slow as planned", said), said[-3000:]
+    assert re.search(r"step \d+: device 1 takes \d\.\d+ times as long as planned", said), said[-3000:]
     held = [rank["held"] for rank in ours.more]
     assert sum(held) == LAYERS and held[0] > held[1], held
     assert re.search(r"measured since the move: \S+ times as fast", said), said[-3000:]

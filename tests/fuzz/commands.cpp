@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "bindings/core/step_sizes.h"
 #include "plugin/lowering/lower.h"
 #include "search/checker/checker.h"
 #include "search/files/error.h"
@@ -19,6 +18,7 @@
 #include "search/show/show.h"
 #include "search/simulate/simulate.h"
 #include "search/unequal/unequal.h"
+#include "search/unequal/with_sizes.h"
 #include "tests/search/strange.h"
 
 namespace ostinato::fuzz {
@@ -87,7 +87,7 @@ void run_sizes(const Placement& placement, const std::vector<MicroBatch>& sizes)
                                    named_schedule("1f1b", placement, usual.micro_batches).orders.value())
                        .value();
   try {
-    const Plan other = core::with_sizes(usual, placement, sizes);
+    const Plan other = with_sizes(usual, placement, sizes);
     must(check_schedule(other, placement).ok(), "the checker refuses a plan with other sizes");
     replay(other, placement);
   } catch (const InputError&) {  // a device lacks memory

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Wraps DeepSpeed's PipelineModule and engines so that they obey the "ostinato" section. Imports little but the
 standard library: a run without the section pays for a dictionary look-up when its model and its engine are made.
-Otherwise it runs as without ostinato, except that it refuses optimizer state of layers that its ranks do not
-hold (checkpoint).
+Otherwise it runs as without ostinato, except where it meets a plan's checkpoint: it loads none that is torn, and
+no optimizer state or learning rates of layers that its ranks do not hold, and clears one before it saves over it.
 
 When a PipelineModule is made, the section is known from enable(), from the environment variable, or from
 --deepspeed_config in the arguments: then the layers are built where the plan places them (placing). When the

@@ -21,7 +21,7 @@ from ostinato.profile.measure.kept import Memory
 from ostinato.profile.measure.operators import Operators, record_operators
 from ostinato.profile.measure.optimizer import StepClock
 from ostinato.profile.measure.passes import in_turns
-from ostinato.profile.measure.rows import layer_cost, layer_rows, rank_cost, with_labels
+from ostinato.profile.measure.rows import layer_cost, layer_rows, mark_tied, rank_cost, set_zero, with_labels
 from ostinato.profile.measure.samples import Progress, Samples, counted_memory, no_progress
 from ostinato.profile.model.lanes import mark_lanes
 from ostinato.profile.model.build import build_chain
@@ -146,7 +146,7 @@ def profile_layers(job: Job, progress: Progress = no_progress) -> Any:
     profile.tokens = tokens_of(job.inputs)
     if job.stages:
         profile.set_run(job.stages, job.micro_batches)
-    rows = with_labels(layer_rows(chain, costs, memory, footprints), job)
+    rows = mark_tied(with_labels(layer_rows(chain, costs, memory, footprints), job), job.layers)
     profile.layers = mark_lanes(mark_shardable(rows, job.layers), job.layers)
     if job.device.own_clock:  # a host runs ahead of its accelerator
         profile.rank = rank_cost(settings)
@@ -155,6 +155,7 @@ def profile_layers(job: Job, progress: Progress = no_progress) -> Any:
         profile.rank = rank_cost(settings, job.read, [of_layer[layer.index] for _, layer in chain.rows])
     experts = [index for index, (_, layer) in enumerate(chain.rows) if layer.experts]
     profile.restrictions = [one.row for one in (*job.restrictions, *of_experts(experts, job.stages))]
+    set_zero(profile, settings, bool(experts))
     profile.operators = measured.operators.rows
     if job.lengths:
         with torch.enable_grad(), counted_memory(job.device):

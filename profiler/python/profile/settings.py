@@ -47,6 +47,8 @@ class Settings:
     alone: int = 0  # fp32 copies of the largest parameter that the optimizer's step makes for a while ...
     together: int = 0  # ... and of all parameters
     zero: bool = False  # its optimizer is ZeRO's
+    divides: bool = False  # DeepSpeed divides the optimizer's numbers over data-parallel ranks ...
+    ranks: int = 1  # ... so many
     bucket: int = 0  # numbers in a bucket that ZeRO copies gradients into; 0: it has none
     buckets: int = 1  # that it holds from the first backward on
     bucket_number: int = FP32  # bytes
@@ -71,13 +73,14 @@ class Settings:
             return max(gradients, sum(sizes) * self.together), max(sizes, default=0) * self.alone
         # Nothing lives on from another parameter.
         of_optimizer = sum(sizes) * max(self.alone - 1, self.together)
+        share = self._share
         # It flattens gradients, makes fp32 numbers of that, and lets both go before the optimizer's step.
         if self.zero:
             flat = sum(p.numel() * self.bucket_number for p in parameters)
             whole = sum(sizes) if self.bucket_number != FP32 else 0
-            return max(flat + whole, sum(sizes) + of_optimizer - gradients), 0
+            return max(share(flat + whole), share(sum(sizes) + of_optimizer) - gradients), 0
         flat = sum(p.numel() * (self.gradient_copy or p.element_size()) for p in parameters)
-        return max(flat, of_optimizer + (0 if self.gradient_copy == FP32 else sum(sizes))), 0
+        return max(flat, share(of_optimizer + (0 if self.gradient_copy == FP32 else sum(sizes)))), 0
 
     def state_bytes(self, trained: list[nn.Parameter], held: int) -> StateBytes:
         """Of a layer with these parameters that are trained; `held`: bytes of all its parameters and buffers."""
@@ -89,9 +92,11 @@ class Settings:
         return sum(p.numel() * (p.element_size() + self.gradient_copy) for p in parameters)
 
     def optimizer_bytes(self, parameters: list[nn.Parameter]) -> int:
-        """Not divided by ZeRO's data-parallel ranks, whose number is not known here."""
         numbers = 0 if self.offloaded else self.states + (1 if self.master else 0)
-        return sum(p.numel() * FP32 * numbers for p in parameters)
+        return self._share(sum(p.numel() * FP32 * numbers for p in parameters))
+
+    def _share(self, size: int) -> int:
+        return -(-size // self.ranks) if self.divides else size
 
 
 def enabled(config: dict, section: str) -> bool:
@@ -156,8 +161,9 @@ def micro_batch_size(config: dict) -> int:
     return int(size or 0)
 
 
-def read_settings(config: dict, optimizer, accelerator: bool = False) -> Settings:
-    """`accelerator`: the model trains on one, where torch's optimizers take all parameters together."""
+def read_settings(config: dict, optimizer, accelerator: bool = False, ranks: int = 1) -> Settings:
+    """`accelerator`: the model trains on one, where torch's optimizers take all parameters together; `ranks`: that
+    train the same layers, data-parallel."""
     alone, together = step_temporaries(config, optimizer, accelerator)
     half, brain = enabled(config, "fp16"), enabled(config, "bf16") or enabled(config, "bfloat16")
     zero = config.get("zero_optimization", {})
@@ -178,6 +184,8 @@ def read_settings(config: dict, optimizer, accelerator: bool = False) -> Setting
         alone=alone,
         together=together,
         zero=stage > 0 and not own_sums,
+        divides=stage > 0 or own_sums,
+        ranks=ranks,
         bucket=bucket,
         buckets=2 if zero.get("overlap_comm") else 1,
         bucket_number=number,

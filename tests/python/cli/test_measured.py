@@ -74,7 +74,7 @@ def test_a_slow_device_gets_fewer_layers(ran, capsys):
     folder = ran(slower=(1, 1, 1.5, 1))
     plan = again(folder)
     said = capsys.readouterr().out
-    assert "Device 2 was 1.50 times as slow as planned, relative to the median device" in " ".join(
+    assert "Device 2 took 1.50 times as long as planned, compared with the median device" in " ".join(
         said.split()
     )
     table = plan.placement.to_dict()
@@ -130,6 +130,66 @@ def test_a_block_takes_again_what_it_took(ran):
             assert sum(rows[layer][key]["median"] for layer in range(*row["layers"])) / speeds[
                 stage
             ] == pytest.approx(took, rel=0.002)
+
+
+HALVES = {"backward_input": 1_900_000, "backward_weight": 700_000}
+
+
+def with_overheads(path, lanes: dict[int, str]) -> dict:
+    """A profile, as a table, with two stages of three layers, and what blocks cost beside them."""
+    told = json.loads(write_profile(path, [1000, 1400, 900, 800, 1100, 1200], lanes=lanes).read_text())
+    told["rank"] = {"held": 0, "step": 0, "buffers": 0, "forward": 200_000, "backward": 300_000, "read": 50_000, "average": 1_100_000}  # fmt: skip
+    told["restrictions"] = [
+        {"rule": "together", "layers": [0, 1, 2], "device": 0, "reason": "one stage"},
+        {"rule": "together", "layers": [3, 4, 5], "device": 1, "reason": "the other"},
+    ]
+    for row in told["layers"]:  # of some the halves take less than the whole, of some more
+        row |= {
+            key: {"median": time, "low": time, "high": time, "repeats": 1} for key, time in HALVES.items()
+        }
+    return told
+
+
+@pytest.mark.parametrize(
+    ("lanes", "options"),
+    [
+        ({}, {}),
+        ({}, {"split_backward": True}),
+        ({}, {"recompute": "always"}),
+        ({}, {"recompute": "always", "split_backward": True}),
+        ({1: "network"}, {}),
+    ],
+)
+@pytest.mark.parametrize("slow", [1.0, 1.5])
+def test_stages_placed_again_take_what_they_took(tmp_path, lanes, options, slow):
+    """Only layers are scaled, and not what blocks cost beside them: none on a lane, the same on a slow device."""
+    told = with_overheads(tmp_path / "profile.json", lanes)
+    before = ostinato.partition(ostinato.Profile.from_text(json.dumps(told)), devices=2, **options)
+    table, wanted, rows = before.to_dict(), {}, []
+    stages = [stage["name"] for stage in table["stages"]]
+    for at, block in enumerate(table["blocks"]):
+        device, planned = block["devices"][0], before.times[block["name"]]
+        wanted[block["name"]] = planned * (1.2 + 0.07 * at) * (slow if device else 1)
+        ran = MeasuredBlock(device, stages.index(block["stage"]), block["name"].rpartition(".")[2])
+        rows.append((ran, planned, wanted[block["name"]]))
+    found = Measured.of_rows(rows)
+    profile, devices = replanned(found, table, told)
+    after = ostinato.partition(
+        ostinato.Profile.from_text(profile), devices=ostinato.Devices.from_text(devices), **options
+    )
+    assert after.to_dict()["stages"] == table["stages"]
+    assert after.times == pytest.approx(wanted, rel=0.001)
+
+
+def test_blocks_shorter_than_what_they_cost_beside_their_layers(tmp_path):
+    told = with_overheads(tmp_path / "profile.json", {})
+    placement = ostinato.partition(ostinato.Profile.from_text(json.dumps(told)), devices=2).to_dict()
+    found = Measured.of_rows(
+        [(MeasuredBlock(0, 0, "F"), 3_000_000, 100_000), (MeasuredBlock(1, 1, "F"), 200_000, 900_000)]
+    )
+    rows = json.loads(replanned(found, placement, told)[0])["layers"]
+    times = [row["forward"]["median"] for row in rows]
+    assert max(times[:3]) <= 1 and times[3:] == [800_000, 1_100_000, 1_200_000]
 
 
 def test_the_plan_that_ran_is_replayed_with_what_its_blocks_took(ran):

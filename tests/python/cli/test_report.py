@@ -370,7 +370,7 @@ def test_every_figure_is_a_median_of_several_steps_and_says_of_which(tmp_path, c
     assert " ".join(capsys.readouterr().out.split()).startswith(said)
 
 
-def test_a_trace_leaves_out_the_steps_that_warm_up(tmp_path):
+def program_of_two_blocks():
     instruction = SimpleNamespace(action="F", stage=0, micro_batch=0, peer=-1, peer_stage=-1, start=0, end=0)
     values = {
         "plan_sha256": "a",
@@ -381,14 +381,57 @@ def test_a_trace_leaves_out_the_steps_that_warm_up(tmp_path):
         "beside": [],
         "stages": [SimpleNamespace(lane="", offload="")],
     }
-    program = SimpleNamespace(**values, instructions=lambda device: [instruction, instruction])
-    written = Trace(tmp_path, program, 0, 0)
+    return SimpleNamespace(**values, instructions=lambda device: [instruction, instruction])
+
+
+def test_a_trace_leaves_out_the_steps_that_warm_up(tmp_path):
+    written = Trace(tmp_path, program_of_two_blocks(), 0, 0)
     for took in (900, 800, 10, 30, 20):
         records = [(0, 0, took), (1, 100, 100 + took)]
         written.step(1.0, SimpleNamespace(records=lambda records=records: records))
     written.close()
     (block,) = read_traces(tmp_path)[0].blocks
     assert (block.steps, block.median, block.end) == (3, 20, 120) and read_traces(tmp_path)[0].pipeline == 120
+
+
+def test_of_two_engines_with_one_folder_the_later_one_writes(tmp_path, monkeypatch):
+    said: list[str] = []
+    monkeypatch.setattr(trace_file, "say", said.append)
+    executor = SimpleNamespace(records=lambda: [(0, 0, 10), (1, 10, 20)])
+    first = Trace(tmp_path, program_of_two_blocks(), 0, 0)
+    first.step(1.0, executor)
+    second = Trace(tmp_path, program_of_two_blocks(), 0, 0)
+    second.step(2.0, executor)
+    assert said == []  # the script may have dropped the first one
+    for _ in range(3):
+        first.step(1.0, executor)
+    (line,) = said
+    assert line.startswith(f'"trace": an engine that was made later writes to {tmp_path}, so ')
+    first.close()
+    second.step(3.0, executor)
+    second.close()
+    assert read_traces(tmp_path)[0].step_seconds == [2.0, 3.0]
+    third = Trace(tmp_path, program_of_two_blocks(), 0, 0)
+    third.step(4.0, executor)
+    third.close()
+    assert read_traces(tmp_path)[0].step_seconds == [4.0] and len(said) == 1
+
+
+def test_a_trace_removes_what_more_ranks_have_left(tmp_path, monkeypatch):
+    """And nothing else."""
+    write(tmp_path, *map(trace, range(4)))
+    kept = ("rank-02.json", "rank-2.json.bak", "rank--2.json", "rank-3.json5", "my-rank-3.json")
+    for name in kept:
+        (tmp_path / name).write_text(json.dumps(trace(2)))
+    (tmp_path / "rank-7.json").write_text('{"mine": 1}')
+    (tmp_path / "rank-8.json").mkdir()
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    monkeypatch.setattr(trace_file.dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(trace_file.dist, "get_world_size", lambda: 2)
+    Trace(tmp_path, program_of_two_blocks(), 0, 0).close()
+    left = {"rank-0.json", "rank-1.json", "rank-7.json", "rank-8.json", *kept}
+    assert {path.name for path in tmp_path.iterdir()} == left
+    Trace(tmp_path / "new", program_of_two_blocks(), 0, 0).close()
 
 
 def test_a_plans_baselines_reach_the_report(tmp_path, capsys):
@@ -465,7 +508,15 @@ def test_against_no_trace_is_refused(tmp_path, capsys):
     ("traces", "message"),
     [
         ([], "no rank-*.json here"),
-        ([trace(0, format="ostinato-trace/2")], "rank-0.json: format"),
+        (
+            [trace(0, format="ostinato-trace/2")],
+            "rank-0.json: 'format' is 'ostinato-trace/2'; this version of ostinato reads 'ostinato-trace/1'",
+        ),
+        (
+            [trace(0, format="ostinato-plan/1\x1b")],
+            "'format' is 'ostinato-plan/1\\x1b'; 'ostinato-trace/1' is expected here: is this the right file?",
+        ),
+        ([trace(0, format=1)], "rank-0.json: format"),
         ([trace(0, surprise=1)], "rank-0.json: surprise"),
         ([trace(0, instructions=[])], "rank-0.json: instructions"),
         ([trace(0), trace(1, plan_sha256="cd")], "the ranks differ in plan_sha256"),
@@ -476,6 +527,24 @@ def test_a_bad_trace_is_refused_with_its_reason(tmp_path, capsys, traces, messag
     write(tmp_path, *traces)
     assert report.main([str(tmp_path)]) == 3
     assert message in capsys.readouterr().err
+
+
+def test_files_of_another_run_are_named(tmp_path, capsys):
+    """Those of four ranks, and then of two."""
+    write(tmp_path, *(trace(rank, step=4, step_seconds=[1.0] * 4) for rank in range(4)))
+    for rank in (2, 3):
+        os.utime(tmp_path / f"rank-{rank}.json", (1, 1))
+    write(tmp_path, trace(0), trace(1))
+    assert report.main([str(tmp_path)]) == 3
+    assert (
+        "the ranks differ in step: this folder mixes files of several runs; delete those of the earlier ones: rank-2.json, rank-3.json\n"
+    ) in capsys.readouterr().err
+
+
+def test_a_file_of_a_trace_is_not_its_folder(tmp_path, capsys):
+    file = write(tmp_path, trace(0)) / "rank-0.json"
+    assert report.main([str(file)]) == 3
+    assert f"{file}: this is a file; give its folder" in capsys.readouterr().err
 
 
 def test_broken_json_is_refused_with_its_line(tmp_path, capsys):

@@ -66,6 +66,27 @@ def test_a_stage_that_recomputes_runs_its_forward_in_its_backward(profile):
     assert times_of(part)["s1.B"] == pytest.approx(200_000 * 35 / 50, abs=1)
 
 
+def with_overheads(profile: Profile) -> Profile:
+    rank = {"held": 0, "step": 0, "buffers": 0, "forward": 20_000, "backward": 40_000}
+    return Profile.from_text(json.dumps(profile.to_dict() | {"rank": rank}))
+
+
+def test_what_a_block_takes_beside_its_layers_stays(profile):
+    measured = with_overheads(profile((50, 10, 30), (100, 20, 40)))
+    (half,) = sized(PLACEMENT, [50], 100, measured)
+    assert times_of(half)["s0.F"] == 20_000 + 80_000 // 2
+    assert times_of(half)["s0.B"] == 40_000 + 160_000 * 30 // 40
+    (eighth,) = sized(PLACEMENT, [0.125], 1, with_overheads(profile((100, 20, 40))))
+    assert times_of(eighth)["s0.F"] == 20_000 + 80_000 // 8
+    on_lane = PLACEMENT.text.replace("[[devices]]", '[[devices]]\nlanes = ["network"]')
+    on_lane = on_lane.replace('name = "s0.F"', 'name = "s0.F"\nlane = "network"').replace(
+        "memory", "# memory"
+    )
+    lane = Placement.from_text(on_lane)
+    (half,) = sized(lane, [50], 100, measured)
+    assert times_of(half, lane)["s0.F"] == 50_000 and times_of(half, lane)["s1.F"] == 60_000
+
+
 def test_layers_that_the_profile_lacks_are_named(profile):
     with pytest.raises(
         InputError, match='stage "s1" of the placement has layer 1, but the profile has only 1 layer'

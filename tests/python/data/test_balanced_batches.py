@@ -63,6 +63,21 @@ def test_a_loaded_state_goes_on_where_it_stood(draw, shape, stop, epoch):
     assert list(resumed) == list(whole)  # the next epoch, too
 
 
+def test_a_look_at_the_first_batch_takes_nothing():
+    """Nor does an epoch that was left early, or a loop that goes on beside a newer one."""
+    lengths = [3, 1, 4, 1, 5, 9, 2, 6]
+    one, whole = (BalancedBatches(lengths, micro_batches=2, seed=1) for _ in range(2))
+    first, second = list(whole), list(whole)
+    older = iter(one)
+    assert next(older) == next(iter(one)) == first[0] and len(first) == len(one)
+    assert one.state_dict()["taken"] == 1
+    assert list(older) == first[1:] and one.state_dict() | {"epoch": 0, "taken": 1} == one.state_dict()
+    one.load_state_dict(one.state_dict() | {"taken": 3})
+    next(iter(one))
+    assert list(one) == first[3:]
+    assert list(one) == second
+
+
 @settings(max_examples=100)
 @given(st.data(), SHAPES)
 def test_no_way_to_deal_these_micro_batches_is_predicted_below_the_bound(draw, shape):

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import deepspeed
 import pytest
+from deepspeed.runtime.config import DeepSpeedConfig, DeepSpeedConfigError
 from ostinato.deepspeed.errors import Unsupported
 from ostinato.deepspeed.section.refused_keys import REFUSED, check_keys, untried_keys
+from packaging.version import Version
 from support import deepspeed_keys, training
 from support.models import LAYERS
 from support.plans import make_plan
@@ -70,25 +72,35 @@ def nested(key: str, value) -> dict:
     return value
 
 
+BY_OSTINATO = DECIDED["refused"] | DECIDED["removed"]
+
+
 def test_the_refused_are_those_of_the_code():
-    assert sorted(DECIDED["refused"]) == sorted(refused.key for refused in REFUSED)
+    assert sorted(BY_OSTINATO) == sorted(refused.key for refused in REFUSED)
 
 
-@pytest.mark.parametrize("key", DECIDED["refused"])
+@pytest.mark.parametrize("key", BY_OSTINATO)
 def test_refused_by_name(key):
     with pytest.raises(Unsupported) as error:
-        check_keys(nested(key, DECIDED["refused"][key]))
+        check_keys(nested(key, BY_OSTINATO[key]))
     assert all(f'"{name}"' in str(error.value) for name in key.split("."))
     assert "does not work with a plan: " in str(error.value)
 
 
 @pytest.mark.parametrize(
-    "key",
-    [key for key, value in DECIDED["refused"].items() if isinstance(value, dict) and "enabled" in value],
+    "key", [key for key, value in BY_OSTINATO.items() if isinstance(value, dict) and "enabled" in value]
 )
 def test_what_is_switched_off_is_not_refused(key):
-    check_keys(nested(key, {**DECIDED["refused"][key], "enabled": False}))
+    check_keys(nested(key, {**BY_OSTINATO[key], "enabled": False}))
     check_keys(nested(key, {}))
+
+
+@pytest.mark.skipif(Version(deepspeed.__version__).release < (0, 19, 8), reason="not removed yet")
+@pytest.mark.parametrize("key", DECIDED["removed"])
+def test_deepspeed_refuses_what_it_has_removed(key):
+    for value in (DECIDED["removed"][key], {"enabled": False}, False, None):
+        with pytest.raises(DeepSpeedConfigError, match="removed"):
+            DeepSpeedConfig({"train_micro_batch_size_per_gpu": 1, key: value})
 
 
 def test_a_configuration_that_deepspeed_has_read_is_not_refused():

@@ -2,6 +2,7 @@
 """The parts of the DeepSpeed side that need no world of processes."""
 
 import json
+import re
 import weakref
 from types import SimpleNamespace
 from unittest import mock
@@ -262,11 +263,23 @@ def test_the_line_where_nothing_was_measured():
 
 
 def test_the_line_counts_the_optimizer_of_both():
-    """37.5 ms are measured with it, and the layers' 36.0 are without."""
+    """37.5 ms are measured with it, and the layers' 36.0 are without. So are the shares: 39 / 32.1 and 32.1 / 30."""
     assert (
-        "expected to be 1.30 times as fast as your run when it was profiled (1.24 by other stages, 1.08 by the schedule)\nmeasured 37.5 -> expected 28.8 ms a step; layers alone: 36.0 -> 27.0 ms (1F1B on the best stages: 29.1 ms), scaled by 0.96"
+        "expected to be 1.30 times as fast as your run when it was profiled (1.21 by other stages, 1.07 by the schedule)\nmeasured 37.5 -> expected 28.8 ms a step; layers alone: 36.0 -> 27.0 ms (1F1B on the best stages: 29.1 ms), scaled by 0.96"
         in told(program(whole_step=30_000_000))
     )
+
+
+@pytest.mark.parametrize("measured", [0, 75_000_000, 200_000_000])
+def test_the_shares_multiply_to_what_is_expected(measured):
+    """The optimizer takes a third of a step: of layers alone the plan gains 1.33, of steps 1.21."""
+    beside = [("your run now", 36_000_000, measured), ("1F1B on the best stages", 30_000_000, 0)]
+    line = told(program(beside=beside, whole_step=42_000_000))
+    times = re.search(r"([\d.]+) times as fast .*\(([\d.]+) by other stages, ([\d.]+) by the schedule", line)
+    assert times is not None
+    headline, stages, schedule = map(float, times.groups())
+    assert headline == (1.21 if measured else 1.33)
+    assert stages * schedule == pytest.approx(headline, abs=0.012)
 
 
 @pytest.mark.parametrize(("now", "worth"), [(27_000_000, False), (27_100_000, False), (27_300_000, True)])

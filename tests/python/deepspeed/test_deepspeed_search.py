@@ -293,7 +293,27 @@ def test_auto_goes_on_without_a_plan_where_it_may(world2, alone):
             {"profile": "p.json", "search": {"time_limits": 3}},
             ['"time_limits" in the "search"', 'mean "time_limit"?'],
         ),
-        ({"profile": "p.json", "time_limit": 3}, ['unknown key "time_limit"', 'belongs in "search"']),
+        (
+            {"profile": "p.json", "device_memory": "40GiB"},
+            ['unknown key "device_memory"', 'it belongs in "search"'],
+        ),
+        ({"profile": "p.json", "memory": "40GiB"}, ['"memory"', '"search": {"device_memory": "40GiB"}']),
+        (
+            {"profile": "p.json", "effort": 400},
+            ['"effort"', 'needs "sizes"; that of a search belongs in "search"'],
+        ),
+        (
+            {"profile": "p.json", "search": {"effort": 0}},
+            ['"effort" in the "search" section must be at least 1'],
+        ),
+        ({"profile": "p.json", "search": {"seed": 1 << 64}}, ['"seed" in the "search" section must be']),
+        (
+            {"profile": "p.json", "search": {"time_limit": float("inf")}},
+            ['"time_limit" in the "search" section must be'],
+        ),
+        ({"profile": "p" * 5000}, ['"profile": ', "no such file"]),
+        ({"plan": "p" * 5000}, ['"plan": ', "no such file"]),
+        ({"profile": "p.json", "search": {"every": 3}}, ['"every" in the "search"', 'it belongs in "adapt"']),
         (
             {"profile": "p.json", "search": {"objective": "speed"}},
             ['"objective" in the "search" section must be \'makespan\''],

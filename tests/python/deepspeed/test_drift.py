@@ -75,7 +75,7 @@ def test_a_slow_device_is_said_once_and_that_it_is_over(said, three):
     ranks = three()
     run(ranks, 6 * EVERY, 1.0, 1.5, 1.0)
     assert [line.partition(": ")[2] for line in said] == [
-        'device 1 is 1.50 times as slow as planned, relative to the median device; "adapt" would plan again'
+        'device 1 takes 1.50 times as long as planned, compared with the median device; "adapt" would plan again'
     ]
     said.clear()
     run(ranks, 4 * EVERY, 1.0, 1.0, 1.0)
@@ -107,7 +107,7 @@ def test_what_all_blocks_have_in_common_is_said_once_it_changes(said, three):
             {0: 1.0, 1: 1.84},
             1.37,
             [
-                "device 1 is 1.84 times as slow as planned, relative to the other device",
+                "device 1 takes 1.84 times as long as planned, compared with the other device",
                 "blocks on the faster of the two devices take 1.37 times as long as planned",
             ],
         ),
@@ -115,7 +115,7 @@ def test_what_all_blocks_have_in_common_is_said_once_it_changes(said, three):
             {0: 0.5, 1: 1.0, 2: 1.0},
             0.8,
             [
-                "device 0 is 2.00 times as fast as planned, relative to the median device",
+                "device 0 takes 0.50 times as long as planned, compared with the median device",
                 "blocks on the median device take 0.80 times as long as planned",
             ],
         ),

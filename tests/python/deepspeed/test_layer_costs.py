@@ -2,10 +2,13 @@
 """What "auto" measures in DeepSpeed's engine, and `ostinato profile` of the same layers: one stopwatch, by
 one clock."""
 
+import json
 from types import SimpleNamespace
 
 import pytest
 import torch
+from support import training
+from support.training import Options
 from torch import nn
 from torch.utils.checkpoint import set_checkpoint_early_stop
 
@@ -203,3 +206,27 @@ def test_an_accelerators_work_is_timed_by_events_on_its_stream(monkeypatch):
     recorded = ("recorded on", "stream of xpu:1")
     assert done == [("waited for", place), ("reset", place), recorded, "work", recorded, "waited", "waited"]
     assert (result, sample.time, sample.kept, sample.peak) == (5, 250_000, 40, 75)
+
+
+def until_it_ends(options: Options) -> int | str | None:
+    try:
+        training.train(options)
+    except SystemExit as end:
+        return end.code
+    return "it went on"
+
+
+def test_auto_counts_what_one_of_several_replicas_holds(world4, tmp_path):
+    """ZeRO divides the optimizer's state over them; tied layers that a plan puts on one rank hold one copy."""
+    section = {"auto": "profile", "output": str(tmp_path)}
+    options = Options(stages=2, tied=True, section=section, config={"zero_optimization": {"stage": 1}})
+    assert world4.run(until_it_ends, options) == [0] * 4
+    profile = json.loads((tmp_path / "profile.json").read_text())
+    assert profile["zero"] == {"ranks": 2, "step": True}
+    rows, adam = profile["layers"], 3 * 4
+    for row in rows:
+        numbers = row["gradients"] // 4
+        assert row["optimizer_state"] == -(-numbers * adam // 2)
+    first, last = (row for row in rows if row["name"].endswith(("Embed", "unembed")))
+    assert "tied" not in first
+    assert last["tied"] == last["parameters"] + last["gradients"] + last["optimizer_state"] > 0

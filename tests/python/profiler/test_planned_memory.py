@@ -24,6 +24,12 @@ WITHIN = 0.03
 # Of forwards and backwards, where that is not reached: outputs that were sent count to their backward, though
 # gradients of earlier micro-batches show that they have arrived.
 KNOWN = {"all forwards first": (0.0, 0.08)}  # less, more
+REPLICAS = 2
+# And how much more is planned at most than is taken: an optimizer's step is divided with ZeRO's only.
+DIVIDED = {
+    "bf16, two replicas": (ADAM | BF16, 0.35),
+    "bf16, ZeRO-1, two replicas": (ADAM | BF16 | BUCKET, 0.1),
+}
 TRAININGS = {
     "Adam": (ADAM, "1f1b", []),
     "SGD": (SGD, "1f1b", []),
@@ -72,6 +78,28 @@ def planned(folder, training: Training, method: str, options: list[str]) -> list
     devices, model = (tomllib.loads(placement.read_text())[key] for key in ("devices", "model"))
     ends = [device["static"] + step for device, step in zip(devices, model["step_memory"], strict=True)]
     return list(zip(json.loads(plan.read_text())["peak_memory"], ends, strict=True))
+
+
+@pytest.mark.parametrize("name", DIVIDED)
+def test_zero_divides_the_optimizer_over_replicas(world4, name, tmp_path):
+    config, more = DIVIDED[name]
+    training = Training("support.memory_model", config=config)
+    profile, placement, plan = (tmp_path / file for file in ("profile.json", "placement.toml", "plan.json"))
+    profiled(training, profile)
+    words = f"--devices {2 * REPLICAS} --replicas {REPLICAS} --micro-batches {REPLICAS * MICRO_BATCHES} --max-chunks 1"
+    files = ["--placement-output", str(placement), "--output", str(plan)]
+    assert (
+        _search.main(["plan", str(profile), *words.split(), "--without", "moves,split,recompute", *files])
+        == 0
+    )
+    counted = world4.run(memory_jobs.train, training, str(plan))
+    model, peaks = tomllib.loads(placement.read_text()), json.loads(plan.read_text())["peak_memory"]
+    for stage, run in enumerate(peaks):
+        end = model["devices"][stage]["static"] + model["model"]["step_memory"][stage]
+        for steps in counted[stage * REPLICAS : (stage + 1) * REPLICAS]:
+            both = run, end, steps[-1]
+            assert run == pytest.approx(steps[-1].run, rel=2 * WITHIN), both
+            assert (1 - WITHIN) * steps[-1].peak <= max(run, end) <= (1 + more) * steps[-1].peak, both
 
 
 @pytest.mark.parametrize(

@@ -173,6 +173,25 @@ def test_the_end_of_a_step_on_fp32_copies():
     ) == (3200, 0)
 
 
+def test_what_data_parallel_ranks_divide():
+    """What ZeRO-1 keeps and takes for a while; of DeepSpeed's BF16_Optimizer not the flat copy of the gradients; and
+    nothing where each rank has an optimizer for all."""
+    adam = {"optimizer": {"type": "Adam", "params": {"torch_adam": True}}}
+    zero, brain = {"zero_optimization": {"stage": 1}}, {"bf16": {"enabled": True}}
+    whole = [nn.Parameter(torch.ones(size)) for size in (100, 301)]
+    half = [nn.Parameter(p.detach().bfloat16()) for p in whole]
+    for config, parameters, kept, taken in (
+        (adam | zero, whole, 4812 // 2, 4812 // 2 - 1604),
+        (adam | zero | brain, half, 4812 // 2, 4812 // 2 - 802),
+        (adam | brain, half, 4812 // 2, 4812 // 2),
+        (brain, half, 1604 // 2, 802),
+        (adam, whole, 2 * 1604, 1604),
+    ):
+        settings = read_settings(config, None, ranks=2, accelerator=config == adam)
+        assert settings.optimizer_bytes(parameters) == kept, config
+        assert settings.step_bytes(parameters)[0] == taken, config
+
+
 def test_buckets_of_zero():
     size = {"zero_optimization": {"stage": 1, "reduce_bucket_size": 1000}}
     brain = {"bf16": {"enabled": True}}

@@ -212,7 +212,7 @@ def flat(configuration: dict, path: str = "") -> set[str]:
     return found
 
 
-VERDICTS = ("elsewhere", "refused", "refused_by_deepspeed", "no_effect", "untried")
+VERDICTS = ("elsewhere", "refused", "removed", "refused_by_deepspeed", "no_effect", "untried")
 
 
 def decided(data: dict, key: str) -> list[str]:
@@ -254,12 +254,19 @@ def page(data: dict) -> str:
     shown = [key for key in keys if not any(other.startswith(f"{key}.") for other in keys)]
     with_it = {key: next(name for name, found in trained.items() if key in found) for key in shown}
     tests = {key: f"`{test}`" for key, test in data["elsewhere"].items()}
-    values = {key: f"`{json.dumps(value)}`" for key, value in data["refused"].items()}
+    values, removed = (
+        {key: f"`{json.dumps(value)}`" for key, value in data[verdict].items()}
+        for verdict in ("refused", "removed")
+    )
+    by = data["refused_by_deepspeed"] | {
+        key: f"`runtime/config.py`: removed after 0.19.7, whatever its value; in older versions ostinato refuses {value}"
+        for key, value in removed.items()
+    }
     text += table("trained with it", with_it)
     text += ["", "By tests of their own:", "", *table("test", tests)]
     for title, what, second, rows in (
         ("Refused by ostinato", "Before step 1, by name, with what would be right.", "refused is", values),
-        ("Refused by DeepSpeed", "For pipelines, or altogether.", "by", data["refused_by_deepspeed"]),
+        ("Refused by DeepSpeed", "For pipelines, or altogether.", "by", by),
         (
             "No effect on pipelines",
             "In DeepSpeed itself, so with a plan neither.",

@@ -90,6 +90,38 @@ TEST(Degrees, SlowSumsMakeOnePipeline) {
   EXPECT_EQ(choice.best().all_reduce, 0);
 }
 
+/// Memory of the fullest device.
+Bytes most_static(const Profile& profile, int devices, int replicas) {
+  const DegreeChoice choice = choose_degree(profile, options_for(devices, 8, replicas));
+  const auto& on = choice.best().winner().placement->devices;
+  return std::ranges::max_element(on, {}, &Device::static_memory)->static_memory;
+}
+
+TEST(Degrees, ZeroDividesTheOptimizersStateOverReplicas) {
+  Profile profile = eight_layers();
+  for (LayerCost& layer : profile.layers) layer.optimizer_state = 1'000'001;
+  const Bytes whole = most_static(profile, 2, 1);
+  EXPECT_EQ(whole, 4 * (2'000'000 + 1'000'001));
+  EXPECT_EQ(most_static(profile, 4, 2), whole);  // without ZeRO
+  profile.zero = {.ranks = 1, .step = false};
+  EXPECT_EQ(most_static(profile, 2, 1), whole);
+  EXPECT_EQ(most_static(profile, 4, 2), 4 * (2'000'000 + 500'001));
+  profile.zero.ranks = 2;  // profiled as one of two
+  EXPECT_EQ(most_static(profile, 2, 1), whole);
+  EXPECT_EQ(most_static(profile, 8, 4), 4 * (2'000'000 + 500'001));
+}
+
+TEST(Degrees, ZeroDividesWhatTheEndOfAStepTakesWhereTheProfileSaysSo) {
+  Profile profile = eight_layers();
+  for (LayerCost& layer : profile.layers) layer.step_together = 1'000'000;
+  for (const bool divides : {false, true}) {
+    profile.zero = {.ranks = 1, .step = divides};
+    const DegreeChoice choice = choose_degree(profile, options_for(4, 8, 2));
+    const Bytes of_layer = choice.best().profile->layers.front().step_together;
+    EXPECT_EQ(of_layer, divides ? 500'000 : 1'000'000);
+  }
+}
+
 TEST(Degrees, SumsAreARingOverTheReplicasOfEachDevice) {
   Profile profile = eight_layers();
   profile.transfers = {{0, 1, {100, 1'000'000'000}, 0}};
@@ -225,7 +257,7 @@ TEST(Degrees, SlicesAreChosenBetweenTheProfiles) {
   options.partition.device_memory = 9'000'000;  // a whole model has 16 MB, half of each layer 8
   const DegreeChoice tight = choose_degree({{&whole, options}, {&halves, options}});
   EXPECT_EQ(tight.best().slices, 2);
-  EXPECT_EQ(tight.best().profile, &halves);
+  EXPECT_EQ(tight.best().profile.get(), &halves);
   EXPECT_EQ(tight.best().pipeline, 1);
   EXPECT_EQ(tight.best().step(), 4 * 8 * 1575);
 }

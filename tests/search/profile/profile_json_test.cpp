@@ -111,6 +111,8 @@ TEST(ProfileJsonTest, WhatARankSpendsIsOptional) {
   p.rank.forward = 4, p.rank.backward = 5, p.rank.read = 6, p.rank.step_time = 7;
   p.rank.average = 1'020'000;
   EXPECT_EQ(parse_profile(format_profile(p), "profile.json").rank, p.rank);
+  p.zero = {.ranks = 4, .step = true};
+  EXPECT_EQ(parse_profile(format_profile(p), "profile.json").zero, p.zero);
 }
 
 TEST(ProfileJsonTest, WhatRunsWithoutAPlanIsOptional) {

@@ -191,7 +191,7 @@ class Adapt:
                 say(f'"adapt" cannot search a new plan: {error}')
 
     def _plan(self, found: Measured) -> None:
-        """Starts a search in a low-priority process, which leaves the cores to the training."""
+        """Starts a search in a low-priority process, which leaves the cores to the training; so it may take long."""
         folder = self._output / ADAPTED
         base = folder / BASE
         placement = Placement.from_file(self._output / PLACEMENT)
@@ -207,7 +207,7 @@ class Adapt:
         allowed = Profile.from_text(measured).restricted(self._restrictions).text
         for name, text in ((PROFILE, measured), (ALLOWED, allowed), (DEVICES, devices)):
             write_text(folder / name, text)
-        options = {"threads": 1} | self._search.model_dump(
+        options = {"threads": 1, "time_limit": 0} | self._search.model_dump(
             exclude_none=True, exclude=Search.RESTRICT | {"device_memory", "inference"}
         )
         given = [word for key, value in options.items() for word in _as_option(key, value)]
@@ -252,16 +252,19 @@ class Adapt:
             say("no other plan is better: the current plan stays")
             return None
         gain = self._now / found.predicted
-        gains = f"{gain:.2f} times as fast: {self._took / 1e6:.1f} -> {self._took / gain / 1e6:.1f} ms a step"
+        times = f"{self._took / 1e6:.1f} -> {self._took / gain / 1e6:.1f} ms a step"
         if gain < 1 + self._asked.gain:
-            say(f'a new plan would be {gains}: less than "gain", so the current plan stays')
+            wanted = f'"gain" asks for {1 + self._asked.gain:g} times'
+            say(
+                f"a new plan would be only {gain:.3f} times as fast ({times}); {wanted}, so the current plan stays"
+            )
             return None
         then = f"it is in {folder}"
         if stays:
             then = "no layer moves, so all ranks go on with it"
         elif self._moves:
             then = "all ranks restart with it after the next checkpoint"
-        say(f"a new plan is expected to be {gains}; {then}")
+        say(f"a new plan is expected to be {gain:.2f} times as fast ({times}); {then}")
         return Better({name: (folder / name).read_text() for name in (*FILES, PROFILE, DEVICES)}, gain)
 
     def _lowered_next(self):

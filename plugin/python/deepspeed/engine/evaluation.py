@@ -7,6 +7,7 @@ requests are always in flight. Where the plan runs the model in several directio
 i % copies, as in training.
 """
 
+from functools import partial
 from itertools import count
 from operator import itemgetter
 from typing import Any
@@ -15,6 +16,7 @@ import torch
 import torch.distributed as dist
 from ostinato.profile.model.tensors import map_tensors
 from ostinato.groups import everyones
+from ostinato.ranks.threads import weakly
 
 from ..section.plans import copies_of
 
@@ -37,10 +39,17 @@ class Forwards:
         """Runs every stage of this rank on every batch, and leaves losses and outputs where DeepSpeed expects
         them."""
         self._ended = {}
+        # Before the first step it may learn from a forward what layers draw.
+        what = (
+            f"a forward before step {self._engine.global_steps + 1}"
+            if self._engine.module.training
+            else f"evaluation {self._run.evaluations}"
+        )
         for self._first, micro_batches, copies in rounds(
             batches, self._run.program.micro_batches, self._copies
         ):
-            self._engine.ostinato_run(self._executor(micro_batches, copies))
+            later = f" (batches from {self._first})" if self._first else ""
+            self._engine.ostinato_run(self._executor(micro_batches, copies), what + later)
         if self._copies > 1:
             self._bring_together()
         self._engine.fwd_outputs = [made for _, (made, _) in sorted(self._ended.items(), key=itemgetter(0))]
@@ -75,10 +84,10 @@ class Forwards:
         if key not in self._executors:
             stages = [stage for stage in self._run.stages if stage.copy < copies]
             program = self._run.program.forwards(micro_batches, [stage.index for stage in stages])
-            executor = self._make_executor(program, self._dynamic)
+            executor, forward = self._make_executor(program, self._dynamic), weakly(self._forward)
             for number, stage in zip(count(), stages):
                 if stage.on(self._engine.stage_id):
-                    executor.set_stage(number, lambda m, inputs, c=stage: self._forward(c, m, inputs))
+                    executor.set_stage(number, partial(forward, stage))
             self._executors[key] = executor
         return self._executors[key]
 

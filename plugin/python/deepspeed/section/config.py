@@ -37,6 +37,7 @@ import json
 import re
 from collections.abc import Iterator
 from difflib import get_close_matches
+from os.path import isfile
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -55,9 +56,11 @@ class Search(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    time_limit: float | None = Field(default=None, ge=0)  # seconds for all placements together; 0: none
-    threads: int | None = Field(default=None, ge=0)
-    seed: int | None = Field(default=None, ge=0)
+    # Seconds for all placements together; 0: none.
+    time_limit: float | None = Field(default=None, ge=0, le=100_000_000)
+    threads: int | None = Field(default=None, ge=0, le=1024)
+    seed: int | None = Field(default=None, ge=0, le=(1 << 63) - 1)
+    effort: int | None = Field(default=None, ge=1, le=1_000_000)  # percent of the usual work
     objective: Literal["makespan", "span", "latency"] | None = None
     method: str | None = Field(default=None, min_length=1)
     robust: float | None = Field(default=None, ge=0, le=1)  # by how much times vary
@@ -207,7 +210,9 @@ def _wrong(faults: list[Fault], where: str) -> OstinatoError:
 
 
 def _line_of(keys: tuple[str, ...], text: str) -> int:
-    """Of a key of the section; 0 where it is not found. json.loads() does not say."""
+    """Of a key of the section; 0 where it is not found, or the text is no file's. json.loads() does not say."""
+    if not text:
+        return 0
     at = 0
     for key in ("ostinato", *keys):
         found = re.compile(rf"{re.escape(json.dumps(key))}\s*:").search(text, at)
@@ -243,6 +248,9 @@ def _faults(section: Section) -> Iterator[Fault]:
             ("search", "device_memory"),
             f'needs a number with a unit, like "40GiB" or "40GB", not "{memory}"',
         )
+    if section.memory and _is_memory(section.memory):
+        limit = f'"search": {{"device_memory": "{section.memory}"}}'
+        yield ("memory",), f"is a folder for records; what limits a plan is {limit}"
     if section.search is not None and (method := section.search.method):
         if unknown := _unknown_method(method):
             yield ("search", "method"), unknown
@@ -279,14 +287,16 @@ def _unknown_method(method: str) -> str:
     return ""
 
 
-OF_ORDERS = {"time_limit", "threads", "seed", "method", "objective"}  # options that do not choose a placement
+# Options that do not choose a placement.
+OF_ORDERS = {"time_limit", "threads", "seed", "effort", "method", "objective"}
 
 
 def _faults_of_sizes(section: Section) -> Iterator[Fault]:
     if section.sizes is None:
         for key in ("size", "keep_order", "effort"):
             if getattr(section, key):
-                yield (key,), 'needs "sizes"'
+                also = '; that of a search belongs in "search"' if key == "effort" else ""
+                yield (key,), f'needs "sizes"{also}'
         return
     if section.auto and section.size:
         yield ("size",), 'does not go with "auto", which measures the size'
@@ -351,10 +361,14 @@ def _as_written(value: object) -> str:
 def _suggestion(inside: str, key: str) -> str:
     """The key that was probably meant, in this section or another."""
     known = {"ostinato": Section.model_fields, "search": Search.model_fields, "adapt": Adapting.model_fields}
+    others = [other for other in known if other != inside]
     near = get_close_matches(key, known[inside], 1)
+    exact = [other for other in others if key in known[other]]
+    if exact and not (near and key in near[0]):
+        return f'it belongs in "{exact[0]}"'
     if near:
         return f'did you mean "{near[0]}"?'
-    for other in known.keys() - {inside}:
+    for other in others:
         if near := get_close_matches(key, known[other], 1):
             return f'"{near[0]}" belongs in "{other}"'
     return f"known keys: {', '.join(known[inside])}"
@@ -370,27 +384,27 @@ def resolve(section: Section, file: str | None, found: Path | None = None) -> Pa
     }
     if found is not None and not _names_another(named["plan"], found / "plan.json"):
         plan, sizes = found / "plan.json", found / "sizes.json"
-        if plan.is_file():
+        if isfile(plan):
             named |= {
                 "plan": plan,
                 "placement": found / "placement.toml",
-                "sizes": sizes if sizes.is_file() else None,
+                "sizes": sizes if isfile(sizes) else None,
             }
         return Paths(**named)
     if section.searches:
-        if (placement := named["placement"]) and not placement.is_file():
+        if (placement := named["placement"]) and not isfile(placement):
             raise _no_file(
                 "placement", placement, "; make one with ostinato placement or ostinato partition", file
             )
         return Paths(**named)
     plan = named["plan"]
-    if not plan.is_file():
+    if not isfile(plan):
         advice = (
             "; make one with ostinato plan PROFILE --output PLAN (for your own placement: ostinato search)"
         )
         raise _no_file("plan", plan, advice, file)
     named["placement"] = named["placement"] or plan.with_name(PLACEMENT)
-    if not named["placement"].is_file():
+    if not isfile(named["placement"]):
         which = (
             "" if section.placement else ' (the default, beside the plan; set "placement" if it is elsewhere)'
         )
@@ -407,9 +421,7 @@ def _no_file(key: str, path: Path, more: str, file: str | None) -> OstinatoError
 
 def _names_another(named: Path | None, found: Path) -> bool:
     """Whether this is a second engine, for which the first start did not make its plan."""
-    return (
-        named is not None and named.is_file() and found.is_file() and named.read_bytes() != found.read_bytes()
-    )
+    return named is not None and isfile(named) and isfile(found) and named.read_bytes() != found.read_bytes()
 
 
 def check_outputs(paths: Paths, rank: int) -> None:

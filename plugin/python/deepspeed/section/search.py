@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from itertools import count
+from os.path import isfile
 from pathlib import Path
 
 import torch.distributed as dist
@@ -164,7 +165,7 @@ def costs_in(sizes: Path | None) -> str:
 
 def _search(search: Search, profile: Path, size: Size) -> Plan:
     """Raises OstinatoError with what ostinato.plan() said."""
-    if not profile.is_file():
+    if not isfile(profile):
         raise OstinatoError(
             f'"profile": {profile}: {no_file(profile)}; make one with ostinato profile SCRIPT --output PROFILE'
         )
@@ -199,7 +200,7 @@ def _of_placement(wanted: Search, placement: Path, size: Size) -> Plan:
 
 def _on(placement: Placement, wanted: Search, micro_batches: int) -> Plan:
     options = wanted.model_dump(
-        include={"time_limit", "threads", "seed", "method", "robust"}, exclude_none=True
+        include={"time_limit", "threads", "seed", "effort", "method", "robust"}, exclude_none=True
     )
     return search(placement, micro_batches=micro_batches, **{"time_limit": 2, **options})
 

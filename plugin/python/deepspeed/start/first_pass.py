@@ -33,7 +33,7 @@ from ostinato.profile.machine.block_time import count_blocks
 from ostinato.profile.machine.device import UndisturbedCpu, device_at
 from ostinato.profile.machine.transfers import measure_kinds
 from ostinato.profile.measure.optimizer import StepClock
-from ostinato.profile.measure.rows import rank_cost
+from ostinato.profile.measure.rows import mark_tied, rank_cost, set_zero
 from ostinato.profile.measure.samples import Samples
 from ostinato.profile.model.model_digest import digest_of_layers
 from ostinato.profile.settings import read_settings
@@ -41,7 +41,7 @@ from ostinato.ranks import cores
 from ostinato.groups import everyones
 from ostinato.ranks.presence import ranks_in_words
 from ostinato.ranks.starting import starting
-from ostinato.restrictions import Restriction, of_classes
+from ostinato.restrictions import Restriction, experts_in, of_classes
 
 from ostinato import _profiler
 
@@ -342,7 +342,9 @@ def _profile(
     config = engine._config._param_dict
     optimizer = engine.client_optimizer
     on_cpu = device.place.type == "cpu"
-    settings = read_settings(config, optimizer, not on_cpu)
+    experts = any(everyones(bool(experts_in(engine.module))))
+    replicas = 1 if experts else engine.grid.get_data_parallel_world_size()
+    settings = read_settings(config, optimizer, not on_cpu, replicas)
     # On an accelerator copies of parameters may not fit beside the model.
     steps = StepClock.of(config, optimizer, settings, device) if on_cpu else None
     measured, error = [], ""
@@ -380,6 +382,7 @@ def _profile(
     profile.model_sha256 = digest_of_layers(row.digest for row in profile.layers)
     profile.transfers = transfers
     profile.completeness.complete = True
+    set_zero(profile, settings, experts)
     profile.rank = _rank_cost(settings, device, profile.layers, read, [layer.samples for layer in layers])
     return profile.json()
 
@@ -406,4 +409,4 @@ def _rows(layers: list[MeasuredLayer], specs: list) -> list[Any]:
     if is_graph(specs):
         for row, reads in zip(rows, layers_read(specs), strict=True):
             row.after = [_profiler.LayerInput(source, layers[source].output_bytes) for source in reads]
-    return mark_lanes(rows, specs)
+    return mark_lanes(mark_tied(rows, specs), specs)

@@ -122,8 +122,7 @@ class Drift:
 def slow_devices(found: Measured) -> list[str]:
     """In words, each that differs from the median device by more than CHANGED."""
     return [
-        f"device {device} is {f'{by:.2f} times as slow' if by > 1 else f'{1 / by:.2f} times as fast'} as planned, "
-        f"relative to {found.usual_device}"
+        f"device {device} takes {by:.2f} times as long as planned, compared with {found.usual_device}"
         for device, by in sorted(found.devices.items())
         if abs(by - 1) > CHANGED
     ]

@@ -11,6 +11,8 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 from ostinato import _profiler
 from ostinato.profile.measure.footprint import Footprint
 from ostinato.profile.measure.kept import Memory
@@ -73,11 +75,31 @@ def layer_rows(
     return rows
 
 
+def mark_tied(rows: list[Any], layers: Sequence[Any]) -> list[Any]:
+    """Rows of layers that share a module or parameters with an earlier one: how much is shared is not looked at, so
+    all may be. `layers`: modules and DeepSpeed's specs."""
+    seen: set[Any] = set()
+    for row, layer in zip(rows, layers, strict=False):
+        tied = {layer.key} if hasattr(layer, "tied_weight_attr") else set()
+        if isinstance(layer, torch.nn.Module):
+            tied |= {id(parameter) for parameter in layer.parameters()}
+        if tied & seen:
+            row.tied = row.parameters + row.gradients + row.optimizer_state
+        seen |= tied
+    return rows
+
+
 def with_labels(rows: list[Any], job: Job) -> list[Any]:
     """The last layer's loss reads them."""
     if rows and job.loss_fn is not None:
         rows[-1].labels = bytes_of(job.labels)
     return rows
+
+
+def set_zero(profile: Any, settings: Settings, experts: bool) -> None:
+    """Experts have data-parallel ranks apart, so with experts nothing counts as divided."""
+    if settings.divides and not experts:
+        profile.set_zero(settings.ranks, settings.zero)
 
 
 def rank_cost(settings: Settings, read: int = 0, samples: Sequence[Samples] = ()) -> Any:
