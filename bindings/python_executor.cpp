@@ -165,12 +165,12 @@ class PythonExecutor {
 
   /// Exceptions of Python code keep their type, and say where the step stood. Warnings of torch go to
   /// Python's `warnings`, which shows each once, as around any call of torch.
-  void run() {
+  void run(const std::string& name) {
     try {
       torch::PyWarningHandler warnings;
       try {
         const py::gil_scoped_release no_gil;
-        executor_.run();
+        executor_.run(name);
       } catch (...) {
         warnings.set_in_exception();
         throw;
@@ -302,7 +302,9 @@ void bind_executor(py::module_& m) {
       .def("set_program", &PythonExecutor::set_program, py::arg("program"),
            "Between two steps, on all ranks: from now on runs this one, of the same stages and transfers in "
            "another order. Proved free of deadlock first.")
-      .def("run", &PythonExecutor::run, "One training step: every instruction of this rank.")
+      .def("run", &PythonExecutor::run, py::arg("name") = "",
+           "One training step: every instruction of this rank. name: what position() calls it (\"step 7\"); "
+           "by default a run of this executor has its number.")
       .def("abandon", &PythonExecutor::abandon, py::arg("why"),
            "From another thread, once a peer has failed: run() raises ExecutionError where it waits for a "
            "message that is not here.")

@@ -111,7 +111,7 @@ void Executor::set_program(Program program) {
   traffic_.renew();
 }
 
-void Executor::run() {
+void Executor::run(const std::string& name) {
   if (!failed_.empty())
     throw ExecutionError("an earlier step failed (" + failed_ +
                          "), and the transfers are out of step: make the pipeline again on every rank");
@@ -120,6 +120,10 @@ void Executor::run() {
       throw ExecutionError("stage " + std::to_string(s) + " ('" + program_.stages[s].name +
                            "') has no module");
     }
+  }
+  {
+    const std::lock_guard lock(changes_);
+    name_ = name;
   }
   // What has no device beside it (the events of the trace, a backward) is of the thread's current one, which
   // need not be this rank's.
@@ -481,7 +485,8 @@ std::string to_string(const Position& at) {
 Position Executor::position() const {
   const std::lock_guard lock(changes_);
   const auto& list = program_.ranks[rank_];
-  std::string text = "rank " + std::to_string(rank_) + " is in step " + std::to_string(steps_ + 1);
+  std::string text = "rank " + std::to_string(rank_) + " is in " +
+                     (name_.empty() ? "step " + std::to_string(steps_ + 1) : name_);
   const int at = at_;
   if (at < 0) return {text + ", between steps"};
   text += " at instruction " + std::to_string(at) + " of " + std::to_string(list.size()) + " (" +

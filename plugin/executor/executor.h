@@ -77,10 +77,10 @@ class Executor {
   /// O(instructions).
   void set_program(Program program);
 
-  /// One step. Throws what a module throws; TimeoutError and ExecutionError as their names say. After a
-  /// failure the transfers are out of step with the peers: every later call throws ExecutionError with the
-  /// first reason.
-  void run();
+  /// One step. `name`: what position() calls it, "step 7"; "": the executor counts its runs. Throws what a
+  /// module throws; TimeoutError and ExecutionError as their names say. After a failure the transfers are out
+  /// of step with the peers: every later call throws ExecutionError with the first reason.
+  void run(const std::string& name = "");
 
   /// Ends what still runs on lanes, where a step has failed.
   void close() {
@@ -191,7 +191,8 @@ class Executor {
   HandOver activations_;
   HandOver gradients_;
   std::string failed_;          ///< why the executor cannot be used any more
-  mutable std::mutex changes_;  ///< of the program, while another thread asks for the position
+  std::string name_;            ///< of the last step; "": its number
+  mutable std::mutex changes_;  ///< of program and name, while another thread asks for the position
   std::atomic<int> at_{-1};
   std::atomic<int> waits_for_{-1};
   std::atomic<std::int64_t> waits_since_{0};

@@ -47,9 +47,11 @@ struct Itinerary {
   /// lets them pass it, those up to the compute after it, so that what that one needs arrives meanwhile.
   std::vector<int> post_until;
 
-  /// Per instruction: at a receive, this many sends to its peer have certainly been received once it has
-  /// arrived, because the peer consumed them before it sent. No send has to be waited for or polled (gloo
-  /// cannot poll) before the end of the step, and no buffer of one is kept much longer than needed.
+  /// Per instruction: at a receive, how many sends to its peer the peer's list consumes before it sends this.
+  /// Without lanes they have certainly been received once it has arrived: no send has to be waited for or
+  /// polled (gloo cannot poll) before the end of the step, and no buffer of one is kept much longer than
+  /// needed. A peer with lanes may send before its place in the list; then these sends are waited for, which
+  /// cannot last for ever: to consume them the peer needs nothing that this rank does later.
   std::vector<int> sends_over;
 
   /// Per peer that this rank has transfers with: the most sends to it that are not certainly over at a time.

@@ -19,8 +19,10 @@ from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError, mode
 from ostinato.errors import Error, counted, size
 from ostinato.trace_events import TraceEvents
 
+FORMAT = "ostinato-trace/1"
 COMPUTE = ("F", "B", "I", "W")
 MOST_BYTES = 1 << 30  # of a file
+MOST_NAMES = 8  # of files in a message
 
 Count = Annotated[int, Field(ge=0, lt=1 << 31)]
 Nanoseconds = Annotated[int, Field(ge=0, lt=1 << 62)]
@@ -110,7 +112,7 @@ class RankTrace(BaseModel):
     `blocks`: where all steps have the same plan."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
-    format: Literal["ostinato-trace/1"]
+    format: Literal["ostinato-trace/1"]  # FORMAT
     rank: Count
     device: Count
     step: Count
@@ -169,6 +171,8 @@ def read_traces(folder: Path) -> list[RankTrace]:
     """All ranks of a trace folder, by rank. Raises TraceError where it is not one, or mixes plans or steps."""
     files = trace_files(folder)
     if not files:
+        if folder.is_file():
+            raise TraceError(f"{folder}: this is a file; give its folder")
         what = "no rank-*.json here" if folder.is_dir() else "there is no such folder"
         raise TraceError(
             f'{folder}: {what}; a run writes rank-*.json to the folder "trace" of its ostinato section'
@@ -177,6 +181,8 @@ def read_traces(folder: Path) -> list[RankTrace]:
     for path, trace in zip(files, ranks, strict=True):
         if wrong := trace.why_no_run():
             raise TraceError(f"{path}: {wrong}")
+    newest = _newest(files)
+    paths = dict(zip((trace.rank for trace in ranks), files, strict=True))
     ranks.sort(key=lambda trace: trace.rank)
     for before, after in pairwise(ranks):
         if before.rank == after.rank:
@@ -185,8 +191,25 @@ def read_traces(folder: Path) -> list[RankTrace]:
         if len({getattr(trace, key) for trace in ranks}) > 1 and (
             key == "step" or not all(trace.step_plans for trace in ranks)
         ):
-            raise TraceError(f"{folder}: the ranks differ in {key}: this folder mixes files of several runs")
+            mine = next(getattr(trace, key) for trace in ranks if paths[trace.rank] == newest)
+            apart = [paths[trace.rank].name for trace in ranks if getattr(trace, key) != mine]
+            raise TraceError(
+                f"{folder}: the ranks differ in {key}: this folder mixes files of several runs; delete those of the earlier ones: {_some(apart)}"
+            )
     return ranks
+
+
+def _newest(files: list[Path]) -> Path:
+    """The file that was written last."""
+    try:
+        return max(files, key=lambda path: path.stat().st_mtime)
+    except OSError:  # removed in between
+        return files[0]
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - MOST_NAMES
+    return ", ".join(names[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 def missing_devices(ranks: list[RankTrace]) -> list[int]:
@@ -207,6 +230,7 @@ def _read(path: Path) -> RankTrace:
         made = json.loads(text.decode())
         if not isinstance(made, dict):
             raise TraceError(f"{path}: the file must hold a table{', not a list' * isinstance(made, list)}")
+        _check_format(path, made.get("format"))
         return RankTrace.model_validate(made)
     except OSError as error:
         raise TraceError(f"{path}: cannot be read: {error.strerror}") from error
@@ -224,6 +248,17 @@ def _read(path: Path) -> RankTrace:
         raise TraceError(f"{path}: {place}: {first['msg']}") from error
     except (RecursionError, ValueError) as error:  # too deeply nested; a number with thousands of digits
         raise TraceError(f"{path}: not a trace: {str(error).splitlines()[0]}") from error
+
+
+def _check_format(path: Path, found: object) -> None:
+    """Raises TraceError for another format, in the words of the command line (search/files/value.cpp)."""
+    if found == FORMAT or not isinstance(found, str):
+        return
+    if found.startswith("ostinato-trace/"):
+        what = f"this version of ostinato reads '{FORMAT}'"
+    else:
+        what = f"'{FORMAT}' is expected here: is this the right file?"
+    raise TraceError(f"{path}: 'format' is {ascii(found[:40])}; {what}")
 
 
 KINDS = {"F": "forward", "B": "backward", "I": "backward_input", "W": "backward_weight",

@@ -81,13 +81,17 @@ class Gain:
 
     @property
     def _shares(self) -> str:
-        """How much of it DeepSpeed alone would gain with other stages: 1F1B on the best stages comes second."""
+        """How much of it DeepSpeed alone would gain with other stages: 1F1B on the best stages comes second. Of whole
+        steps where the headline is of these, so that the product is its factor."""
         if not self.is_over_your_run or len(self._beside) < 2:
             return ""
         now = self._beside[0][1]
         # The best stages are found by what they compute, without transfers.
-        best = min(now, self._beside[1][1])
-        return f" ({now / best:.2f} by other stages, {best / self._predicted:.2f} by the schedule)"
+        if not (best := min(now, self._beside[1][1])):
+            return ""
+        more = self._now - now if self.measured else 0  # the optimizer
+        stages, schedule = (now + more) / (best + more), (best + more) / (self._predicted + more)
+        return f" ({stages:.2f} by other stages, {schedule:.2f} by the schedule)"
 
     def _range(self) -> tuple[str, str, str]:
         """How many times as fast, milliseconds of a step, and what makes them doubtful."""

@@ -6,7 +6,9 @@ from a call to an interpreter that is being taken down would abort it.
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable
+from typing import Any
 
 _threads: list[threading.Thread] = []
 
@@ -23,6 +25,18 @@ def keep(thread: threading.Thread) -> None:
     """Makes join() wait for the thread, too."""
     _threads[:] = [other for other in _threads if other.is_alive()]
     _threads.append(thread)
+
+
+def weakly(method: Callable, otherwise: Any = None) -> Callable:
+    """A bound method for what must not keep its object alive: a thread, or an executor. Once that is gone, calls
+    return `otherwise`."""
+    held = weakref.WeakMethod(method)
+
+    def call(*given: Any) -> Any:
+        found = held()
+        return otherwise if found is None else found(*given)
+
+    return call
 
 
 def join(patience_s: float) -> None:

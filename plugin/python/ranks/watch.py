@@ -97,9 +97,11 @@ class Watch:
         self._late: Position | None = None  # a wait to report, once other ranks have said where they are
         self._over, self._leaves = threading.Event(), False
         self._why, self._names_silent = "", False  # why this rank gives up
+        self._may_be_shared = False  # all ranks may have the same reason
+        self._among = (self._place, self._world) if together else (rank, ranks)  # those that hear of it
         self._asked = threading.Event()  # its thread has asked other ranks
         self._heard, self._lost = "", lost  # which rank has given up, and why
-        self._silent: list[int] = []  # ranks that had said nothing since then, when last looked
+        self._silent: list[int] = []  # ranks that had not answered since then, when last looked
         self._looks = 0  # how many are left
         self._deadlines: list[Deadline] = []  # which end with this watch
         self._vigil: Vigil | None = None
@@ -134,11 +136,13 @@ class Watch:
             say(f"{LAUNCHER_GONE}; {self._position()}")
         self._tell(why, names_silent=True)
 
-    def tell_of(self, error: BaseException, how: str = "fails") -> None:
+    def tell_of(self, error: BaseException, how: str = "failed") -> None:
         """give_up() for a rank that prints a traceback: tells other ranks what happened, and where (from the
         error's notes, or its position). Where a collective has failed, it also says which ranks are silent,
-        because torch does not name any.
+        because torch does not name any. An error of ostinato's it tells only if this rank has it alone: most
+        come from an exchange, and all ranks have them.
         """
+        self._may_be_shared = isinstance(error, Error)
         notes = [note.removeprefix("ostinato: ") for note in getattr(error, "__notes__", ())]
         where = notes or [str(self._position())]
         what = ": ".join(filter(None, [type(error).__name__, in_a_line(str(error))]))
@@ -157,7 +161,7 @@ class Watch:
         self._over.set()
         if not self._thread.is_alive():
             say(f"{STORE_GONE}; {self._position()}")
-        elif not self._asked.wait(6 * self._period_s + 1.0):  # the thread asks for five periods
+        elif not self._asked.wait(7 * self._period_s + 1.0):  # the thread asks for six periods at most
             say(NO_STORE)
 
     def close(self, leaves: bool = False) -> None:
@@ -173,6 +177,8 @@ class Watch:
     def _ask(self) -> None:
         try:
             store, mine = connected(self._store), json.dumps([self._who, self._why])
+            if self._may_be_shared and self._all_fail(store):
+                return
             first = store.compare_set(self._failed, "", mine).decode()
             if not self._heard and first != mine:
                 say("{} gave up first, and said: {}".format(*json.loads(first)))
@@ -188,16 +194,27 @@ class Watch:
                 self._say_silent()
             self._asked.set()
 
+    def _all_fail(self, store) -> bool:
+        """Whether all ranks have an error of ostinato's: then none waits for this one."""
+        mine, ranks = self._among
+        keys = [f"{self._failed}/{rank}" for rank in range(ranks)]
+        end = time.monotonic() + self._period_s
+        try:
+            store.set(keys[mine], "")
+            while not (all_fail := store.check(keys)) and time.monotonic() < end:
+                time.sleep(self._period_s / 20)
+        except RuntimeError:  # the rank that has the store was the first to see that all do
+            return True
+        return all_fail
+
     def _note_silent(self, store) -> list[int]:
-        """Notes which ranks have said nothing since one gave up."""
+        """Notes which ranks have not answered since one gave up."""
         self._silent = silent(store, self._spoken, self._silent or list(range(self._ranks)))
         return self._silent
 
     def _say_silent(self) -> None:
         if self._silent:
-            say(
-                f"{ranks_in_words(self._silent)} said nothing: stopped, gone, or busy while holding Python's lock"
-            )
+            say(f"{ranks_in_words(self._silent)} did not answer: stopped, gone, or holding the GIL")
         self._silent, self._looks = [], 0
 
     def _run(self) -> None:
@@ -289,9 +306,9 @@ class Watch:
 def _end() -> None:
     error: BaseException | None = getattr(sys, "last_value", None)
     failed = error is not None
-    if error is not None and not isinstance(error, Error):  # all ranks raise our own errors
+    if error is not None:
         for watch in list(_watches):
-            watch.tell_of(error, "ends")
+            watch.tell_of(error, "ended")
     tells = not failed and not agent_has_the_store()
     for watch in list(_watches):
         leaves = tells and watch.may_leave()

@@ -4,10 +4,13 @@
 import gc
 import os
 import threading
+import time
+import weakref
 from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
+import torch
 import torch.distributed as dist
 import deepspeed
 import ostinato.deepspeed
@@ -54,6 +57,28 @@ def test_an_engine_leaves_no_more_than_one_of_deepspeed(world2, plan):
     world2.restart()
     ours = world2.run(left_by_engines, Options(section={"plan": str(plan)}))
     assert ours == stock
+
+
+def left_of_deleted(options: Options) -> list[str]:
+    """What stays of an engine that a script has trained and deleted, but not destroyed."""
+    before = {thread.name for thread in threading.enumerate()}
+    engine = make_engine(options)
+    data = data_of(engine)
+    engine.train_batch(data)
+    engine.eval_batch(data)
+    held = {"engine": weakref.ref(engine), "weights": weakref.ref(next(engine.module.parameters()))}
+    del engine, data
+    gc.collect()
+    threads = [thread for thread in threading.enumerate() if thread.name not in before]
+    for thread in threads:  # ends within a period
+        thread.join(10)
+    gc.collect()
+    return [name for name, it in held.items() if it()] + [t.name for t in threads if t.is_alive()]
+
+
+def test_an_engine_that_is_deleted_ends(world2, plan):
+    world2.restart()  # engines of other tests have threads of the same names
+    assert world2.run(left_of_deleted, Options(section={"plan": str(plan)})) == [[], []]
 
 
 def destroyed_after_the_groups(options: Options) -> str:
@@ -185,4 +210,53 @@ def test_a_script_that_goes_on_after_an_error_is_told(world2, plan, evaluates):
                 f"OstinatoError: {call}: {'an evaluation' if evaluates else 'step 1'} failed on this rank ("
             ), said
             assert said.endswith("end the run, and resume it from its last checkpoint")
+    world2.restart()  # its transfers are out of step
+
+
+def fails_in_a_layer(engine) -> None:
+    engine.module.forward_funcs[0].register_forward_hook(lambda *_: {}["no such token"])
+
+
+def has_lost_a_layer(engine) -> None:
+    engine.module.forward_funcs.pop()
+
+
+def has_another_parameter(engine) -> None:
+    engine.module.late = torch.nn.Parameter(torch.zeros(1))
+    engine.module.late.grad = torch.zeros(1)
+
+
+def beside_a_failure(options: Options, harm, heard: bool) -> tuple[str, float]:
+    """What each rank is told where rank 1 has failed in its second step, and goes on; and after how many seconds.
+    `heard`: rank 0 begins that step once it has heard of it."""
+    engine = make_engine(options)
+    data = data_of(engine)
+    engine.train_batch(data)
+    if engine.global_rank == 1:
+        harm(engine)
+    while heard and engine.global_rank == 0 and not engine._ostinato.lost:
+        time.sleep(0.01)
+    begin = time.monotonic()
+    try:
+        engine.train_batch(data)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}", time.monotonic() - begin
+    return "", 0.0
+
+
+@pytest.mark.parametrize(
+    ("harm", "heard", "why"),
+    [
+        (fails_in_a_layer, False, "KeyError: 'no such token'"),
+        (has_lost_a_layer, False, "OstinatoError: model.forward_funcs holds 3 layers"),
+        (has_lost_a_layer, True, "OstinatoError: model.forward_funcs holds 3 layers"),
+        (has_another_parameter, False, 'OstinatoError: "late" was added'),
+    ],
+)
+def test_who_waits_for_a_rank_that_has_failed_is_told_why(world2, plan, harm, heard, why):
+    """And does not wait for the whole of its time-out, where the rank that has failed goes on."""
+    section = {"plan": str(plan), "timeout_s": 200}
+    options = Options(section=section, optimizer="SGD", config={"gradient_clipping": 0.1})
+    (waits, seconds), (fails, _) = world2.run(beside_a_failure, options, harm, heard)
+    assert fails.startswith(why) and why in waits and seconds < 100, (fails, waits, seconds)
     world2.restart()  # its transfers are out of step

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from unittest import mock
 
+import deepspeed
 import pytest
 from ostinato.deepspeed.engine import engine as plan_engine
 from ostinato.groups import everyones
@@ -95,9 +96,7 @@ def test_who_asks_a_stopped_rank_names_it(plan, tmp_path, monkeypatch, stopped, 
     call = {"before": "train_batch()", "after": "train_batch()", "saving": "saving a checkpoint"}.get(
         where, "eval_batch()"
     )
-    assert (
-        f"rank {1 - stopped} (pipeline rank {1 - stopped}), step {1 + (where == 'after')}: {call}: " in said
-    ), said
+    assert f"rank {1 - stopped} (pipeline rank {1 - stopped}), step 1: {call}: " in said, said
     assert (
         "the store does not answer"
         if stopped == 0
@@ -131,6 +130,45 @@ def test_a_rank_says_where_it_is_outside_of_a_step(plan, world2, tmp_path):
         assert re.fullmatch(rf"rank {rank} is in step 2, busy \d+ ms with saving a checkpoint", found[1]), (
             found
         )
+
+
+def where_it_says_it_is(options: Options) -> list[str]:
+    """In a layer, and where losses are added: as in a run that was resumed after step 6, once shapes are forgotten; and
+    in a layer of a second evaluation."""
+    engine, found = make_engine(options), {}
+    data = data_of(engine)
+    engine.train_batch(data)
+    engine.global_steps = 6
+    engine.reset_activation_shape()
+
+    def noted(name, call):
+        def note(*given, **keywords):
+            found[name] = str(engine._position())
+            return call(*given, **keywords)
+
+        return note
+
+    engine.forward_stage = noted("layer", engine.forward_stage)
+    with mock.patch(
+        "deepspeed.runtime.pipe.engine.dist.broadcast", noted("losses", deepspeed.comm.broadcast)
+    ):
+        engine.train_batch(data)
+    in_step = [found["layer"], found["losses"]]
+    engine.eval_batch(data)
+    engine.eval_batch(data, num_micro_batches=2 * MICRO_BATCHES)
+    return [*in_step, found["layer"]]
+
+
+def test_a_rank_names_the_step_as_the_engine_counts(plan, world2):
+    for rank, found in enumerate(world2.run(where_it_says_it_is, Options(section={"plan": str(plan)}))):
+        at, evaluation = r"at instruction \d+ of \d+ ", rf"evaluation 2 \(batches from {MICRO_BATCHES}\)"
+        expected = [
+            rf"step 7 {at}.*",
+            r"step 7, busy \d+ ms with adding losses over ranks 0, 1",
+            rf"{evaluation} {at}.*",
+        ]
+        for text, said in zip(expected, found, strict=True):
+            assert re.fullmatch(f"rank {rank} is in {text}", said), found
 
 
 def save_slowly(options: Options, folder: str) -> list[float]:
@@ -171,7 +209,7 @@ def test_a_stopped_rank_silences_nobody(plan, tmp_path, monkeypatch, stopped, wh
     else:
         assert float((tmp_path / f"{other}.seconds").read_text()) < BOUND_S
         assert f"rank {other}" in said and f"rank {stopped}" in said, said
-    assert ("the store does not answer" if stopped == 0 else "rank 1 said nothing") in said, said
+    assert ("the store does not answer" if stopped == 0 else "rank 1 did not answer") in said, said
 
 
 def train_beside_a_late_rank(options: Options, folder: str) -> list[float]:

@@ -167,7 +167,7 @@ def test_who_says_nothing_is_named(store, capsys):
     said = capsys.readouterr().err.splitlines()
     held.set()
     assert said[0] == "ostinato: rank 0 waited too long" and said[1].startswith(
-        "ostinato: ranks 1, 2 said nothing"
+        "ostinato: ranks 1, 2 did not answer"
     )
     assert "ostinato: rank 0 gave up; rank 1 is here. It said: rank 0 waited too long" in wait_for_lines(
         capsys, 1
@@ -190,7 +190,7 @@ def test_the_first_that_fails_is_the_cause(store, capsys):
     causes = [
         line
         for line in said
-        if line.endswith("said: rank 0 fails with ValueError: out of luck; rank 0 is here")
+        if line.endswith("said: rank 0 failed with ValueError: out of luck; rank 0 is here")
     ]
     assert len(causes) == 2, said  # by each of the two, whether its thread hears it or asks
 
@@ -202,8 +202,8 @@ def test_who_waits_hears_why_another_fails(store, capsys):
     of_three(store, 2).tell_of(error)
     said = wait_for_lines(capsys, 2)
     assert said == [
-        "ostinato: rank 2 gave up; rank 0 is here. It said: rank 2 fails with ValueError: out of luck; rank 2 is in step 1 at instruction 3",
-        "ostinato: rank 1 said nothing: stopped, gone, or busy while holding Python's lock",
+        "ostinato: rank 2 gave up; rank 0 is here. It said: rank 2 failed with ValueError: out of luck; rank 2 is in step 1 at instruction 3",
+        "ostinato: rank 1 did not answer: stopped, gone, or holding the GIL",
     ]
     waits.give_up("rank 0: no answer from rank 1")
     assert "gave up first" not in capsys.readouterr().err  # it is said already
@@ -234,7 +234,7 @@ def test_who_is_silent_is_named_also_where_the_store_goes(store, capsys):
     assert mine._look()
     assert capsys.readouterr().err.splitlines() == [
         "ostinato: the store of the process group is gone; rank 1 is here",
-        "ostinato: rank 2 said nothing: stopped, gone, or busy while holding Python's lock",
+        "ostinato: rank 2 did not answer: stopped, gone, or holding the GIL",
     ]
 
 
@@ -248,21 +248,22 @@ def test_a_rank_without_memory_for_a_thread_tells_the_others(store, monkeypatch)
     mine.tell_of(MemoryError())
     assert (
         store.values["ostinato/watch/test/failed"]
-        == '["rank 1", "rank 1 fails with MemoryError; rank 1 is here"]'
+        == '["rank 1", "rank 1 failed with MemoryError; rank 1 is here"]'
     )
 
 
-@pytest.mark.parametrize(
-    "error", [ValueError("out of luck"), Error("what all ranks raise")], ids=["a rank's own", "everyone's"]
-)
-def test_a_process_that_ends_with_an_error_tells_the_others(store, monkeypatch, error):
-    mine = Watch(store, "test", 0, 1, lambda: Position("here"), 0.01)
-    monkeypatch.setattr(sys, "last_value", error, raising=False)
+@pytest.mark.parametrize("kind", [ValueError, Error])
+@pytest.mark.parametrize("all_fail", [True, False])
+def test_a_process_that_ends_with_an_error_tells_the_others(store, monkeypatch, kind, all_fail):
+    """Unless it is ostinato's, and all have one."""
+    mine = watched(store, 0)
+    if all_fail:
+        store.values["ostinato/watch/test/failed/1"] = ""
+    monkeypatch.setattr(sys, "last_value", kind("out of luck"), raising=False)
     watch._end()
     told = store.values.get("ostinato/watch/test/failed")
-    assert told == (
-        None if isinstance(error, Error) else '["rank 0", "rank 0 ends with ValueError: out of luck; here"]'
-    )
+    alone = f'["rank 0", "rank 0 ended with {kind.__name__}: out of luck; here"]'
+    assert told == (None if all_fail and kind is Error else alone)
     assert not mine._thread.is_alive()
 
 
@@ -278,7 +279,7 @@ def test_who_ends_with_a_collective_that_failed_names_the_silent(store, monkeypa
     Watch(store, "test", 0, 2, lambda: Position("here"), 0.01)
     monkeypatch.setattr(sys, "last_value", error, raising=False)
     watch._end()
-    assert ("rank 1 said nothing" in capsys.readouterr().err) == names
+    assert ("rank 1 did not answer" in capsys.readouterr().err) == names
 
 
 def test_a_watch_says_it(store, capsys):

@@ -500,7 +500,7 @@ def test_who_waits_for_a_rank_that_has_failed_is_told_why(world2, tmp_path, shar
     assert failed == f"{kind.__name__}: no such token"
     assert (
         told.startswith("ExecutionError: rank 1: 1RECV_F0 ")
-        and f"rank 0 fails with {kind.__name__}: no such token" in told
+        and f"rank 0 failed with {kind.__name__}: no such token" in told
     ), told
     assert waited < 150
 

@@ -89,6 +89,27 @@ TEST(AnyPlacement, CountsThatMemoryIsShort) {
   EXPECT_EQ(any.lower_bound, 4635);
 }
 
+TEST(AnyPlacement, CountsTiedLayersOnce) {
+  Profile once = profile_of(std::vector<Nanoseconds>(4, 1));
+  for (LayerCost& layer : once.layers) {
+    layer.kept = 100;
+    layer.parameters = layer.gradients = layer.optimizer_state = 0;
+  }
+  once.layers.front().parameters = 300;
+  Profile twice = once;
+  twice.layers.back().parameters = twice.layers.back().tied = 300;
+  JointOptions options = joint_options(4, 130);
+  options.partition.device_memory = 300;
+  const auto bound = [&](const Profile& p) { return bound_any_placement(p, options, 1'000'000).lower_bound; };
+  EXPECT_EQ(bound(twice), bound(once));
+  options.partition.devices = 1;
+  options.partition.device_memory = 550;
+  EXPECT_NO_THROW(choose_plan(once, options));
+  EXPECT_THROW(choose_plan(twice, options), UndecidedError);
+  twice.layers.back().tied = 0;
+  EXPECT_THROW(choose_plan(twice, options), InfeasibleError);
+}
+
 /// The shortest schedule of any division of the layers into stages on any devices, by the search.
 class Shortest {
  public:

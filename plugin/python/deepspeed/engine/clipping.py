@@ -102,22 +102,26 @@ def _norms(engine: Engine, order: list[str]) -> dict[str, tuple[torch.Tensor, bo
     parameter is model-parallel."""
     place = {name: index for index, name in enumerate(order)}
     parts = engine.module.sharded_parameters()
-    table = torch.zeros(len(order), 4, device=engine.device)
+    table, added = torch.zeros(len(order) + 1, 4, device=engine.device), ""
     for name, parameter in engine.module.named_parameters():
         # Only one rank may count a tied parameter, which several ranks hold: adding zeros keeps its bits.
         if name != NAME and parameter.grad is not None and not _counts_elsewhere(parameter):
             if name not in place:
-                raise OstinatoError(
-                    f'"{name}" was added to the model after deepspeed.initialize(), which does not work with gradient clipping: make it in the constructor'
-                )
+                added, table[-1] = name, 1.0
+                continue
             norm = parameter.grad.data.detach().float().norm(2)
             whole, part = (norm.new_zeros(()), norm.square()) if name in parts else (norm, norm.new_zeros(()))
             table[place[name]] = torch.stack(
                 [whole, norm.new_ones(()), norm.new_tensor(is_model_parallel_parameter(parameter)), part]
             )
     dist.all_reduce(table, group=engine.grid.pp_proc_group)
+    if table[-1].any():  # on some rank
+        added = next(filter(None, everyones(added, engine.grid.pp_proc_group)))
+        raise OstinatoError(
+            f'"{added}" was added to the model after deepspeed.initialize(), which does not work with gradient clipping: make it in the constructor'
+        )
     table[:, 0] += table[:, 3].sqrt()  # of a sharded parameter: from the squares of its parts
-    return {name: (row[0], bool(row[1]), bool(row[2])) for name, row in zip(order, table, strict=True)}
+    return {name: (row[0], bool(row[1]), bool(row[2])) for name, row in zip(order, table[:-1], strict=True)}
 
 
 def _stand_in(norm: torch.Tensor, _present: bool, model_parallel: bool) -> torch.Tensor:

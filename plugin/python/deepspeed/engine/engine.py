@@ -22,6 +22,7 @@ from ostinato.groups import later_than, link_groups
 from ostinato.offload import Offloaded
 from ostinato.ranks.position import Position
 from ostinato.ranks.presence import Presence
+from ostinato.ranks.threads import weakly
 from ostinato.ranks.watch import Watch, late_after
 from ostinato.restrictions import is_deepspeeds, of_classes
 from torch.distributed.distributed_c10d import _get_default_store
@@ -103,12 +104,20 @@ class PlanEngine(PlanData, BatchSize):
         run, store, engine = self._ostinato, _get_default_store(), f"engine {next(_engines)}"
         timeout_s = run.section.timeout_s
         period_s = min(1.0, timeout_s / 4)
-        presence = Presence(engine, self.global_rank, dist.get_world_size(), self._position)
+        position = weakly(self._position, Position("has no engine any more"))
+        presence = Presence(engine, self.global_rank, dist.get_world_size(), position)
         name = f"{engine}, pipeline of rank {self.grid.pp_group[0]}"
         ranks, late_s = len(self.grid.pp_group), late_after(timeout_s)
-        return Watch(
-            store, name, self.stage_id, ranks, self._position, period_s, presence, late_s, together=engine
-        )
+        lost = weakly(self._lost)
+        return Watch(store, name, self.stage_id, ranks, position, period_s, presence, late_s, engine, lost)
+
+    def _lost(self, why: str) -> None:
+        """The watch's thread calls it: another rank has given up. It takes part in no step from then on, so this rank
+        leaves the one that runs, or the next, where it would wait."""
+        run = self._ostinato
+        run.lost = why
+        if (running := run.running) is not None:
+            running.abandon(why)
 
     def _make_executor(self, program, dynamic_shapes: bool, programs_change: bool = False):
         """An executor for this rank, without its stages."""
@@ -139,9 +148,9 @@ class PlanEngine(PlanData, BatchSize):
                 computes = not stage.lane  # a lane's stage has no parameters: DeepSpeed knows nothing of it
                 executor.set_stage(
                     stage.index,
-                    partial(self._train_forward, stage),
-                    before_backward=partial(self._before_backward, stage) if computes else None,
-                    after_backward=self._after_backward if computes else None,
+                    partial(weakly(self._train_forward), stage),
+                    before_backward=partial(weakly(self._before_backward), stage) if computes else None,
+                    after_backward=weakly(self._after_backward) if computes else None,
                     may_split=self.module.may_split(stage),
                     one_by_one=plans.one_by_one(stage, run.stock_parts),
                     offload=run.offloaded[stage.index].move if stage.offloads else None,
@@ -212,7 +221,8 @@ class PlanEngine(PlanData, BatchSize):
             self._refuse_without_data(data_iter)
             if run.adapt is not None:
                 run.adapt.begins(self.global_steps)
-            self.module.follow()
+            with self._whole_or_failed(f"step {self.global_steps + 1}"):  # it may fail on this rank alone
+                self.module.follow()
             assert run.first_step is not None
             run.first_step.begin()
             run.same_data.begin(data_iter)
@@ -243,6 +253,7 @@ class PlanEngine(PlanData, BatchSize):
         self._refuse_failed("eval_batch()")
         begin = time.perf_counter()
         run = self._ostinato
+        run.evaluations += 1
         # DeepSpeed's torch.no_grad() stays in effect; transfers read versions of tensors.
         with (
             run.outside.call("eval_batch()"),
@@ -263,7 +274,7 @@ class PlanEngine(PlanData, BatchSize):
             yield
         except BaseException as error:
             self._ostinato.failed = f"{what} failed on this rank ({type(error).__name__})"
-            if isinstance(error, Exception) and not isinstance(error, OstinatoError | StopIteration):
+            if isinstance(error, Exception) and not isinstance(error, StopIteration):
                 self._ostinato.watch.tell_of(error)
             raise
 
@@ -371,19 +382,23 @@ class PlanEngine(PlanData, BatchSize):
             with run.outside.command(command):
                 self._INSTRUCTION_MAP[type(command)](self, **command.kwargs)
 
-    def ostinato_run(self, executor) -> None:
-        """Runs all instructions of this rank; an error gets a note of where it came from."""
+    def ostinato_run(self, executor, what: str = "") -> None:
+        """Runs all instructions of this rank; an error gets a note of where it came from. `what`: "evaluation 3";
+        "": the step."""
         run = self._ostinato
+        what = what or f"step {self.global_steps + 1}"
         run.running = executor
+        if run.lost:
+            executor.abandon(run.lost)
         try:
-            executor.run()
+            executor.run(what)
         except Exception as error:
             if isinstance(error, plans.compiled().ExecutionError):  # a peer is late or gone
                 run.watch.give_up(str(error), aloud=isinstance(error, plans.compiled().StepTimeout))
             elif not isinstance(error, StopIteration):  # which is how scripts end
                 run.watch.tell_of(error)
             error.add_note(
-                f"ostinato: rank {self.global_rank} (pipeline rank {self.stage_id}), step {self.global_steps + 1}, "
+                f"ostinato: rank {self.global_rank} (pipeline rank {self.stage_id}), {what}, "
                 f"plan {run.program.plan_sha256[:12]}"
             )
             moved = announce.places(run.stages, run.stock_parts)
@@ -455,6 +470,13 @@ class PlanEngine(PlanData, BatchSize):
         run = self._ostinato
         run.executor = self._training_executor() if run.trains else None
 
+    def __del__(self):
+        """Ranks collect an engine at different times, and connections of accelerators end on all ranks at once: they
+        stay."""
+        with suppress(Exception):
+            self._ostinato.keeps_groups = getattr(getattr(self, "device", None), "type", "cpu") != "cpu"
+            self.destroy()
+
     def destroy(self):
         """Also ends the threads and connections of ostinato's process groups. DeepSpeed keeps its own groups,
         and calls this once more when the engine is collected.
@@ -471,7 +493,8 @@ class PlanEngine(PlanData, BatchSize):
         run.forwards.forget_shapes()  # its executors hold it
         del run.forwards
         # Without the directions in which nothing goes, as in plans of forwards only: None would end all groups.
-        for group in filter(None, (run.group, *chain.from_iterable(run.links.values()))):
+        ending = () if run.keeps_groups else (run.group, *chain.from_iterable(run.links.values()))
+        for group in filter(None, ending):
             with suppress(ValueError, AssertionError):  # the script has ended all groups already
                 dist.destroy_process_group(group)
         run.links, run.group = {}, None

@@ -84,6 +84,7 @@ class Run:
     # ---- what runs it
     group: dist.ProcessGroup | None = None  # process group of this pipeline, for the executors alone
     links: Links = field(default_factory=dict)  # groups of two ranks for its transfers
+    keeps_groups: bool = False  # when the engine ends
     # By stage and DeepSpeed's name of the buffer.
     couriers: dict[tuple[int, str], Courier] = field(default_factory=dict)
     executor: Executor | None = None  # of training; None where the plan holds forwards only
@@ -91,6 +92,8 @@ class Run:
     after_plan: list[Any] = field(default_factory=list)  # DeepSpeed's instructions after the last backward
     step: StepState = field(default_factory=StepState)
     batches_before: int = 0  # of all steps and evaluations before this one
+    evaluations: int = 0  # that the script has begun
+    lost: str = ""  # which rank has given up, and why
     failed: str = ""  # what an error ended half-way, in words: ranks have been out of step since
 
     # ---- what follows it, and tells of it

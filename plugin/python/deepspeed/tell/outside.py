@@ -18,8 +18,10 @@ give signs of life.
 """
 
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from typing import cast
 
 from deepspeed.runtime.pipe import schedule
 from ostinato.ranks.deadline import Deadline
@@ -38,17 +40,25 @@ class Outside:
     """Of one engine."""
 
     def __init__(self, engine: Engine, watch: Watch, limit_s: float):
-        self._engine, self._watch = engine, watch
+        # Weakly, because the threads of the time-outs hold this.
+        self._engine, self._watch = cast(Engine, weakref.proxy(engine)), watch
+        self._number = 0  # of the step that a call is in; 0: none runs
         self._thread = threading.get_ident()  # which made the last call
         self._deadline = watch.limit(limit_s, self._held)
         self._vigil = watch.vigil(
             limit_s, lambda missed: self._held(f"{self._vigil.deadline.what}: {missed}")
         )
 
-    def call(self, what: str) -> AbstractContextManager:
+    @contextmanager
+    def call(self, what: str) -> Iterator[None]:
         """Around a call of the engine: "train_batch()". The executor's waits and the parts below end earlier."""
         self._thread = threading.get_ident()
-        return self._vigil.during(what)
+        self._number = self._engine.global_steps + 1  # DeepSpeed counts the step before it adds losses
+        try:
+            with self._vigil.during(what):
+                yield
+        finally:
+            self._number = 0
 
     def command(self, command) -> AbstractContextManager:
         """Around one of DeepSpeed's instructions."""
@@ -82,7 +92,7 @@ class Outside:
         except Exception as error:
             if isinstance(error, RuntimeError) and is_of_a_peer(error):
                 self._watch.give_up(f"{self._where()}: {what} over {self._everyone()} failed: {error}")
-            elif not isinstance(error, OstinatoError):  # which all ranks raise
+            elif not isinstance(error, OstinatoError):  # which says what it is about
                 error.add_note(f"ostinato: {self._where()}: {what}")
             raise
 
@@ -91,7 +101,7 @@ class Outside:
         try:
             with self._deadline.during(what, ranks):
                 yield
-        except (OstinatoError, StopIteration):  # all ranks raise it
+        except (OstinatoError, StopIteration):  # the step tells of the first; all ranks raise the second
             raise
         except Exception as error:
             self._watch.give_up(f"{self._where()}: {what}{ranks} failed: {type(error).__name__}: {error}")
@@ -121,7 +131,7 @@ class Outside:
         return f"rank {self._engine.stage_id} is in {self._step()}"
 
     def _step(self) -> str:
-        return f"step {self._engine.global_steps + 1}"
+        return f"step {self._number or self._engine.global_steps + 1}"
 
     def _everyone(self) -> str:
         return ranks_in_words(sorted({*self._engine.grid.pp_group, *self._engine.grid.dp_group}))

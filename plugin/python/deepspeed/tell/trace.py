@@ -3,38 +3,53 @@
 
 A file holds the last step in full and the seconds of every step. It is written again at steps 1, 2, 3, 4, 5, 7,
 9, 12, ... (each a quarter beyond the last, so that all ranks write at the same steps and the cost per step
-shrinks), and when the process ends.
+shrinks), and when the process or the engine ends.
 """
 
 import json
+import os
+import re
 import resource
 import statistics
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from multiprocessing import util
 from pathlib import Path
 from typing import Any
 
+import torch.distributed as dist
 from deepspeed.accelerator import get_accelerator
 
 from ostinato import _profiler
 from ostinato.files import Diagnostic
 from ostinato.gain import WARM_UP
 
+from .announce import say
+
 FORMAT = "ostinato-trace/1"
 STEADY = 32  # steps, of which the median tells what a block takes
 
+_writers: dict[Path, "Trace"] = {}  # by file: the last engine of this process that has it
+
 
 class Trace:
-    """The trace of one rank. `device` is its pipeline rank."""
+    """The trace of one rank. `device` is its pipeline rank. Where several engines of a script have one folder, the one
+    made last writes: whether the script still has those before is not known. If one of them trains on, rank 0 says so."""
 
     def __init__(self, folder: Path, program, rank: int, device: int):
         self._file = Diagnostic(folder / f"rank-{rank}.json")
         self._rank, self._device = rank, device
+        self._is_over = self._has_told = False
         self.follow(program)
         # Runs at the end of a process however multiprocessing started it; atexit is not called in a forked
         # one.
         self._at_the_end = util.Finalize(self, self.write, exitpriority=100)
+        if (before := _writers.get(self._file.path)) is not None:
+            before._leave()
+        _writers[self._file.path] = self
+        if dist.is_initialized() and os.environ.get("LOCAL_RANK", "0") == "0":
+            _remove_beyond(folder, dist.get_world_size())
 
     def follow(self, program) -> None:
         """From here on `program` runs: the file tells of its steps alone."""
@@ -70,6 +85,8 @@ class Trace:
 
     def step(self, seconds: float, executor) -> None:
         """Notes a step; writes the file when it is time to."""
+        if self._is_over:
+            return self._tell_of_later()
         self._seconds.append(seconds)
         self._records = executor.records()
         if not self._steps:
@@ -83,7 +100,7 @@ class Trace:
 
     def write(self) -> None:
         """Replaces the file if there are new steps."""
-        if self._written == len(self._seconds):
+        if self._is_over or self._written == len(self._seconds):
             return
         self._written = len(self._seconds)
         instructions = [self._row(*record) for record in self._records]
@@ -102,7 +119,21 @@ class Trace:
     def close(self) -> None:
         """No step follows."""
         self.write()
+        self._leave()
+
+    def _leave(self) -> None:
+        self._is_over = True
         self._at_the_end.cancel()
+        if _writers.get(self._file.path) is self:
+            del _writers[self._file.path]
+
+    def _tell_of_later(self) -> None:
+        if not self._has_told:
+            say(
+                f'"trace": an engine that was made later writes to {self._file.path.parent}, so an earlier one that trains on leaves no trace: '
+                "give each a separate folder"
+            )
+        self._has_told = True
 
     def _row(self, index: int, start: int, end: int) -> dict:
         planned = self._planned[index]
@@ -120,6 +151,26 @@ class Trace:
             "start": start,
             "end": end,
         }
+
+
+def _remove_beyond(folder: Path, ranks: int) -> None:
+    """Removes what an earlier run with more ranks has left."""
+    with suppress(OSError):
+        for path in folder.iterdir():
+            named = re.fullmatch(r"rank-(0|[1-9][0-9]*)\.json", path.name)
+            if named and int(named[1]) >= ranks and _is_trace(path):
+                path.unlink(missing_ok=True)
+
+
+def _is_trace(path: Path) -> bool:
+    begin = b'{"format": "ostinato-trace/'
+    try:
+        if not path.is_file():
+            return False
+        with path.open("rb") as file:
+            return file.read(len(begin)) == begin
+    except OSError:
+        return False
 
 
 class Steady:
