@@ -38,8 +38,10 @@ class Proof {
       : plan_(plan), profile_(profile), cluster_(cluster), layers_(profile.layers.size()) {
     trains_ = std::any_of(placement.blocks.begin(), placement.blocks.end(),
                           [](const Block& block) { return block.kind != Kind::forward; });
-    for (const DeviceKind& kind : cluster.kinds)
+    for (const DeviceKind& kind : cluster.kinds) {
       leave_to_lanes(on_kind_.emplace_back(layers_on(kind, profile)));
+      divide(on_kind_.back(), (kind.profile ? *kind.profile : profile).zero.ranks);
+    }
     for (const int l : plan.any_placement->sharded) layers_.at(l).whole = false;
     for (std::size_t l = 0; l < layers_.size(); ++l) weigh(l);
     for (std::size_t l = layers_.size(); l-- > 0;) hold(l);
@@ -102,6 +104,16 @@ class Proof {
   }
 
  private:
+  /// The optimizer's state over the claim's ranks, where `ranks` divide that of the profile.
+  void divide(std::vector<LayerCost>& layers, Wide ranks) const {
+    const Wide wanted = plan_.any_placement->zero_ranks;
+    if (ranks == 0 || wanted == 0) return;
+    for (LayerCost& layer : layers) {
+      const Wide part = (layer.optimizer_state * ranks + wanted - 1) / wanted;
+      layer.optimizer_state = static_cast<Bytes>(std::min<Wide>(part, kUnlimited));
+    }
+  }
+
   /// The least of all divisions into stages, where a nanosecond costs `memory` and a unit held costs `time`.
   Wide divided_at(Wide time, Wide memory, Wide unit) const {
     std::vector<std::optional<Wide>> ending(layers_.size() + 1);

@@ -30,6 +30,7 @@ class AnyPlacementBound {
     any_.devices = devices_;
     any_.sharded = options.shardable;
     any_.split = model_.split;
+    any_.zero_ranks = profile.zero.ranks;
     add_works();
     add_speeds();
     add_idle();

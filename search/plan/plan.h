@@ -50,6 +50,7 @@ struct AnyPlacement {
   int devices = 0;              ///< over which the layers are divided, whatever devices this plan uses
   std::vector<int> sharded;     ///< layers that may be divided over several devices; rising
   bool split = false;           ///< backwards may be split
+  int zero_ranks = 0;           ///< that divide the optimizer's state (ZeroRanks); 0: it is not divided
   Nanoseconds lower_bound = 0;  ///< no plan of as many micro-batches has a smaller objective
 
   friend bool operator==(const AnyPlacement&, const AnyPlacement&) = default;

@@ -51,8 +51,11 @@ void write_header(std::string& text, const Plan& plan) {
   }
   if (plan.any_placement) {
     const AnyPlacement& any = *plan.any_placement;
-    line("  \"any_placement\": {{ \"devices\": {}, \"sharded\": [{}], \"split\": {}, \"lower_bound\": {} }},",
-         any.devices, fmt::join(any.sharded, ", "), any.split, any.lower_bound);
+    line(
+        "  \"any_placement\": {{ \"devices\": {}, \"sharded\": [{}], \"split\": {}, {}\"lower_bound\": {} "
+        "}},",
+        any.devices, fmt::join(any.sharded, ", "), any.split,
+        any.zero_ranks > 0 ? fmt::format("\"zero_ranks\": {}, ", any.zero_ranks) : "", any.lower_bound);
   }
   std::vector<std::string> baselines;
   for (const Baseline& b : plan.baselines) {

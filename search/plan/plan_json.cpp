@@ -215,7 +215,8 @@ void PlanReader::capacity(const Fields& fields) {
 void PlanReader::any_placement(const Fields& fields) {
   const Value* value = fields.find("any_placement");
   if (value == nullptr) return;
-  const Fields any(*value, file_, "'any_placement'", {"devices", "sharded", "split", "lower_bound"});
+  const Fields any(*value, file_, "'any_placement'",
+                   {"devices", "sharded", "split", "zero_ranks", "lower_bound"});
   AnyPlacement& claim = plan_.any_placement.emplace();
   claim.devices = static_cast<int>(any.integer("devices", 1, kMaxCount));
   for (const Value& item : any.need("sharded", ValueKind::array).items) {
@@ -223,6 +224,8 @@ void PlanReader::any_placement(const Fields& fields) {
     claim.sharded.push_back(static_cast<int>(integer_in(item, file_, "'sharded'", least, kMaxCount)));
   }
   claim.split = any.boolean("split");
+  if (any.find("zero_ranks") != nullptr)
+    claim.zero_ranks = static_cast<int>(any.integer("zero_ranks", 1, kMaxCount));
   claim.lower_bound = any.integer("lower_bound", 0);
 }
 

@@ -6,6 +6,7 @@
 
 #include <tuple>
 
+#include "search/checker/any_placement.h"
 #include "search/files/error.h"
 #include "search/partition/degrees.h"
 #include "search/placement/placement_toml.h"
@@ -110,6 +111,29 @@ TEST(Degrees, ZeroDividesTheOptimizersStateOverReplicas) {
   EXPECT_EQ(most_static(profile, 2, 1), whole);
   const DegreeChoice four = choose_degree(profile, options_for(8, 8, 4));
   EXPECT_EQ(four.best().profile->layers.front().optimizer_state, 500'001);
+}
+
+/// The state of a whole layer does not fit, and half of it leaves room for one micro-batch.
+TEST(Degrees, WhatIsProvedOfAReplicaCountsItsPartOfTheState) {
+  Profile profile = profile_of(std::vector<Nanoseconds>(4, 1000));
+  for (LayerCost& layer : profile.layers) {
+    layer.parameters = layer.gradients = 0;
+    layer.optimizer_state = 240;
+    layer.kept = 100;
+  }
+  profile.zero = {.ranks = 1, .step = false};
+  JointOptions options = options_for(8, 260, 2);
+  options.partition.device_memory = 220;
+  const DegreeChoice choice = choose_degree(profile, options);
+  const Candidate& best = choice.best().winner();
+  ASSERT_TRUE(best.plan->any_placement);
+  EXPECT_EQ(best.plan->any_placement->zero_ranks, 2);
+  const PlacementFile file{.placement = *best.placement, .sha256 = ""};
+  const Cluster cluster = devices_of_claim(*best.plan, *best.placement);
+  Plan plan = *best.plan;
+  EXPECT_TRUE(check_any_placement(plan, file, profile, cluster).ok());
+  plan.any_placement->zero_ranks = 0;  // that much does not fit
+  EXPECT_FALSE(check_any_placement(plan, file, profile, cluster).ok());
 }
 
 TEST(Degrees, ZeroDividesWhatTheEndOfAStepTakesWhereTheProfileSaysSo) {
