@@ -106,8 +106,8 @@ def train(training: Training, plan: str, micro_batches: int = MICRO_BATCHES) -> 
         )
     data, counted, run = training.batches(7), [], engine._ostinato.executor.run
 
-    def noted():
-        run()
+    def noted(name: str):
+        run(name)
         peaks.append(_profiler.peak_bytes())
         _profiler.reset_peak()
 
