@@ -16,7 +16,7 @@ from ostinato.profile.machine.device import waited_for_a_core
 from ostinato.profile.measure.by_size import check_lengths, measure_sizes, tokens_of
 from ostinato.profile.measure.neighbours import busy_neighbours
 from ostinato.profile.measure.footprint import Footprint, footprint
-from ostinato.profile.measure.halves import settle
+from ostinato.profile.measure.halves import TIMES_AGAIN, settle
 from ostinato.profile.measure.kept import Memory
 from ostinato.profile.measure.operators import Operators, record_operators
 from ostinato.profile.measure.optimizer import StepClock
@@ -100,7 +100,12 @@ def measure_chain(job: Job, settings: Settings, chain: Chain, progress: Progress
         if job.slices == 1:  # else layers run collectives, as often on each rank
             for layer, of in zip(chain.layers, samples, strict=True):
                 layer.varies = len({sample.kept for sample in of.forward}) > 1
-        adapted = settle(chain.layers, samples, lambda layers: in_turns(layers, job, progress=progress))
+        adapted = settle(
+            chain.layers,
+            samples,
+            lambda layers: in_turns(layers, job, progress=progress),
+            TIMES_AGAIN if job.slices == 1 else 0,
+        )
         operators, steps = (
             record_operators(chain.layers, job.repeats, progress),
             measure_steps(job, chain, clock),

@@ -65,6 +65,12 @@ def test_what_never_does_is_written_as_long_as_the_whole():
     assert (measured[1].spread("input_half").median, measured[1].spread("weight_half").median) == (6000, 3000)
 
 
+def test_layers_in_slices_are_not_measured_again_on_one_rank():
+    """Its peers would not run their collectives."""
+    measured = [NOISY]
+    assert settle(["a"], measured, never, tries=0) == 1 and add_up(measured[0])
+
+
 def test_the_profile_says_so(monkeypatch):
     def in_noise(layers, job, **options):
         def lasting(half, time):

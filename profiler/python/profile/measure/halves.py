@@ -59,12 +59,16 @@ def made_to_add_up(samples: Samples) -> Samples:
 
 
 def settle(
-    layers: Sequence[Layer], samples: list[Samples], measure_again: Callable[[Sequence[Layer]], list[Samples]]
+    layers: Sequence[Layer],
+    samples: list[Samples],
+    measure_again: Callable[[Sequence[Layer]], list[Samples]],
+    tries: int = TIMES_AGAIN,
 ) -> int:
-    """Replaces samples. How many layers' halves did not add up however often they were measured."""
+    """Replaces samples. How many layers' halves did not add up however often they were measured. `tries`: 0 for
+    layers that run collectives, which each rank must run as often."""
     everything = micro_batch(samples)
     wrong = [i for i, of_layer in enumerate(samples) if is_wrong(of_layer, everything)]
-    for _ in range(TIMES_AGAIN):
+    for _ in range(tries):
         if not wrong:
             break
         for i, of_layer in zip(wrong, measure_again([layers[i] for i in wrong]), strict=True):
