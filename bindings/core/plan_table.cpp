@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
 #include <tuple>
 
 #include "bindings/core/plan_summary.h"
@@ -32,8 +33,6 @@ struct Row {
   std::string mark, name, bound, value, ratio, memory;
   std::string note = {};  ///< on a separate line
 };
-
-constexpr std::string_view kThisPlan = "this plan: ";
 
 /// The widest text of a column.
 std::size_t width_of(const std::vector<Row>& rows, std::string Row::*column) {
@@ -77,7 +76,7 @@ Row candidate_row(const Candidate& candidate, const Profile& profile, bool wins,
                   bool notes) {
   const std::string name = candidate.forbidden ? fmt::format("{} (not allowed: {})", candidate.name,
                                                              to_string(*candidate.forbidden))
-                                               : std::string(wins ? kThisPlan : "") + candidate.name;
+                                               : (wins ? "this plan: " : "") + candidate.name;
   const Nanoseconds bound = std::max(candidate.bound, candidate.plan ? bound_of(*candidate.plan) : 0);
   Row row{wins ? "*" : "", name, bound > 0 ? format_time(bound) : "", {}, {}, {}};
   if (!candidate.plan) {
@@ -99,18 +98,10 @@ Row candidate_row(const Candidate& candidate, const Profile& profile, bool wins,
   return row;
 }
 
-/// "moved" or "moved (2)", without the number.
-std::string kind_of(const Row& row) {
-  const std::string name = row.mark.empty() ? row.name : row.name.substr(kThisPlan.size());
-  return name.substr(0, name.rfind(" ("));
-}
-
-/// Whether a plan of the same kind has the same figures in a row above.
-bool repeats(const Row& row, const std::vector<Row>& above) {
-  return !row.value.empty() && std::any_of(above.begin(), above.end(), [&](const Row& other) {
-    return kind_of(row) == kind_of(other) &&
-           std::tie(row.bound, row.value, row.memory) == std::tie(other.bound, other.value, other.memory);
-  });
+/// What is one row of the short table: plans of a kind, "moved" and "moved (2)", with the same figures.
+std::tuple<std::string, std::string, std::string, std::string> alike(const Candidate& candidate,
+                                                                     const Row& row) {
+  return {candidate.name.substr(0, candidate.name.rfind(" (")), row.bound, row.value, row.memory};
 }
 
 /// Rows of the table, how many candidates without a plan each reason names, and how many stages have their
@@ -480,9 +471,10 @@ std::string choice_text(const JointChoice& choice, const Baselines& base, const 
   std::vector<Row> rows = {
       {"", "placement", "bound", to_string(winner.plan->objective), "ratio", "peak memory"}};
   bool unplanned = false, forbidden = false;
+  std::set<decltype(alike(winner, rows.front()))> above;
   for (const Candidate* candidate : shown(choice, every)) {
     Row row = candidate_row(*candidate, profile, candidate == &winner, best, every);
-    if (!every && repeats(row, rows)) continue;
+    if (!every && candidate->plan && !above.insert(alike(*candidate, row)).second) continue;
     rows.push_back(std::move(row));
     unplanned = unplanned || (!candidate->plan && candidate->no_shorter);
     forbidden = forbidden || candidate->forbidden;

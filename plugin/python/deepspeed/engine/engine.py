@@ -474,16 +474,18 @@ class PlanEngine(PlanData, BatchSize):
         """Ranks collect an engine at different times, and connections of accelerators end on all ranks at once: they
         stay."""
         with suppress(Exception):
-            self._ostinato.keeps_groups = getattr(getattr(self, "device", None), "type", "cpu") != "cpu"
-            self.destroy()
+            self._end(keep_groups=getattr(getattr(self, "device", None), "type", "cpu") != "cpu")
 
     def destroy(self):
-        """Also ends the threads and connections of ostinato's process groups. DeepSpeed keeps its own groups,
-        and calls this once more when the engine is collected.
-        """
+        """Also ends the threads and connections of ostinato's process groups. DeepSpeed keeps its own groups."""
+        self._end(keep_groups=False)
+
+    def _end(self, keep_groups: bool) -> None:
+        """Once more when an engine that was destroyed is collected."""
         run = self._ostinato
         if not run.ready:
-            return super().destroy()
+            super().destroy()
+            return
         run.watch.close()
         for follows in (run.trace, run.adapt):
             if follows is not None:
@@ -493,7 +495,7 @@ class PlanEngine(PlanData, BatchSize):
         run.forwards.forget_shapes()  # its executors hold it
         del run.forwards
         # Without the directions in which nothing goes, as in plans of forwards only: None would end all groups.
-        ending = () if run.keeps_groups else (run.group, *chain.from_iterable(run.links.values()))
+        ending = () if keep_groups else (run.group, *chain.from_iterable(run.links.values()))
         for group in filter(None, ending):
             with suppress(ValueError, AssertionError):  # the script has ended all groups already
                 dist.destroy_process_group(group)

@@ -84,7 +84,6 @@ class Run:
     # ---- what runs it
     group: dist.ProcessGroup | None = None  # process group of this pipeline, for the executors alone
     links: Links = field(default_factory=dict)  # groups of two ranks for its transfers
-    keeps_groups: bool = False  # when the engine ends
     # By stage and DeepSpeed's name of the buffer.
     couriers: dict[tuple[int, str], Courier] = field(default_factory=dict)
     executor: Executor | None = None  # of training; None where the plan holds forwards only

@@ -24,10 +24,10 @@ from deepspeed.accelerator import get_accelerator
 from ostinato import _profiler
 from ostinato.files import Diagnostic
 from ostinato.gain import WARM_UP
+from ostinato.trace import FORMAT
 
 from .announce import say
 
-FORMAT = "ostinato-trace/1"
 STEADY = 32  # steps, of which the median tells what a block takes
 
 _writers: dict[Path, "Trace"] = {}  # by file: the last engine of this process that has it
