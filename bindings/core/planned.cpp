@@ -7,7 +7,9 @@
 #include <chrono>
 
 #include "bindings/core/degree_table.h"
+#include "bindings/core/plan_reasons.h"
 #include "bindings/core/plan_summary.h"
+#include "bindings/core/plan_table.h"
 #include "search/files/sha256.h"
 #include "search/partition/stages.h"
 #include "search/placement/placement_toml.h"

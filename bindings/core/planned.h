@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/core/baselines.h"
 #include "bindings/core/plan_summary.h"
-#include "bindings/core/plan_table.h"
 #include "search/files/json.h"
 #include "search/partition/degrees.h"
 #include "search/placement/placement_toml.h"

@@ -11,10 +11,10 @@ import pytest
 import torch
 from deepspeed.runtime.pipe import schedule
 
-from ostinato.deepspeed.start import start
+from ostinato.deepspeed.start import install
 from ostinato.deepspeed import hook
 from ostinato.deepspeed.start.first_pass import tell_of_frozen_inputs
-from ostinato.deepspeed.start.start import _digest_of
+from ostinato.deepspeed.start.install import digest_of
 from ostinato.deepspeed.tell.announce import after_move, changed, expected, gain_of, is_exact, lines, places
 from ostinato.deepspeed.data.batches import Batches
 from ostinato.deepspeed.engine.run import StepState
@@ -244,7 +244,7 @@ def test_the_line_after_a_move_is_of_this_plan_alone():
 def test_what_was_compared_depends_on_what_is_recomputed():
     config = SimpleNamespace(_param_dict={"train_batch_size": 8, "ostinato": {}})
     one, other = (
-        _digest_of(config, SimpleNamespace(activation_checkpoint_interval=every)) for every in (0, 1)
+        digest_of(config, SimpleNamespace(activation_checkpoint_interval=every)) for every in (0, 1)
     )
     assert one != other
 
@@ -420,9 +420,9 @@ def test_a_run_on_the_processors_of_a_machine_with_gpus_tells_of_its_process():
     ("kept", "then", "noted"), [(True, [8, 8], False), (True, [14, 2], True), (True, None, False), (False, [14, 2], False)]
 )  # fmt: skip
 def test_a_plan_that_was_compared_with_another_partition_says_so(monkeypatch, tmp_path, kept, then, noted):
-    monkeypatch.setattr(start, "of_rank_0", lambda answer: answer())
+    monkeypatch.setattr(install, "of_rank_0", lambda answer: answer())
     (tmp_path / "profile.json").write_text(json.dumps({"run": {"layers": then}} if then else {}))
     prepared = SimpleNamespace(kept=kept, checked=lambda: (None, SimpleNamespace(output=tmp_path)))
-    said = start._of_another_partition(prepared, SimpleNamespace(partitions=lambda: [0, 8, 16]))
+    said = install.of_another_partition(prepared, SimpleNamespace(partitions=lambda: [0, 8, 16]))
     assert said.startswith("DeepSpeed's partition has stages of 8|8 layers, and had 14|2 when") == noted
     assert bool(said) == noted

@@ -383,7 +383,7 @@ def said_after_a_fallback(options: Options, out: str, seconds: list[float], grow
     plan = Path(out) / "plan.json"
     left = json.dumps(["the engine", str(plan), verdict.digest_of(plan), seconds])
     with (
-        mock.patch.object(start, "_named", lambda _: "the engine"),
+        mock.patch.object(start, "named", lambda _: "the engine"),
         training.second_start({"without.txt": "it was slower", "given_up.json": left}),
         redirect_stdout(printed),
     ):

@@ -126,9 +126,9 @@ class Suffering:
         elif self._harm.where == "options":
             section["timeout_s"] += 1
         elif self._harm.where == "version":
-            from ostinato.deepspeed.start import start
+            from ostinato.deepspeed.place import placing
 
-            start._versions = lambda: "another version"
+            placing.versions = lambda: "another version"
         elif self._harm.where == "micro_batches":
             config["gradient_accumulation_steps"] = 2 * MICRO_BATCHES
         elif self._harm.where == "zero_stage":

@@ -140,11 +140,11 @@ def second_start(files: dict):
 def _as_in_a_new_process() -> None:
     """Forgets the engines and models of this one."""
     from ostinato.deepspeed import hook, section
-    from ostinato.deepspeed.start import second_start, start
+    from ostinato.deepspeed.start import install, prepare, second_start
 
     second_start._first = {}
-    start._engines.clear()
-    start._with_kept.clear()
+    prepare._engines.clear()
+    install.with_kept.clear()
     hook.models.clear()
     section.unplanned.clear()
 
