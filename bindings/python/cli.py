@@ -13,7 +13,7 @@ import importlib
 import os
 import signal
 import sys
-from itertools import pairwise
+from collections.abc import Iterator
 from pathlib import Path
 
 from ostinato.errors import Status, fail
@@ -27,6 +27,8 @@ PYTHON_COMMANDS = {
 CANNOT_WRITE = (errno.ENOSPC, errno.EIO, errno.EDQUOT)
 CLOSED_PIPE = 128 + signal.SIGPIPE  # as a shell calls what a closed pipe has ended
 PLANNERS = ("plan", "partition")  # --devices launcher: the ranks of torchrun, deepspeed or Slurm
+# What takes no value there, beside the flags in the table of options.
+FLAGS = ("help", "json", "keep-order", "published-program", "quiet", "strict", "verbose")
 
 
 @contextlib.contextmanager
@@ -106,7 +108,7 @@ def run_launched(args: list[str]) -> int:
     try:
         from ostinato.devices import describe
 
-        text = describe(next((Path(word) for word in args[1:] if word.endswith(".json")), None))
+        text = describe(next((Path(word) for option, word in parsed(args) if not option), None))
     except ImportError as error:
         return fail(args[0], args, Status.MISSING, str(error))
     except ValueError as error:  # nothing was launched
@@ -114,8 +116,29 @@ def run_launched(args: list[str]) -> int:
     return 0 if text is None else run_cpp(args, text)
 
 
+def parsed(args: list[str]) -> Iterator[tuple[str, str]]:
+    """The words of a planner as CLI11 reads them: options with their values, and "" with what is none's."""
+    from ostinato import _search
+
+    of_table = (key.replace("_", "-") for _, key, default in _search.option_table() if default == "false")
+    flags = {*FLAGS, *of_table}
+    words = iter(args[1:])
+    for word in words:
+        if word == "--":
+            yield from (("", rest) for rest in words)
+        elif word.startswith("--"):
+            option, _, value = word[2:].partition("=")
+            yield option, value if value or option in flags else next(words, "")
+        elif word.startswith("-"):
+            # Letters of flags, and of the one option that takes a value: -qo FILE, -oFILE.
+            _, output, value = word.partition("o")
+            yield word, next(words, "") if output and not value else value
+        else:
+            yield "", word
+
+
 def names_launcher(args: list[str]) -> bool:
-    return "--devices=launcher" in args or any(pair == ("--devices", "launcher") for pair in pairwise(args))
+    return ("devices", "launcher") in parsed(args)
 
 
 def main(argv: list[str] | None = None) -> int:

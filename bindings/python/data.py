@@ -24,6 +24,10 @@ Stage = tuple[float, float]  # forward and backward of one micro-batch on one st
 Times = Callable[[Sequence[float]], Sequence[Stage]]
 Batch = list[int]  # indices of the samples of a micro-batch
 
+# What says of a sampler which samples each step has, and how they are dealt.
+STEPS = ("seed", "samples", "samples_a_step")
+DEALT = ("micro_batches", "micro_batch_size", "replicas", "stages", "padded", "effort")
+
 
 @dataclass(frozen=True)
 class Deal:
@@ -84,11 +88,17 @@ class BalancedBatches:
             raise ValueError(f"replica is {replica}; it must be 0 to {replicas - 1}")
         self.sizes, self.sampler, self.seed, self.effort = sizes, sampler, seed, effort
         self.micro_batches, self.micro_batch_size = micro_batches, micro_batch_size
-        self.replicas, self.replica = replicas, replica
+        self.replicas, self.replica, self.stages = replicas, replica, stages
         self.padded, self.times = padded, times or _proportional(stages, padded)
         self.epoch = 0
         self._start = 0  # micro-batches of this epoch that a loaded state has taken
         self._taken = [0]  # by the latest iteration
+        self._latest = 0  # its epoch
+
+    @property
+    def samples(self) -> int:
+        """Of the data set."""
+        return len(self.sizes)
 
     @property
     def samples_a_step(self) -> int:
@@ -109,6 +119,7 @@ class BalancedBatches:
         iteration."""
         order = self._order()
         self._taken = taken = [self._start]
+        self._latest = epoch = self.epoch
         for step in range(self._start // self.micro_batches, len(order) // self.samples_a_step):
             mine = self.deal(order[step * self.samples_a_step : (step + 1) * self.samples_a_step]).batches[
                 self.replica
@@ -117,30 +128,42 @@ class BalancedBatches:
                 taken[0] += 1
                 yield batch
         if self._taken is taken:
-            self.set_epoch(self.epoch + 1)
+            self.set_epoch(epoch + 1)
+            self._latest = epoch  # it is still being trained where a loader with workers fetches ahead
 
     def set_epoch(self, epoch: int) -> None:
         """As of torch's DistributedSampler: another shuffle; starts over."""
-        self.epoch, self._start, self._taken = epoch, 0, [0]
+        self.epoch, self._start, self._taken, self._latest = epoch, 0, [0], epoch
         follow = getattr(self.sampler, "set_epoch", None)
         if follow is not None:
             follow(epoch)
 
     def state_dict(self, steps: int | None = None) -> dict[str, Any]:
-        """Where the latest iteration stands. `steps`: of this epoch that were trained, where a loader with
-        workers has fetched more than that."""
-        taken = self._taken[0] if steps is None else steps * self.micro_batches
-        return {"epoch": self.epoch, "taken": taken, "seed": self.seed, "samples_a_step": self.samples_a_step}
+        """Where the latest iteration stands. `steps`: of its epoch that were trained, those before a loaded
+        state among them, where a loader with workers has fetched more than that; also of an epoch that was
+        fetched to its end."""
+        epoch = self.epoch if steps is None else self._latest
+        taken, begun = divmod(self._taken[0], self.micro_batches) if steps is None else (steps, 0)
+        same = {key: getattr(self, key) for key in STEPS + DEALT}
+        return {"epoch": epoch, "steps": taken, "begun": begun, **same}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from there. Raises ValueError where the steps of that state are not the same samples."""
-        for key in ("seed", "samples_a_step"):
+        """Goes on from there, from the end of a step also with other numbers of replicas and micro-batches.
+        Raises ValueError where the steps of that state are not the same samples, as far as numbers show it:
+        sizes, `sampler` and `times` are not compared."""
+        if missing := self.state_dict().keys() - state.keys():
+            raise ValueError(
+                f"the state has no {', '.join(sorted(missing))}: another version of ostinato saved it"
+            )
+        for key in STEPS + (DEALT if state["begun"] else ()):
             if state[key] != getattr(self, key):
+                what = "its steps" if key in STEPS else "the rest of the step that it has begun"
                 raise ValueError(
-                    f"the state has {key} {state[key]}, but this sampler has {getattr(self, key)}: its steps would differ"
+                    f"the state has {key} {state[key]}, but this sampler has {getattr(self, key)}: {what} would differ"
                 )
         self.set_epoch(state["epoch"])
-        self._start, self._taken = state["taken"], [state["taken"]]
+        self._start = state["steps"] * self.micro_batches + state["begun"]
+        self._taken = [self._start]
 
     def deal(self, samples: Sequence[int]) -> Deal:
         """Over replicas and micro-batches, of one step; the same for the same arguments."""

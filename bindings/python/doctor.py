@@ -31,6 +31,10 @@ def version(package: str) -> str | None:
 
 
 def check_torch() -> list[Finding]:
+    if importlib.util.find_spec("torch") is None:
+        detail = "profiler and plugin need it: pip install torch, and then ostinato again (pip install .)"
+        rest = [Finding(what, "absent", "needs torch") for what in ("transfers", "cuda")]
+        return [Finding("torch", "missing", detail), *rest]
     import torch
 
     try:
@@ -87,17 +91,9 @@ def check_compiler() -> Finding:
 
 
 def findings() -> list[Finding]:
-    rows = [Finding("python", "ok", sys.version.split()[0])]
-    if importlib.util.find_spec("torch") is None:
-        return [
-            *rows,
-            Finding(
-                "torch",
-                "missing",
-                "profiler and plugin need it: pip install torch, and then ostinato again (pip install .)",
-            ),
-        ]
-    return [*rows, *check_torch(), check_cupti(), check_deepspeed(), check_activation(), check_compiler()]
+    """The same things in every installation: --require knows them by these rows."""
+    python = Finding("python", "ok", sys.version.split()[0])
+    return [python, *check_torch(), check_cupti(), check_deepspeed(), check_activation(), check_compiler()]
 
 
 def parser() -> Parser:

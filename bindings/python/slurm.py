@@ -32,11 +32,10 @@ def variables(slurm: Mapping[str, str]) -> dict[str, str]:
 
 
 def first_node(nodes: str) -> str:
-    """ "gpu[03-07,9],login" -> "gpu03"."""
-    match = re.match(r"([^\[,]*)(?:\[([^\]-]*?)[-,\]])?", nodes)
-    rest = re.search(r"^[^\[,]*\[[^\]]*\]([^,\[]*)", nodes)
-    assert match is not None  # every part may be empty
-    return match[1] + (match[2] or "") + (rest[1] if rest else "")
+    """ "gpu[03-07,9],login" -> "gpu03"; a name may have several brackets: "rack[0-1]node[0-3]"."""
+    first = re.match(r"(\[[^\]]*\]|[^,])*", nodes)  # up to a comma outside brackets
+    assert first is not None  # it may be empty
+    return re.sub(r"\[([^\],-]*)[^\]]*\]", r"\1", first[0])
 
 
 def tasks_of_node(counts: str, node: int) -> str:

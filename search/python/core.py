@@ -283,14 +283,14 @@ def partition_graph(
     """
     request = _search.GraphRequest(strategy, schedule, seed, runs, time_limit, published_program)
     if isinstance(graph, Profile):
-        if not isinstance(devices, int | Devices):
+        if isinstance(devices, str | PathLike):
             raise UsageError(
                 "devices for a profile must be a number or Devices: Devices.from_file() reads a device file"
             )
         where = _devices(devices, device_memory)
         found = _search.partition_layers(graph._core, where._core, inference, allow_incomplete, request)
     else:
-        if isinstance(devices, int | Devices):
+        if not isinstance(devices, str | PathLike):
             raise UsageError(
                 "devices for a graph must be a CSV file with their speeds and the rates between them"
             )

@@ -11,6 +11,7 @@ import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from numbers import Integral, Real
 from operator import index
 from os import PathLike, fspath
 from pathlib import Path
@@ -24,16 +25,23 @@ from ostinato.restrictions import Restriction
 Time = int | str  # nanoseconds, or with a unit
 Memory = int | str  # bytes, or with a unit
 PerDevice = int | str | Sequence[int | str]  # one for all, or one a device
+# What the core keeps of numbers with a fraction, where that is not 1; 0 often means none, or free.
+LEAST = {"bandwidth": 1e-9} | dict.fromkeys(
+    ("time_limit", "robust", "jitter", "unequal", "transfer_factor"), 1e-6
+)
 
 
 def typed(key: str, value: Any) -> str:
-    """As it would be typed on the command line."""
+    """As it would be typed on the command line. Raises UsageError for what would round to 0 there."""
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, float):
-        return f"{value:.9f}".rstrip("0").rstrip(".")
-    if isinstance(value, int) and key == "device_memory":
-        return f"{value}B"
+    if isinstance(value, Integral):  # numpy's, too
+        return f"{int(value)}{'B' if key == 'device_memory' else ''}"
+    if isinstance(value, Real):
+        least = LEAST.get(key, 1)
+        if 0 < float(value) < least:
+            raise UsageError(f"{key} is {value}; the least above 0 is {typed(key, least)}")
+        return f"{float(value):.9f}".rstrip("0").rstrip(".")
     if isinstance(value, list | tuple):
         return ",".join(typed(key, one) for one in value)
     return str(value)
@@ -450,7 +458,8 @@ class GraphPartition:
 
     @property
     def lower_bound(self) -> float:
-        """Proven for every assignment and every order."""
+        """Proven for every assignment and every order of the graph. A graph made of a profile estimates transfers
+        (a latency counts as a part of the rate) and the speeds of kinds: its bound does not bind plans."""
         return self.report["lower_bound"]
 
     @property

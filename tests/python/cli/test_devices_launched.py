@@ -2,14 +2,16 @@
 """`--devices launcher`: the ranks that torchrun started, as a device file."""
 
 import json
+import re
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from ostinato import devices
+from ostinato import cli, devices
 from ostinato.cli import names_launcher
 from ostinato.devices import Node, Rank, device_file, nodes_of, pairs_to_measure
 from support.launched import TIMEOUT, environment, torchrun
@@ -75,6 +77,35 @@ def test_without_a_launcher_it_says_how(monkeypatch, capsys):
 def test_the_word_is_seen(words):
     assert names_launcher(["plan", "p.json", *words])
     assert not names_launcher(["plan", "launcher", "--devices", "4"])
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "--output plan.json --devices launcher",
+        "-qo plan.json --devices launcher --split-backward",
+        "-oplan.json --options= other.json --devices launcher --json",
+        "--devices launcher --without=moves --placement-output plan.json --",
+    ],
+)
+def test_the_profile_is_the_word_that_is_no_options_value(monkeypatch, before):
+    given = []
+    monkeypatch.setattr(devices, "describe", given.append)  # None, as on all ranks but the first
+    assert cli.main(["plan", *before.split(), "of any name"]) == 0
+    assert given == [Path("of any name")]
+
+
+@pytest.mark.parametrize("command", [["plan"], ["partition"], ["partition", "--strategy=best"]])
+def test_options_take_values_as_the_help_says(command):
+    """Those of C++, which the table of options does not have, are listed in cli.FLAGS."""
+    text = subprocess.run(
+        [sys.executable, "-m", "ostinato", *command, "--help"], capture_output=True, text=True, check=True
+    ).stdout
+    options = re.findall(r"^  (?:-\w,)?--([\w-]+)( +[A-Z]\S*)?(?:  | ?REQUIRED|$)", text, re.MULTILINE)
+    assert len(options) > 10
+    for name, value in options:
+        words = list(cli.parsed(["plan", f"--{name}", "next"]))
+        assert (len(words) == 1) == bool(value), name
 
 
 def test_plans_for_the_ranks_of_torchrun(tmp_path):

@@ -39,6 +39,18 @@ def test_an_unknown_requirement_is_a_usage_error(capsys):
     assert status == 2 and "--require cuba: not one of python, torch" in err
 
 
+def test_without_torch_what_needs_it_is_missing_when_it_is_asked_for(capsys, monkeypatch):
+    _, with_torch, _ = run(capsys, "--json")
+    find = doctor.importlib.util.find_spec
+    monkeypatch.setattr(
+        doctor.importlib.util, "find_spec", lambda name: None if name == "torch" else find(name)
+    )
+    status, out, _ = run(capsys, "--require", "cuda", "--json")
+    rows = json.loads(out)["findings"]
+    assert status == 7 and [row["what"] for row in rows if row["state"] == "missing"][:2] == ["torch", "cuda"]
+    assert [row["what"] for row in rows] == [row["what"] for row in json.loads(with_torch)["findings"]]
+
+
 def test_autoload_turned_off_is_noticed(monkeypatch):
     monkeypatch.setenv("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
     finding = doctor.check_activation()

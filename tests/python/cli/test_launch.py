@@ -170,6 +170,8 @@ def test_two_nodes(folder, of_deepspeed, tmp_path):
         ("r[1,4]n2", "r1n2"),
         ("n[5]", "n5"),
         ("h-1,h-2", "h-1"),
+        ("rack[0-1]node[03-12,20],x", "rack0node03"),
+        ("r[2,4]n[7]-ib,x", "r2n7-ib"),
     ],
 )
 def test_first_node(nodes, first):

@@ -83,6 +83,29 @@ def test_keywords_are_the_options_of_the_command(name):
     assert table.keys() - given.keys() == left_out
 
 
+def test_integers_of_numpy_are_integers():
+    numpy = pytest.importorskip("numpy")
+    made = []
+    for of in (int, numpy.int64, numpy.int32):
+        given = {"memory": [of(3), of(4)], "capacity": of(100), "forward": of(7), "bandwidth": of(2)}
+        devices = ostinato.Devices(of(2), memory=of(2**30))
+        made.append((ostinato.placement("v", devices=of(2), bytes=of(8), **given), repr(devices)))
+    assert made[0] == made[1] == made[2]
+    assert objects.typed("robust", numpy.float32(0.25)) == "0.25"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "least"),
+    [("time_limit", 1e-12, "0.000001"), ("bandwidth", 5e-10, "0.000000001"), ("forward", [2, 0.4], "1")],
+)
+def test_what_would_round_to_nothing_is_refused(key, value, least):
+    """0 is no limit, and free bytes."""
+    with pytest.raises(ostinato.UsageError, match=f"{key} is .*; the least above 0 is {least}$"):
+        objects.typed(key, value)
+    assert objects.typed(key, float(least)) == least and objects.typed(key, 0.0) == "0"
+    assert ostinato.placement("v", devices=2, bytes=1, bandwidth=1e-9).to_dict()["link"]["bandwidth"] == 1e-9
+
+
 def test_a_search_gives_the_bytes_of_the_command(tmp_path):
     placement, plan = tmp_path / "m.toml", tmp_path / "m.json"
     command("placement", "m", "--devices", 4, "--forward", "1ms", "--backward", "3ms", "--output", placement)

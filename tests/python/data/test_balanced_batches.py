@@ -70,9 +70,10 @@ def test_a_look_at_the_first_batch_takes_nothing():
     first, second = list(whole), list(whole)
     older = iter(one)
     assert next(older) == next(iter(one)) == first[0] and len(first) == len(one)
-    assert one.state_dict()["taken"] == 1
-    assert list(older) == first[1:] and one.state_dict() | {"epoch": 0, "taken": 1} == one.state_dict()
-    one.load_state_dict(one.state_dict() | {"taken": 3})
+    assert one.state_dict()["begun"] == 1
+    assert list(older) == first[1:]
+    assert one.state_dict() | {"epoch": 0, "steps": 0, "begun": 1} == one.state_dict()
+    one.load_state_dict(one.state_dict() | {"steps": 1, "begun": 1})
     next(iter(one))
     assert list(one) == first[3:]
     assert list(one) == second
@@ -120,7 +121,51 @@ def test_a_state_of_other_steps_is_refused():
     state = BalancedBatches(range(8), micro_batches=2).state_dict()
     with pytest.raises(ValueError, match="samples_a_step 2, but this sampler has 4"):
         BalancedBatches(range(8), micro_batches=4).load_state_dict(state)
-    assert BalancedBatches(range(8), micro_batches=2).state_dict(steps=3)["taken"] == 6
+    with pytest.raises(ValueError, match="samples 8, but this sampler has 9: its steps would differ"):
+        BalancedBatches(range(9), micro_batches=2).load_state_dict(state)
+    with pytest.raises(ValueError, match="the state has no begun, steps: another version"):
+        BalancedBatches(range(8), micro_batches=2).load_state_dict(
+            {key: value for key, value in state.items() if key not in ("begun", "steps")} | {"taken": 0}
+        )
+
+
+@settings(max_examples=60)
+@given(st.data(), st.sampled_from([(1, 4, 2), (2, 2, 2), (4, 1, 2), (8, 1, 1), (1, 1, 8), (2, 4, 1)]))
+def test_a_state_between_steps_resumes_on_other_replicas(draw, shape):
+    """Each sample of the epoch is trained once, whichever of the two trains it."""
+    sizes = draw.draw(st.lists(st.integers(1, 50), min_size=24, max_size=31))
+    first, steps = (4, 1, 2, 1, False), draw.draw(st.integers(0, 3))
+    before = [made(first, sizes, replica=r) for r in range(2)]
+    trained = [batch for one in before for batch in itertools.islice(one, steps * 4)]
+    state = before[0].state_dict()
+    after = [made((*shape, 1, False), sizes, replica=r) for r in range(shape[2])]
+    for one in after:
+        one.load_state_dict(state)
+    everything = [batch for r in range(2) for batch in made(first, sizes, replica=r)]
+    trained += [batch for one in after for batch in one]
+    assert sorted(itertools.chain(*trained)) == sorted(itertools.chain(*everything))
+
+
+@pytest.mark.parametrize("more", [{"micro_batches": 2, "replicas": 2}, {"padded": True}, {"stages": 2}])
+def test_a_state_within_a_step_resumes_only_where_it_is_dealt_alike(more):
+    one = BalancedBatches(range(8), micro_batches=4)
+    next(iter(one))
+    with pytest.raises(ValueError, match="the rest of the step that it has begun would differ"):
+        BalancedBatches(range(8), **{"micro_batches": 4} | more).load_state_dict(one.state_dict())
+
+
+def test_steps_are_of_the_epoch_that_was_fetched_to_its_end():
+    """As workers do, while its last steps are trained."""
+    one, whole = (BalancedBatches(range(1, 17), micro_batches=2, seed=1) for _ in range(2))
+    first, second = list(whole), list(whole)
+    resumed = BalancedBatches(range(1, 17), micro_batches=2, seed=1)
+    assert list(one) == first
+    resumed.load_state_dict(one.state_dict(steps=7))
+    assert list(resumed) == first[14:] and list(resumed) == second
+    assert one.state_dict()["epoch"] == 1  # all was fetched
+    assert next(iter(one)) == second[0]
+    resumed.load_state_dict(one.state_dict(steps=3))  # of the epoch that has begun meanwhile
+    assert list(resumed) == second[6:]
 
 
 @pytest.mark.parametrize(
