@@ -189,12 +189,17 @@ class Lowering {
     return last;
   }
 
-  /// Of one input of a block, for all micro-batches, to each of its devices that does not hold it.
+  /// Of one input of a block, for all micro-batches, to each of its devices that does not hold it. Between a
+  /// rank and its lane nothing is sent, but the order on a device does not say which is first.
   void add_transfers(int block, std::size_t input) {
     const int producer = placement_.blocks[block].after[input].block;
     const std::vector<int>& holders = ranks_of(producer);
     for (const int to : ranks_of(block)) {
-      if (std::binary_search(holders.begin(), holders.end(), to)) continue;
+      if (std::binary_search(holders.begin(), holders.end(), to)) {
+        if (!on_lane(producer) && !on_lane(block)) continue;
+        for (int m = 0; m < plan_.micro_batches; ++m) join(event_of(producer, m), event_of(block, m));
+        continue;
+      }
       for (int m = 0; m < plan_.micro_batches; ++m) {
         const auto [time, from] = quickest(holders, to, bytes_of(block, input, m));
         add_transfer(event_of(producer, m), event_of(block, m), {from, to}, time);

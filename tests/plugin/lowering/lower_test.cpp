@@ -193,8 +193,8 @@ TEST(Lower, BlocksWithoutTimeKeepTheirOrder) {
   EXPECT_TRUE(prove_deadlock_free(lower(plan, p)).ok());
 }
 
-// Any acyclic graph, any map of stages to devices, some of them sharded, any order that list scheduling can
-// make.
+// Any acyclic graph, any map of stages to devices, some of them sharded or on lanes, some blocks without
+// time, any order that list scheduling can make.
 TEST(Lower, RandomGraphsAndOrdersAreFreeOfDeadlock) {
   std::mt19937 random(7);
   for (int round = 0; round < 150; ++round) {
@@ -216,7 +216,15 @@ TEST(Lower, RandomGraphsAndOrdersAreFreeOfDeadlock) {
         if (from == s - 1 || random() % 3 == 0) options.edges.emplace_back(from, s);
       }
     }
-    const Placement p = graph(options);
+    Placement p = graph(options);
+    if (options.shards.empty() && random() % 2 == 0) {
+      std::vector<int> lanes;
+      for (int s = 0; s < stages; ++s)
+        if (random() % 3 == 0) lanes.push_back(s);
+      p = testing::on_lanes(p, lanes);
+    }
+    for (Block& block : p.blocks)
+      if (random() % 3 == 0) block.time = 0;
     std::vector<double> weight(p.blocks.size() * 4);
     for (double& w : weight) w = static_cast<double>(random() % 1000);
     const Plan plan = testing::list_schedule(p, 4, [&](int b, int m) { return weight[b * 4 + m]; });
