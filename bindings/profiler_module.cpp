@@ -78,6 +78,8 @@ void bind_costs(py::module_& m) {
       .def_readwrite("step_time", &LayerCost::step_time)
       .def_readwrite("waiting", &LayerCost::waiting)
       .def_readwrite("weight_workspace", &LayerCost::weight_workspace)
+      .def_readwrite("inference_workspace", &LayerCost::inference_workspace)
+      .def_readwrite("reduced", &LayerCost::reduced)
       .def_readwrite("labels", &LayerCost::labels)
       .def_readwrite("sent", &LayerCost::sent);
   py::class_<OperatorCost>(m, "OperatorCost")

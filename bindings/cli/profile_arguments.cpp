@@ -82,7 +82,7 @@ void check_times(const Profile& profile, const PartitionOptions& options, const 
   if (options.transfers && cluster.devices.size() > 1 && LinkTable(profile, cluster).free())
     io.err << fmt::format(
         "warning: {}: transfers count as free: neither the profile nor a device file says what they take "
-        "(ostinato devices measures it)\n",
+        "(torchrun ... -m ostinato.devices measures it)\n",
         path);
 }
 

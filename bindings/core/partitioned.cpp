@@ -99,8 +99,10 @@ Partitioned partition_profile(const Profile& profile, const PartitionOptions& op
         "", 0, fmt::format("the profile's 'restrictions' forbid this placement: {}", words_of(*broken)));
   cut.placement = place_stages(profile, options, cut.cuts.stages);
   cut.text = format_placement(cut.placement) + format_model(facts_of(profile, options, cut.cuts.stages));
-  cut.scope =
-      bound_scope(cut.cuts, options, over_graph, find_rule(profile.restrictions, Rule::together) != nullptr);
+  const bool keeps_together = std::ranges::any_of(profile.restrictions, [](const Restriction& one) {
+    return one.rule == Rule::together || one.rule == Rule::one_stage;
+  });
+  cut.scope = bound_scope(cut.cuts, options, over_graph, keeps_together);
   return cut;
 }
 

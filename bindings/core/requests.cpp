@@ -34,8 +34,9 @@ Bytes device_memory(const std::string& text) {
   if (text == "unlimited") return kUnlimited;
   const auto bytes = parse_memory(text, "");
   if (!bytes)
-    throw UsageError(
-        fmt::format("--device-memory needs a number with a unit, like 40GiB or 40GB, got \"{}\"", text));
+    throw UsageError(fmt::format(
+        "--device-memory needs a number with a unit (kB, MB, GB, KiB, MiB or GiB), like 40GiB, got \"{}\"",
+        text));
   return *bytes;
 }
 
@@ -150,7 +151,9 @@ void refuse_forbidden(const Options& options, const Restrictions& restrictions) 
   const auto refuse = [&](bool asked, const char* option, Rule rule) {
     const Restriction* forbids = find_rule(restrictions, rule);
     if (asked && forbids != nullptr)
-      throw UsageError(fmt::format("{} asks for {}: leave one of them out", option, words_of(*forbids)));
+      throw UsageError(forbids->reason.starts_with("--")
+                           ? fmt::format("{} and {} exclude each other", option, forbids->reason)
+                           : fmt::format("{} is not possible: {}", option, forbids->reason));
   };
   refuse(options.flag("split_backward"), "--split-backward", Rule::whole_backwards);
   refuse(!options.text("shard").empty(), "--shard", Rule::no_shards);

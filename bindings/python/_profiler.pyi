@@ -51,6 +51,8 @@ class LayerCost:
     step_time: int
     waiting: int
     weight_workspace: int
+    inference_workspace: int | None
+    reduced: int | None
     labels: int
     sent: int
 

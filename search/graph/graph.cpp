@@ -29,7 +29,9 @@ GraphCosts::GraphCosts(const OperatorGraph& graph, const GraphDevices& devices)
     throw InfeasibleError(fmt::format(
         "{}: vertex {}{} needs {} of memory on one {}, but no device of {} has that much",
         graph.lines[v] > 0 ? fmt::format("{}:{}", graph.source, graph.lines[v]) : graph.source, graph.ids[v],
-        others == 0 ? "" : fmt::format(" with the {} that must share its device", others),
+        others == 0   ? ""
+        : others == 1 ? " with the vertex that must share its device"
+                      : fmt::format(" with the {} vertices that must share its device", others),
         graph.group_memory[g], kind < 0 ? "device" : graph.kinds[kind], devices.source));
   }
   check_sums();

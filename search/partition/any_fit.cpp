@@ -99,9 +99,11 @@ class Packer {
 };
 
 /// What any stage with this layer holds while its forward runs, whether it recomputes or not. One that takes
-/// no time may give it back at once.
-Bytes least_of(const LayerCost& layer) {
-  return layer.held() + (layer.forward.median > 0 ? layer.kept + layer.forward_workspace : 0);
+/// no time may give it back at once. Of an inference only what was measured without a graph is certain.
+Bytes least_of(const LayerCost& layer, bool inference) {
+  if (layer.forward.median == 0) return layer.held();
+  return layer.held() +
+         (inference ? layer.inference_workspace.value_or(0) : layer.kept + layer.forward_workspace);
 }
 
 template <class Value>
@@ -114,7 +116,8 @@ Bytes least_over_kinds(const Model& model, int layer, Value value) {
 /// A layer that may not be sharded and fits no device, or "".
 std::string why_one_does_not_fit(const Model& model, const std::vector<int>& shardable, Bytes most) {
   for (int l = 0; l < static_cast<int>(model.profile.layers.size()); ++l) {
-    const Bytes needed = least_over_kinds(model, l, least_of) + model.rank.held;
+    const auto least = [&](const LayerCost& layer) { return least_of(layer, model.inference); };
+    const Bytes needed = least_over_kinds(model, l, least) + model.rank.held;
     if (std::ranges::count(shardable, l) > 0 || needed <= most) continue;
     const auto [wanted, there] = format_apart(needed, most);
     return fmt::format("layer {} needs at least {}, however it is placed, but a device has only {}",

@@ -228,19 +228,22 @@ class Levels {
   Best best_;
 };
 
-/// From the first to the last of layers that must stay together: a stage that has one then has all. None
-/// where that leaves fewer runs than stages: several stages of a device may still hold them.
+/// From the first to the last of layers that must stay together: a stage that has one then has all. None of
+/// layers on one device where that leaves fewer runs than stages: several stages of the device may still hold
+/// them.
 std::vector<Undivided> undivided(const Profile& profile, int stages) {
-  std::vector<Undivided> whole;
-  for (const Restriction& one : profile.restrictions)
-    if (one.rule == Rule::together)
-      whole.push_back({{one.layers.front(), one.layers.back() + 1}, one.device});
+  std::vector<Undivided> whole, of_stages;
+  for (const Restriction& one : profile.restrictions) {
+    if (one.rule != Rule::together && one.rule != Rule::one_stage) continue;
+    whole.push_back({{one.layers.front(), one.layers.back() + 1}, one.device});
+    if (one.rule == Rule::one_stage) of_stages.push_back(whole.back());
+  }
   int runs = 1;
   for (int l = 1; l < static_cast<int>(profile.layers.size()); ++l) {
     const auto divides = [&](const Undivided& one) { return one.run.first < l && l < one.run.end; };
     if (std::ranges::none_of(whole, divides)) ++runs;
   }
-  return runs < stages ? std::vector<Undivided>{} : whole;
+  return runs < stages ? of_stages : whole;
 }
 
 /// The stages between the cuts, and the shards where they stand.

@@ -116,7 +116,8 @@ class DegreeChooser {
     degree.options = options_of(degree, one.options);
   }
 
-  /// ZeRO divides the optimizer's state over the replicas; without replicas, as in the run that was profiled.
+  /// ZeRO divides the optimizer's state and step over the replicas; without replicas, as in the run that was
+  /// profiled.
   std::shared_ptr<const Profile> divided(std::shared_ptr<const Profile> profile, int replicas) const {
     const auto [ranks, step] = profile->zero;
     if (options_.one_pipeline() || ranks == 0 || ranks == replicas) return profile;
@@ -127,6 +128,7 @@ class DegreeChooser {
     auto made = std::make_shared<Profile>(*profile);
     for (LayerCost& layer : made->layers) {
       layer.optimizer_state = part(layer.optimizer_state);
+      layer.step_time = part(layer.step_time);
       if (step) layer.step_together = part(layer.step_together);
     }
     made->zero.ranks = replicas;
@@ -242,18 +244,20 @@ class DegreeChooser {
   Nanoseconds all_reduce_of(const Degree& degree) const {
     if (degree.replicas == 1 || options_.partition.inference) return 0;
     const LinkTable links(*degree.profile, all_);
-    std::vector<Bytes> gradients(degree.pipeline, 0);
+    std::vector<Bytes> sent(degree.pipeline, 0);
     for (const Stage& stage : degree.winner().cuts->stages) {
-      for (const int l : stage.layers)
+      for (const int l : stage.layers) {
+        const LayerCost& layer = degree.profile->layers[l];
         for (const int d : stage.devices)
-          gradients[d] +=
-              chain::share(degree.profile->layers[l].gradients, static_cast<int>(stage.devices.size()));
+          sent[d] +=
+              chain::share(layer.reduced.value_or(layer.gradients), static_cast<int>(stage.devices.size()));
+      }
     }
     Nanoseconds longest = 0;
     std::vector<int> ranks(degree.replicas);
     for (int d = 0; d < degree.pipeline; ++d) {
       for (int k = 0; k < degree.replicas; ++k) ranks[k] = (d * degree.replicas + k) * degree.slices;
-      longest = std::max(longest, chain::all_reduce(links, ranks, gradients[d]));
+      longest = std::max(longest, chain::all_reduce(links, ranks, sent[d]));
     }
     return longest;
   }

@@ -5,7 +5,8 @@ namespace ostinato {
 
 LayerCost forward_only(LayerCost layer) {
   layer.backward = layer.backward_input = layer.backward_weight = {};
-  layer.forward_workspace += layer.kept + layer.input_bytes;
+  layer.forward_workspace =
+      layer.inference_workspace.value_or(layer.kept + layer.forward_workspace) + layer.input_bytes;
   layer.backward_workspace = layer.kept = layer.gradients = layer.optimizer_state = 0;
   layer.recompute = layer.step_time = 0;
   layer.step_together = layer.step_alone = layer.waiting = layer.weight_workspace = layer.labels =

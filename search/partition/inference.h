@@ -10,13 +10,13 @@
 //   static memory of a device    parameters of its layers, and the messages that wait there: of each of its
 //                                stages one input that has come ahead of need, and kSendsAhead outputs on
 //                                their way
-//   while a forward runs         what its largest layer has at its peak (input, what it would keep for a
-//                                backward, workspace), and the input of the stage
+//   while a forward runs         what its largest layer has at its peak, and the inputs of layer and stage
 //
 // Nothing is left when a forward ends, so how many requests are in flight costs no memory beside those
 // messages: the executor holds a sender back that is further ahead than that (search/plan/sends_ahead.h).
 //
-// The peak is from above: it was measured in a forward that kept its graph, and one without frees earlier.
+// Where the profile has no `inference_workspace`, the peak is from above: it was measured in a forward that
+// kept its graph, and one without frees earlier.
 
 #include "search/profile/profile.h"
 

@@ -261,6 +261,7 @@ Restrictions that_cut(const Profile& profile, const JointOptions& options,
       case Rule::no_shards:
         return devices > 1 && !shardable_layers(profile).empty();
       case Rule::together:
+      case Rule::one_stage:
         return devices > 1;
       case Rule::spread:
         return std::ranges::any_of(tried, [](const Candidate& c) { return c.cuts && c.cuts->spread; });

@@ -53,7 +53,8 @@ void check_sums(const Profile& profile, int micro_batches) {
     time += layer.step_time + static_cast<__int128>(layer.recompute.value_or(0));
     time += static_cast<__int128>(profile.rank.forward) + 2 * static_cast<__int128>(profile.rank.backward);
     for (const Bytes part : {layer.kept, layer.waiting, layer.labels, layer.sent, layer.forward_workspace,
-                             layer.backward_workspace, layer.weight_workspace, layer.input_bytes})
+                             layer.backward_workspace, layer.weight_workspace, layer.input_bytes,
+                             layer.inference_workspace.value_or(0), layer.reduced.value_or(0)})
       bytes += static_cast<__int128>(part) * micro_batches;
     for (const LayerInput& part : layer.passed) bytes += part.bytes;
     for (const Bytes part : {layer.parameters, layer.gradients, layer.optimizer_state, layer.step_together,

@@ -56,6 +56,9 @@ struct LayerCost {
   Bytes waiting = 0;           ///< between the halves of a split backward, above what is kept
   Bytes weight_workspace = 0;  ///< peak inside the second of those halves, above what waits
   Bytes labels = 0;            ///< that its loss reads: held from the forward to the end of the backward
+  /// Peak inside a forward that keeps no graph, above its inputs; absent: not measured.
+  std::optional<Bytes> inference_workspace;
+  std::optional<Bytes> reduced;  ///< of its gradients, what replicas send to sum them; absent: all
   Bytes sent = 0;  ///< of its outputs, what no backward up to its own holds: a stage that ends here
                    ///< holds it until it is known to have been received
   /// What a transfer into this layer carries (floating point inputs come back as gradients).

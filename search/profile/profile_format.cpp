@@ -40,6 +40,8 @@ Json json(const LayerCost& layer) {
   if (!layer.released.empty()) row["released"] = json(layer.released);
   if (layer.after) row["after"] = json(*layer.after);
   if (layer.recompute) row["recompute"] = *layer.recompute;
+  if (layer.inference_workspace) row["inference_workspace"] = *layer.inference_workspace;
+  if (layer.reduced) row["reduced"] = *layer.reduced;
   for (const auto& [key, amount] : {std::pair{"tied", layer.tied},
                                     {"step_together", layer.step_together},
                                     {"step_alone", layer.step_alone},

@@ -151,13 +151,14 @@ void ProfileReader::zero(const Value& value) {
 void ProfileReader::restriction(const Value& value) {
   const Fields fields(value, file_, "a restriction", {"rule", "reason", "chunks", "layers", "device"});
   Restriction one{.rule = rule(fields), .reason = fields.text("reason")};
-  const bool together = one.rule == Rule::together, of_layers = together || one.rule == Rule::spread;
+  const bool together = one.rule == Rule::together, one_stage = one.rule == Rule::one_stage;
+  const bool of_layers = together || one_stage || one.rule == Rule::spread;
   const auto only_of = [&](const char* key, bool has, const char* rules) {
     if (!has && fields.find(key) != nullptr)
       fields.fail(fields.find(key), fmt::format("'{}' is a key of {} only", key, rules));
   };
   only_of("chunks", one.rule == Rule::most_chunks, "the rule 'most_chunks'");
-  only_of("layers", of_layers, "the rules 'together' and 'spread'");
+  only_of("layers", of_layers, "the rules 'together', 'one_stage' and 'spread'");
   only_of("device", together, "the rule 'together'");
   if (one.rule == Rule::most_chunks) one.chunks = count(fields, "chunks", 1);
   if (of_layers) {
@@ -171,6 +172,9 @@ void ProfileReader::restriction(const Value& value) {
     if (fields.find("device") != nullptr) one.device = count(fields, "device", 0);
     if (together && one.layers.size() < (one.device < 0 ? 2 : 1))
       fields.fail(&list, "'layers' needs at least two layers, or one layer and a 'device'");
+    if (one_stage && (one.layers.size() < 2 ||
+                      one.layers.back() - one.layers.front() >= static_cast<int>(one.layers.size())))
+      fields.fail(&list, "'layers' needs at least two layers, each next to the one before it");
     if (one.layers.empty()) fields.fail(&list, "'layers' needs at least one layer");
   }
   profile_.restrictions.push_back(std::move(one));
@@ -247,6 +251,8 @@ void ProfileReader::layer(const Value& value) {
                        "recompute",
                        "waiting",
                        "weight_workspace",
+                       "inference_workspace",
+                       "reduced",
                        "labels",
                        "sent"});
   const auto position = static_cast<std::int64_t>(profile_.layers.size());
@@ -280,6 +286,9 @@ void ProfileReader::layer(const Value& value) {
   if (fields.find("recompute") != nullptr) layer.recompute = fields.integer("recompute", 0);
   layer.waiting = optional("waiting");
   layer.weight_workspace = optional("weight_workspace");
+  if (fields.find("inference_workspace") != nullptr)
+    layer.inference_workspace = fields.integer("inference_workspace", 0);
+  if (fields.find("reduced") != nullptr) layer.reduced = fields.integer("reduced", 0);
   layer.labels = optional("labels");
   layer.sent = optional("sent");
   layer.lane = fields.text_or("lane", "");

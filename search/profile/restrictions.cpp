@@ -41,6 +41,13 @@ bool are_together(const std::vector<Stage>& stages, const Restriction& one) {
   return std::ranges::all_of(one.layers, [&](int l) { return devices_of(stages, l) == devices; });
 }
 
+bool are_whole(const std::vector<Stage>& stages, const std::vector<int>& layers) {
+  return std::ranges::all_of(stages, [&](const Stage& stage) {
+    const auto here = [&](int l) { return stage.layers.contains(l); };
+    return std::ranges::none_of(layers, here) || std::ranges::all_of(layers, here);
+  });
+}
+
 bool are_spread(const std::vector<Stage>& stages, const std::vector<int>& layers, int devices) {
   std::set<int> have;
   for (const Stage& stage : stages)
@@ -69,6 +76,8 @@ bool obeys(const Restriction& restriction, const std::vector<Stage>& stages, int
       return has_fixed_ends(stages);
     case Rule::together:
       return are_together(stages, restriction);
+    case Rule::one_stage:
+      return are_whole(stages, restriction.layers);
     case Rule::spread:
       return are_spread(stages, restriction.layers, devices);
   }
@@ -89,6 +98,8 @@ std::string_view to_string(Rule rule) {
       return "fixed_ends";
     case Rule::together:
       return "together";
+    case Rule::one_stage:
+      return "one_stage";
     case Rule::spread:
       return "spread";
   }
@@ -134,6 +145,9 @@ std::string words_of(const Restriction& restriction) {
                          restriction.device < 0 ? "different devices"
                                                 : fmt::format("a device other than {}", restriction.device));
       break;
+    case Rule::one_stage:
+      what = fmt::format("{} in different stages", layers_text(restriction.layers));
+      break;
     case Rule::spread:
       what = fmt::format("a device with none of {}", layers_text(restriction.layers));
       break;
@@ -152,6 +166,7 @@ std::string option_of(const Restriction& restriction) {
     case Rule::fixed_ends:
       return "--fixed-ends";
     case Rule::together:
+    case Rule::one_stage:
     case Rule::spread:
       return "";
   }

@@ -23,11 +23,13 @@ enum class Rule {
   no_shards,        ///< no stage lies on several devices
   fixed_ends,       ///< layer 0 on the first device that is used, the last layer on the last one
   together,         ///< these layers on the same devices
+  one_stage,        ///< these layers, neighbours, in one stage: what passes between them cannot leave it
   spread,           ///< every device has one of these layers
 };
 
 inline constexpr std::array kRules = {Rule::most_chunks, Rule::whole_backwards, Rule::no_shards,
-                                      Rule::fixed_ends,  Rule::together,        Rule::spread};
+                                      Rule::fixed_ends,  Rule::together,        Rule::one_stage,
+                                      Rule::spread};
 
 std::string_view to_string(Rule rule);
 
@@ -35,7 +37,7 @@ struct Restriction {
   Rule rule = Rule::fixed_ends;
   std::string reason;            ///< "Net has its own forward()"
   int chunks = 0;                ///< of most_chunks
-  std::vector<int> layers = {};  ///< of together and spread; rising
+  std::vector<int> layers = {};  ///< of together, one_stage and spread; rising
   int device = -1;               ///< of together: which; -1: any
 
   friend bool operator==(const Restriction&, const Restriction&) = default;

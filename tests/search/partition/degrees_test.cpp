@@ -100,7 +100,10 @@ Bytes most_static(const Profile& profile, int devices, int replicas) {
 
 TEST(Degrees, ZeroDividesTheOptimizersStateOverReplicas) {
   Profile profile = eight_layers();
-  for (LayerCost& layer : profile.layers) layer.optimizer_state = 1'000'001;
+  for (LayerCost& layer : profile.layers) {
+    layer.optimizer_state = 1'000'001;
+    layer.step_time = 100;
+  }
   const Bytes whole = most_static(profile, 2, 1);
   EXPECT_EQ(whole, 4 * (2'000'000 + 1'000'001));
   EXPECT_EQ(most_static(profile, 4, 2), whole);  // without ZeRO
@@ -111,6 +114,7 @@ TEST(Degrees, ZeroDividesTheOptimizersStateOverReplicas) {
   EXPECT_EQ(most_static(profile, 2, 1), whole);
   const DegreeChoice four = choose_degree(profile, options_for(8, 8, 4));
   EXPECT_EQ(four.best().profile->layers.front().optimizer_state, 500'001);
+  EXPECT_EQ(four.best().profile->layers.front().step_time, 50);
 }
 
 /// The state of a whole layer does not fit, and half of it leaves room for one micro-batch.
@@ -159,6 +163,8 @@ TEST(Degrees, SumsAreARingOverTheReplicasOfEachDevice) {
     for (const int d : stage.devices)
       most = std::max(most, gradients[d] += 1'000'000 * static_cast<Bytes>(stage.layers.size()));
   EXPECT_EQ(two.best().all_reduce, 2 * (100 + most / 2));
+  for (LayerCost& layer : profile.layers) layer.reduced = layer.gradients / 2;
+  EXPECT_EQ(choose_degree(profile, options_for(4, 8, 2)).best().all_reduce, 2 * (100 + most / 4));
 }
 
 TEST(Degrees, StagesOfAPipelineAreAsFarApartAsThereAreReplicas) {

@@ -10,6 +10,7 @@
 #include <random>
 
 #include "search/files/error.h"
+#include "search/partition/any_fit.h"
 #include "search/partition/branches.h"
 #include "search/partition/chain.h"
 #include "search/partition/inference.h"
@@ -124,6 +125,24 @@ TEST(PartitionInference, HoldsParametersMessagesAndWhatAForwardNeeds) {
   EXPECT_EQ(p.devices[1].static_memory, 7 + 30);  // nobody reads its output
   EXPECT_EQ(p.blocks[0].workspace, 30 + 1000 + 100 + 30);
   EXPECT_EQ(p.blocks[1].workspace, p.blocks[0].workspace);
+  profile.layers[1].inference_workspace = 200;
+  EXPECT_EQ(place_stages(profile, options, {on({0}, {0}), on({1}, {1})}).blocks[1].workspace, 30 + 200 + 30);
+}
+
+TEST(PartitionInference, NothingIsProvedFromAForwardThatKeptItsGraph) {
+  Profile profile = test::profile_of({10, 10});
+  for (LayerCost& layer : profile.layers) {
+    layer.parameters = 10;
+    layer.kept = 1000;
+  }
+  JointOptions options{
+      .partition = {.devices = 2, .device_memory = 500, .micro_batches = 2, .inference = true}};
+  EXPECT_EQ(why_nothing_fits(profile, options), "");
+  profile.layers[1].inference_workspace = 495;
+  EXPECT_EQ(why_nothing_fits(profile, options),
+            "layer 1:L needs at least 505 B, however it is placed, but a device has only 500 B");
+  profile.layers[1].inference_workspace = 400;
+  EXPECT_EQ(why_nothing_fits(profile, options), "");
 }
 
 TEST(PartitionInference, BalancesForwardsWhateverBackwardsTake) {

@@ -29,7 +29,8 @@ using Devices = std::set<int>;
 /// Of the file of a placement.
 struct Written {
   std::map<int, Devices> of_layer;
-  std::map<int, int> chunks;  ///< by device, those that it does not share
+  std::vector<std::set<int>> layers;  ///< by stage
+  std::map<int, int> chunks;          ///< by device, those that it does not share
   bool splits = false, shards = false;
   Devices used;
   std::size_t devices = 0;
@@ -41,6 +42,7 @@ struct Written {
       shards |= stage.devices.size() > 1;
       if (stage.devices.size() == 1) ++chunks[stage.devices[0]];
       used.insert(stage.devices.begin(), stage.devices.end());
+      layers.emplace_back(stage.layers.begin(), stage.layers.end());
       for (const int l : stage.layers) of_layer[l].insert(stage.devices.begin(), stage.devices.end());
     }
     for (const Block& block : placement.blocks) splits |= block.kind == Kind::backward_weight;
@@ -60,6 +62,10 @@ struct Written {
       case Rule::together:
         return std::ranges::all_of(one.layers, [&](int l) {
           return of_layer.at(l) == (one.device < 0 ? of_layer.at(one.layers[0]) : Devices{one.device});
+        });
+      case Rule::one_stage:
+        return std::ranges::all_of(layers, [&](const std::set<int>& of_stage) {
+          return of_stage.contains(one.layers[0]) == of_stage.contains(one.layers[1]);
         });
       case Rule::spread: {
         Devices have;
@@ -94,6 +100,8 @@ Restrictions drawn_restrictions(std::mt19937& random, int layers, int devices) {
     if (rule == Rule::together) one.layers = {below(layers - 1), 0};
     if (rule == Rule::together && below(3) == 0) one.device = one.layers[0] * devices / layers;
     if (rule == Rule::together) one.layers[1] = std::min(layers - 1, one.layers[0] + 1 + below(2));
+    if (rule == Rule::one_stage) one.layers = {below(layers - 1), 0};
+    if (rule == Rule::one_stage) one.layers[1] = one.layers[0] + 1;
     if (rule == Rule::spread) {
       const bool all = find_rule(drawn, Rule::together) != nullptr;  // else no placement may obey both
       for (int l = 0; l < layers; l += all ? 1 : 2) one.layers.push_back(l);
@@ -251,13 +259,13 @@ std::string refusal(const std::string& restriction) {
 TEST(Restrictions, AreKeptInTheProfile) {
   Profile profile = stored();
   EXPECT_EQ(format_profile(profile).find("restrictions"), std::string::npos);
-  profile.restrictions = {{Rule::most_chunks, "a", 2},
-                          {Rule::fixed_ends, "b"},
-                          {Rule::together, "c", 0, {0, 2}},
-                          {Rule::together, "d", 0, {1}, 1},
-                          {Rule::spread, "e", 0, {2}}};
+  profile.restrictions = {{Rule::most_chunks, "a", 2},       {Rule::fixed_ends, "b"},
+                          {Rule::together, "c", 0, {0, 2}},  {Rule::together, "d", 0, {1}, 1},
+                          {Rule::one_stage, "f", 0, {1, 2}}, {Rule::spread, "e", 0, {2}}};
   EXPECT_EQ(parse_profile(format_profile(profile), "p").restrictions, profile.restrictions);
   EXPECT_EQ(refusal(R"({"rule": "no_shards", "reason": ""})"), "");
+  EXPECT_THAT(refusal(R"({"rule": "one_stage", "layers": [0, 2], "reason": ""})"),
+              testing::EndsWith("'layers' needs at least two layers, each next to the one before it"));
   EXPECT_THAT(refusal(R"({"rule": "no_shard", "reason": ""})"),
               testing::HasSubstr("did you mean 'no_shards'?"));
   EXPECT_THAT(refusal(R"({"rule": "no_shards"})"), testing::HasSubstr("'reason'"));
