@@ -14,7 +14,9 @@ Row = tuple[str, str, int, list[int], int]
 
 @dataclass(frozen=True)
 class Restriction:
-    rule: Literal["most_chunks", "whole_backwards", "no_shards", "fixed_ends", "together", "one_stage", "spread"]
+    rule: Literal[
+        "most_chunks", "whole_backwards", "no_shards", "fixed_ends", "together", "one_stage", "spread"
+    ]
     reason: str
     chunks: int = 0  # of most_chunks
     layers: tuple[int, ...] = ()  # of together, one_stage and spread; ascending

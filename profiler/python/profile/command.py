@@ -47,7 +47,7 @@ from ostinato.profile.measure.rank_memory import Recording, record_memory
 from ostinato.profile.model.archives import EXPORTED, TORCHSCRIPT, load_exported, load_script
 from ostinato.profile.model.job import Job
 from ostinato.profile.model.made_up import MadeUpLoss
-from ostinato.profile.options import arguments_of, split_arguments
+from ostinato.profile.options import arguments_of, parser, split_arguments
 from ostinato.profile.run import profile_layers
 from ostinato.profile.script.first_step import Attempt, ScriptRun, check_script
 from ostinato.profile.views.page import html
@@ -299,7 +299,8 @@ class Work:
         assert self.waiting is not None
         self.waiting.tell(TOGETHER)
         sys.stderr.write(
-            f"ostinato profile: layers are sliced over {job.slices} ranks: all {job.ranks} ranks measure them, in DeepSpeed's engine\n"
+            f"ostinato profile: layers are sliced over {job.slices} ranks: all {job.ranks} ranks measure them, in DeepSpeed's engine"
+            f"{self.unheeded()}\n"
         )
         profile = self.run_together()
         if profile is None:
@@ -308,6 +309,14 @@ class Work:
         profile.set_device(kind=args.kind, torch=torch.__version__, **job.device.description())
         profile.transfers = self.given() or self.part.transfers()
         return self.end_with(Result(profile, [], []))
+
+    def unheeded(self) -> str:
+        """Of the options that were given, those that DeepSpeed's engine knows nothing of, which measures as "auto" does."""
+        usual = parser()
+        names = ("repeats", "warm_up", "beside")
+        given = [name for name in names if getattr(self.args, name) != usual.get_default(name)]
+        options = " and ".join(f"--{name.replace('_', '-')}" for name in given)
+        return f", where {options} {'have' if given[1:] else 'has'} no effect" if given else ""
 
     def run_together(self) -> Any:
         """This rank's part, which every rank of the launch runs. Returns the profile on rank 0, else None."""

@@ -33,6 +33,7 @@ class StateBytes:
     parameters: int  # with frozen parameters and buffers
     gradients: int
     optimizer: int
+    reduced: int  # of the gradients, what DeepSpeed sums over replicas
     step_together: int  # Settings.step_bytes()
     step_alone: int
 
@@ -40,8 +41,8 @@ class StateBytes:
 @dataclass
 class Settings:
     dtype: torch.dtype | None  # that DeepSpeed casts the model to; None: it stays as it is
-    states: int  # fp32 optimizer numbers per parameter
-    master: bool  # an fp32 copy of the parameters: half precision's, and ZeRO's always
+    states: int  # optimizer numbers per parameter
+    master: bool  # a copy of the parameters, mostly fp32: half precision's, and ZeRO's always
     gradient_copy: int  # bytes a number of the copy of the gradients in which DeepSpeed adds them up; 0: none
     micro_batch_size: int  # 0: the configuration does not say
     alone: int = 0  # fp32 copies of the largest parameter that the optimizer's step makes for a while ...
@@ -52,7 +53,16 @@ class Settings:
     bucket: int = 0  # numbers in a bucket that ZeRO copies gradients into; 0: it has none
     buckets: int = 1  # that it holds from the first backward on
     bucket_number: int = FP32  # bytes
+    master_number: int = FP32  # bytes in the copy of the parameters
+    state_number: int = FP32  # bytes of an optimizer's number
     offloaded: bool = False  # the optimizer's numbers are in the host's memory, not in the device's
+
+    @property
+    def master_type(self) -> torch.dtype | None:
+        """Of the copy of the parameters; None: there is none."""
+        if not self.master:
+            return None
+        return torch.float32 if self.master_number == FP32 else self.dtype
 
     def bucket_bytes(self) -> tuple[int, int]:
         """What a rank holds of ZeRO's buckets whichever layers it has: always, and more while gradients are
@@ -67,7 +77,7 @@ class Settings:
         Where it keeps fp32 copies of parameters, the optimizer sees one flat parameter, whose gradient is a
         copy as well where gradients are no fp32.
         """
-        sizes = [p.numel() * FP32 for p in parameters]
+        sizes = [p.numel() * self.master_number for p in parameters]
         gradients = self.gradient_bytes(parameters)
         if not self.master:
             return max(gradients, sum(sizes) * self.together), max(sizes, default=0) * self.alone
@@ -77,30 +87,52 @@ class Settings:
         # It flattens gradients, makes fp32 numbers of that, and lets both go before the optimizer's step.
         if self.zero:
             flat = sum(p.numel() * self.bucket_number for p in parameters)
-            whole = sum(sizes) if self.bucket_number != FP32 else 0
+            whole = sum(sizes) if self.bucket_number != self.master_number else 0
             return max(share(flat + whole), share(sum(sizes) + of_optimizer) - gradients), 0
-        flat = sum(p.numel() * (self.gradient_copy or p.element_size()) for p in parameters)
+        flat = self._summed_bytes(parameters)
         return max(flat, share(of_optimizer + (0 if self.gradient_copy == FP32 else sum(sizes)))), 0
 
     def state_bytes(self, trained: list[nn.Parameter], held: int) -> StateBytes:
         """Of a layer with these parameters that are trained; `held`: bytes of all its parameters and buffers."""
         return StateBytes(
-            held, self.gradient_bytes(trained), self.optimizer_bytes(trained), *self.step_bytes(trained)
+            held,
+            self.gradient_bytes(trained),
+            self.optimizer_bytes(trained),
+            self._summed_bytes(trained),
+            *self.step_bytes(trained),
         )
 
     def gradient_bytes(self, parameters: list[nn.Parameter]) -> int:
         return sum(p.numel() * (p.element_size() + self.gradient_copy) for p in parameters)
 
     def optimizer_bytes(self, parameters: list[nn.Parameter]) -> int:
-        numbers = 0 if self.offloaded else self.states + (1 if self.master else 0)
-        return self._share(sum(p.numel() * FP32 * numbers for p in parameters))
+        number = self.states * self.state_number + (self.master_number if self.master else 0)
+        return 0 if self.offloaded else self._share(sum(p.numel() * number for p in parameters))
+
+    def _summed_bytes(self, parameters: list[nn.Parameter]) -> int:
+        return sum(p.numel() * (self.gradient_copy or p.element_size()) for p in parameters)
+
+    @property
+    def sharing_ranks(self) -> int:
+        """Over how many ranks the optimizer's numbers and its step are divided."""
+        return self.ranks if self.divides else 1
 
     def _share(self, size: int) -> int:
-        return -(-size // self.ranks) if self.divides else size
+        return -(-size // self.sharing_ranks)
 
 
 def enabled(config: dict, section: str) -> bool:
     return bool(config.get(section, {}).get("enabled", False))
+
+
+def in_half(config: dict, name: str) -> bool:
+    """Whether ZeRO keeps in half precision what it otherwise keeps in fp32: "master_weights_and_grads" or
+    "optimizer_states"."""
+    sections = {"fp16": "fp16", "bf16": "bf16", "bfloat16": "bf16"}
+    return any(
+        enabled(config, section) and config[section].get(f"{kind}_{name}")
+        for section, kind in sections.items()
+    )
 
 
 def configured_optimizer(config: dict) -> tuple[str, dict]:
@@ -173,7 +205,8 @@ def read_settings(config: dict, optimizer, accelerator: bool = False, ranks: int
     number = FP32 if fp32_sums or not (half or brain) else FP32 // 2
     # DeepSpeed's BF16_Optimizer, which it takes for stage 1 as well where gradients are added up in fp32.
     own_sums = brain and (stage == 0 or (stage == 1 and fp32_sums and not offloads))
-    has_bucket = stage > 0 and not own_sums and zero.get("contiguous_gradients", True)
+    zero_own = stage > 0 and not own_sums
+    has_bucket = zero_own and zero.get("contiguous_gradients", True)
     bucket = int(zero.get("reduce_bucket_size", BUCKET)) if has_bucket else 0
     return Settings(
         dtype=torch.float16 if half else torch.bfloat16 if brain else None,
@@ -183,8 +216,10 @@ def read_settings(config: dict, optimizer, accelerator: bool = False, ranks: int
         micro_batch_size=micro_batch_size(config),
         alone=alone,
         together=together,
-        zero=stage > 0 and not own_sums,
+        zero=zero_own,
         divides=stage > 0 or own_sums,
+        master_number=FP32 // 2 if zero_own and in_half(config, "master_weights_and_grads") else FP32,
+        state_number=FP32 // 2 if zero_own and in_half(config, "optimizer_states") else FP32,
         ranks=ranks,
         bucket=bucket,
         buckets=2 if zero.get("overlap_comm") else 1,

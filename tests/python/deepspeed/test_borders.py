@@ -5,7 +5,7 @@ from contextlib import nullcontext
 
 import torch
 from ostinato.buffers import as_bytes
-from ostinato.deepspeed.engine.crossings import stripped
+from ostinato.profile.model.outputs import stripped
 from ostinato.deepspeed.stages.borders import cross_as_in_1f1b, evaluation
 from torch import nn
 

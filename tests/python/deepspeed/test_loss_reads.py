@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A loss function that reads what a layer has stored on the model: the layer stays in one stage with it."""
+"""Layers that stay in one stage: with a loss function that reads what a layer has stored on the model, and where
+they pass on more than tensors."""
 
 import json
 import tomllib
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from ostinato.deepspeed.errors import OstinatoError
+from ostinato.deepspeed.start.loss_reads import LossReads
 from support import random_model, training
 from support.plans import Layout, make_plan
 from support.profiles import write_profile
@@ -49,7 +52,29 @@ class Storing:
         return Model()
 
 
-training.MODELS["storing"] = Storing()
+def pack(hidden):
+    return {"hidden": torch.tanh(hidden)}
+
+
+def unpack(packed):
+    return torch.sin(packed["hidden"])
+
+
+class Packing:
+    """A dictionary passes from layer 5 to layer 6, within a stage of DeepSpeed's."""
+
+    layers_of, micro_batches = staticmethod(random_model.layers_of), staticmethod(random_model.micro_batches)
+    loss = staticmethod(random_model.loss)
+
+    @staticmethod
+    def module(layers, **more):
+        from deepspeed.pipe import PipelineModule
+
+        layers[STORES : STORES + 2] = pack, unpack
+        return PipelineModule(layers, **more)
+
+
+training.MODELS |= {"storing": Storing(), "packing": Packing()}
 BASE = Options(model="storing", steps=3)
 COSTS = [100] * STORES + [1000] * (LAYERS - STORES)  # which a search would divide
 
@@ -91,7 +116,25 @@ def test_a_search_keeps_them_in_one_stage(world2, stock, tmp_path, interval):
     assert stages(tmp_path / "out")[-1][0] <= STORES
     kept = json.loads((tmp_path / "out" / "profile.json").read_text())["restrictions"]
     why = f'the loss reads "extra", which layer {STORES} stores on the model'
-    assert [(one["rule"], one["layers"], one["reason"]) for one in kept] == [("together", [5, 6, 7], why)]
+    assert [(one["rule"], one["layers"], one["reason"]) for one in kept] == [("one_stage", [5, 6, 7], why)]
+
+
+def test_a_search_cuts_nowhere_where_a_dictionary_passes(world2, stock, tmp_path):
+    options = replace(BASE, model="packing")
+    costs = write_profile(tmp_path / "profile.json", COSTS).read_text()
+    section = {"auto": True, "search": {"time_limit": 1}, "output": str(tmp_path / "out")}
+    theirs, ours = stock(world2, options, alone), world2.run(trains, replace(options, section=section), costs)
+    assert [rank["losses"] for rank in ours] == [rank["losses"] for rank in theirs]
+    assert STORES + 1 not in dict(stages(tmp_path / "out"))  # where no stage begins
+    (kept,) = json.loads((tmp_path / "out" / "profile.json").read_text())["restrictions"]
+    assert kept == {"rule": "one_stage", "layers": [5, 6], "reason": "layer 5 returns a dict"}
+
+
+def test_the_last_layer_is_with_the_loss_in_any_plan():
+    seen = object.__new__(LossReads)
+    seen._model, seen._forwards = SimpleNamespace(_num_layers=3), 1
+    seen._read = {(1, "extra"): {0}, (2, "more"): {0}}
+    assert [one.layers for one in seen.together()] == [(1, 2)]
 
 
 def test_a_plan_that_divides_them_is_refused(world2, tmp_path):

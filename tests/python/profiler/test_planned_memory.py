@@ -19,6 +19,7 @@ from ostinato import _search
 ADAM = {"optimizer": {"type": "Adam", "params": {"lr": 1e-3, "torch_adam": True}}}
 SGD = {"optimizer": {"type": "SGD", "params": {"lr": 1e-3}}}
 BF16 = {"bf16": {"enabled": True}}
+ALL_BF16 = {"bf16": {"enabled": True, "bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}}
 BUCKET = {"zero_optimization": {"stage": 1, "reduce_bucket_size": 5_000_000}}
 WITHIN = 0.03
 # Of forwards and backwards, where that is not reached: outputs that were sent count to their backward, though
@@ -38,6 +39,7 @@ TRAININGS = {
     "recompute": (SGD, "1f1b", ["--recompute", "always"]),
     "bf16": (ADAM | BF16, "1f1b", []),
     "bf16, ZeRO-1": (ADAM | BF16 | BUCKET, "1f1b", []),
+    "all in bf16, ZeRO-1": (ADAM | ALL_BF16 | BUCKET, "1f1b", []),
     "ZeRO-1": (ADAM | BUCKET, "1f1b", []),
     "bf16, ZeRO-1, SGD": (SGD | BF16 | BUCKET, "1f1b", []),
     "a wave": (SGD, "auto", ["--chunks", "2", "--layout", "wave"]),

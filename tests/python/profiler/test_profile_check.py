@@ -12,6 +12,7 @@ from ostinato._profiler import spread_of
 from ostinato.profile import Job, ProfileError, profile_layers
 from ostinato.profile.measure.check import check_profile, launch_share, predict, refuse_graph
 from ostinato.profile.model.stage import balanced
+from ostinato.profile.model.tensors import Copies
 from ostinato.profile.views.table import launch_lines
 
 FP32 = 4
@@ -67,6 +68,42 @@ def test_kept_memory_of_every_stage_is_what_the_layer_rows_say():
         assert check.measured.forward > 0 and check.measured.backward > 0 and check.drift > 0
     assert sum(check.measured.kept for check in checks) > 0  # a first layer alone may keep nothing
     assert sum(check.from_layers.forward for check in checks) == sum(r.forward.median for r in profile.layers)
+
+
+def first_row(x):
+    return x[:1].expand(len(x), -1)
+
+
+def every_second_column(x):
+    return torch.cat([x, x], -1)[:, ::2]
+
+
+@pytest.mark.parametrize("read", [first_row, every_second_column])
+def test_a_layer_that_reads_numbers_with_gaps_between_them_copies_them(read):
+    layers = [nn.Linear(64, 64), read, nn.Linear(64, 64)]
+    given = Job(
+        layers=layers,
+        inputs=torch.randn(32, 64),
+        labels=torch.zeros(32, 64),
+        loss_fn=nn.functional.mse_loss,
+        repeats=1,
+        warm_up=0,
+    )
+    profile = profile_layers(given)
+    [check] = check_profile(given, profile, 1)
+    measured, told = check.measured, check.from_layers
+    assert (measured.kept, measured.workspace) == (told.kept, told.workspace)
+    assert min(profile.layers[2].backward_input.repeats, profile.layers[2].backward_weight.repeats) == 1
+
+
+def test_copies_keep_what_tensors_share():
+    whole = torch.arange(12.0).view(3, 4)
+    copies = Copies()
+    left, right, dense = (copies.of(part) for part in (whole[:, :2], whole[:, 2:], whole))
+    assert left.stride() == (4, 1) and left.data_ptr() != whole.data_ptr()
+    assert left.untyped_storage().data_ptr() == right.untyped_storage().data_ptr() != dense.data_ptr()
+    left.relu_().mul_(0)
+    assert right.tolist() == [[2, 3], [6, 7], [10, 11]] and whole.sum() == dense.sum() == 66
 
 
 def test_operator_rows_and_launching_make_up_the_layers():

@@ -177,6 +177,22 @@ def test_frozen_parameters_take_no_gradient():
     assert first.backward.median == 0 and second.backward.median > 0
 
 
+def test_a_weight_that_earlier_rows_read_is_held_once():
+    class Repeats(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.frozen = nn.Linear(4, 4), nn.Parameter(torch.ones(4), requires_grad=False)
+
+        def forward(self, x):
+            for _ in range(3):
+                x = self.inner(x * self.frozen)
+            return x @ self.inner.weight
+
+    rows = profile_layers(job(Repeats(), torch.randn(2, 4), optimizer_numbers=2)).layers
+    linear, weight, frozen = (16 + 4) * 4 * 4, 16 * 4 * 4, 4 * 4
+    assert [row.tied for row in rows] == [0, 0, frozen, linear, frozen, linear, weight]
+
+
 def test_a_module_that_cannot_be_exported_is_told_apart():
     class Asks(nn.Module):
         def forward(self, x):

@@ -155,6 +155,7 @@ def test_layers_that_are_sliced_over_ranks_are_measured_with_their_collectives(t
         env=environment(STAGES=str(stages)),
     )
     assert result.returncode == 0, result.stderr
+    assert "in DeepSpeed's engine, where --repeats and --warm-up have no effect\n" in result.stderr
     assert "trained on" not in result.stdout + result.stderr and result.stdout.count("wrote ") == 2
     assert not (tmp_path / "never").exists() and (tmp_path / "page.html").stat().st_size
     written = json.loads((tmp_path / "profile.json").read_text())

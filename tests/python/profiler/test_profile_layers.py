@@ -140,6 +140,62 @@ def test_layers_that_are_the_same_are_measured_once():
     assert rows[2].forward.median == rows[1].forward.median and rows[2].kept == rows[1].kept
 
 
+class Counts(nn.Module):
+    """Every second one is wide; so many are made before one that is."""
+
+    made = 0
+    narrow = 1
+
+    def __init__(self, width):
+        super().__init__()
+        type(self).made += 1
+        wide = self.made % 2 == 0 if self.narrow == 1 else self.made > self.narrow
+        self.layer = nn.Sequential(nn.Linear(width, 16 if wide else 4), nn.Linear(16 if wide else 4, width))
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+class CountsOnce(Counts):
+    made, narrow = 0, 2
+
+
+class Caches(nn.Module):
+    """The first one makes a tensor that all read."""
+
+    mask = None
+
+    def __init__(self):
+        super().__init__()
+        Caches.mask = torch.ones(4) if Caches.mask is None else Caches.mask
+
+    def forward(self, x):
+        return x * self.mask
+
+
+def test_equal_layer_specs_may_build_unlike_layers():
+    Counts.made = 0
+    layers = [
+        LayerSpec(nn.Linear, 4, 4),
+        *(LayerSpec(Counts, 4) for _ in range(4)),
+        LayerSpec(nn.Linear, 4, 4),
+    ]
+    narrow, wide = (8 * 4 + 8) * FP32, (8 * 16 + 20) * FP32
+    rows = profile(layers, torch.randn(2, 4)).layers
+    assert [row.parameters for row in rows[1:-1]] == [narrow, wide, narrow, wide]
+    assert [row.same_as for row in rows[1:-1]] == [-1, -1, 1, 2]
+
+
+def test_what_a_class_caches_is_made_where_there_is_memory():
+    assert len(profile([LayerSpec(Caches) for _ in range(3)], torch.randn(2, 4)).layers) == 3
+
+
+def test_a_layer_spec_that_builds_no_layer_twice_is_refused():
+    CountsOnce.made = 0
+    with pytest.raises(ProfileError, match="layer 1:CountsOnce cannot be built again: .* as an argument"):
+        profile([LayerSpec(CountsOnce, 4) for _ in range(4)], torch.randn(2, 4))
+
+
 class Reversed(torch.autograd.Function):
     """A backward of its own, which depends on a number."""
 

@@ -14,6 +14,7 @@ from ostinato.profile.machine.counted import check_counted
 from ostinato.profile.machine.device import Cpu
 from ostinato.profile.measure.owners import Span, attribute
 from ostinato.profile.measure.rank_memory import record_memory
+from ostinato.profile.settings import read_settings
 from ostinato.profile.views.page import html
 from ostinato.profile.views.perfetto import perfetto
 from ostinato.profile.views.timeline import ranks_of
@@ -105,6 +106,33 @@ def test_checkpointed_layers_hold_little_until_the_backward():
     block = [nn.Sequential(nn.Linear(8, 256), nn.Tanh(), nn.Linear(256, 8)) for _ in range(3)]
     whole, checkpointed = (recorded(job(block, checkpoint_interval=n), 1)[1][0] for n in (0, 1))
     assert checkpointed.peak() == checkpointed.counted_peak < whole.peak()
+
+
+def test_a_forward_without_a_graph_holds_two_activations_at_a_time():
+    width = 32 * 256 * FP32
+    deep = nn.Sequential(nn.Linear(8, 256), *[nn.Tanh() for _ in range(8)])
+
+    class Differentiates(nn.Module):
+        def forward(self, x):
+            return torch.autograd.grad(x.tanh().sum(), x, create_graph=True)[0]
+
+    rows = profile_layers(job([deep, nn.Linear(256, 4), Differentiates()])).layers
+    assert rows[0].inference_workspace == 2 * width < rows[0].kept == 8 * width
+    assert (
+        rows[2].inference_workspace == rows[2].kept + rows[2].forward_workspace > 0
+    )  # it does not run without
+
+
+def test_replicas_send_the_copies_in_which_gradients_are_added():
+    for config, kind, held, sent in (
+        ({}, torch.float32, 4, 4),
+        ({"bf16": {"enabled": True}}, torch.bfloat16, 4, 2),
+        ({"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}}, torch.bfloat16, 6, 4),
+        ({"fp16": {"enabled": True}}, torch.float16, 2, 2),
+    ):
+        weight = nn.Parameter(torch.zeros(10, dtype=kind))
+        state = read_settings(config, None).state_bytes([weight], 0)
+        assert (state.gradients, state.reduced) == (10 * held, 10 * sent)
 
 
 def test_a_module_that_is_a_graph_is_recorded_as_one_rank():

@@ -135,6 +135,11 @@ def work(monkeypatch, *arguments, **environment):
     return Work(parser().parse_args(["train.py", *arguments]), [], [], Role(True, ["cpu"]), None)
 
 
+def test_options_that_the_engine_does_not_heed_are_named(monkeypatch):
+    assert work(monkeypatch, "--repeats", "20", "--no-transfers").unheeded() == ""
+    assert work(monkeypatch, "--beside", "0").unheeded() == ", where --beside has no effect"
+
+
 def test_quiet_leaves_out_that_the_script_starts_again(monkeypatch, capsys, tmp_path):
     def executed(*_):
         raise SystemExit

@@ -3,9 +3,11 @@
 
 from collections import Counter
 
+import pytest
 import torch
 from ostinato import _profiler
 from ostinato.profile import run as run_module
+from ostinato.profile.measure import operators
 from support.profiling import Front, profile
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -88,6 +90,29 @@ def test_what_does_not_fit_makes_the_profile_incomplete(monkeypatch):
     state = profile([nn.Linear(4, 8)], torch.randn(2, 4)).completeness
     assert not state.complete and state.dropped > 0 and state.seen < state.expected
     assert "did not fit into the buffers" in state.reason and "operators were not recorded" in state.reason
+
+
+class Steps(nn.Module):
+    """Many operators."""
+
+    def forward(self, x):
+        for _ in range(100):
+            x = torch.tanh(x)
+        return x
+
+
+@pytest.mark.parametrize("most", [1 << 12, 256])
+def test_the_recorder_grows_with_the_operators_of_a_layer(monkeypatch, most):
+    monkeypatch.setattr(operators, "EVENTS", 256)
+    monkeypatch.setattr(operators, "MOST_EVENTS", most)
+    result = profile([nn.Linear(4, 4), Steps(), nn.Linear(4, 4)], torch.randn(2, 4))
+    state = result.completeness
+    if most > 256:
+        assert state.complete and state.dropped == 0
+        assert sum(row.calls for row in result.operators if row.name == "aten::tanh") == 100
+    else:
+        assert not state.complete and "hold 256 of a thread" in state.reason
+        assert "cutting layer 1:Steps into several" in state.reason
 
 
 def test_the_allocator_is_given_back():

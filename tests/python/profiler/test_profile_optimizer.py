@@ -19,8 +19,8 @@ from ostinato.profile.views.table import block_lines
 ADAM = {"type": "Adam", "params": {"lr": 0.1, "torch_adam": True}}
 
 
-def clock(config, optimizer=None, device=None):
-    return StepClock.of(config, optimizer, read_settings(config, optimizer), device or Cpu())
+def clock(config, optimizer=None, device=None, ranks=1):
+    return StepClock.of(config, optimizer, read_settings(config, optimizer, ranks=ranks), device or Cpu())
 
 
 @pytest.mark.parametrize(
@@ -33,6 +33,8 @@ def clock(config, optimizer=None, device=None):
         ({"type": "Adagrad"}, torch.optim.Adagrad),
         ({"type": "SGD", "params": {"lr": 1, "momentum": 0.5}}, torch.optim.SGD),
         ({"type": "OneBitAdam"}, None),
+        ({"type": "muon"}, None),
+        ({"type": "Muon", "params": {"lr": 1}}, None),  # torch has one, too
         ({}, None),
     ],
 )
@@ -137,6 +139,16 @@ def test_one_step_of_all_its_parameters_is_timed(monkeypatch, config, parameters
         clock(of_sgd, device=device).time([], 2, 4) == 0
         and clock({}, device=device).time([nn.Parameter(torch.ones(1))], 1, 1) == 0
     )
+
+
+def test_ranks_among_which_zero_divides_the_step_take_a_share_each(monkeypatch):
+    monkeypatch.setattr(StepClock, "_time", lambda _, some, *__: 5 * sum(one.numel() for one in some))
+    parameters = [nn.Parameter(torch.zeros(64, 8))]
+    times = [
+        clock({"optimizer": ADAM} | config, ranks=4).time(parameters, 1, 1)
+        for config in ({}, {"zero_optimization": {"stage": 1}}, {"bf16": {"enabled": True}})
+    ]
+    assert times == [5 * 512, 5 * 128, 5 * 128]
 
 
 def test_a_step_that_does_not_fit_is_measured_on_a_part(monkeypatch, capfd):

@@ -272,6 +272,14 @@ def test_a_weight_that_is_used_twice_is_split_too(tmp_path):
     assert min(halves(row)) > 0
 
 
+def test_a_weight_of_two_submodules_is_held_once(tmp_path):
+    embedding, head = nn.Embedding(16, 8), nn.Linear(8, 16)
+    head.weight = embedding.weight
+    rows = run(tmp_path, nn.Sequential(embedding, nn.Tanh(), head), "4x2:int64:16").layers
+    assert [row.tied for row in rows] == [0, 0, 16 * 8 * 4 * 4]
+    assert rows[2].parameters == (16 * 8 + 16) * 4
+
+
 @pytest.mark.parametrize(
     ("loss", "bytes_kept"), [("sum", 0), ("mean", 0), ("mse", 0), ("cross-entropy", 8 * 6 * 4 * 4)]
 )

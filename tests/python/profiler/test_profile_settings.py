@@ -80,6 +80,26 @@ def test_fp32_copies_of_half_precision():
     assert read_settings({"fp16": {"enabled": False}}, None).dtype is None
 
 
+def test_what_zero_keeps_in_bf16():
+    half = [nn.Parameter(torch.zeros(10, dtype=torch.bfloat16))]
+    adam = {"optimizer": {"type": "Adam", "params": {"torch_adam": True}}, "zero_optimization": {"stage": 1}}
+    brain = {"enabled": True, "bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}
+    for name in ("bf16", "bfloat16"):
+        settings = read_settings(adam | {name: brain}, None)
+        assert settings.optimizer_bytes(half) == 10 * 2 * 3
+        assert settings.gradient_bytes(half) == 10 * 2
+        # The flat gradients are the optimizer's, and Adam's two copies of a bf16 number.
+        assert settings.step_bytes(half) == (10 * 2 * 3 - 10 * 2, 0)
+    master = {"bf16": brain | {"bf16_optimizer_states": False}}
+    assert read_settings(adam | master, None).optimizer_bytes(half) == 10 * (2 + 4 * 2)
+    # DeepSpeed's BF16_Optimizer does not look at them.
+    sums = {"data_types": {"grad_accum_dtype": "fp32"}}
+    assert read_settings(adam | {"bf16": brain} | sums, None).optimizer_bytes(half) == 10 * 4 * 3
+    assert (
+        read_settings(adam | {"bf16": brain | {"enabled": False}}, None).optimizer_bytes(half) == 10 * 4 * 3
+    )
+
+
 def test_sizes_of_batches():
     assert micro_batch_size({"train_micro_batch_size_per_gpu": 4}) == 4
     assert micro_batch_size({"train_batch_size": 12, "gradient_accumulation_steps": 3}) == 4

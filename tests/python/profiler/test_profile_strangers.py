@@ -300,6 +300,35 @@ batches = lambda: iter([(torch.ones(3, 8, dtype=torch.bfloat16), torch.ones(3, 8
     assert profile_layers(stock).model_sha256 == profile.model_sha256  # as built, whatever DeepSpeed casts to
 
 
+COUNTS = """
+class Block(nn.Module):
+    made = 0
+
+    def __init__(self):
+        super().__init__()
+        Block.made += 1
+        self.layer = nn.Sequential(*(nn.Linear(8, 8) for _ in range(1 + Block.made % 2)))
+
+    def forward(self, values):
+        return self.layer(values)
+"""
+
+
+def test_equal_layer_specs_may_build_unlike_layers(tmp_path, capfd):
+    """What rank 0 has built is measured; of the second rank's layers, what they build here."""
+    layers = "[LayerSpec(Block) for _ in range(6)] + [LayerSpec(nn.Linear, 8, 8) for _ in range(2)]"
+    job = captured(
+        tmp_path, f"{COUNTS}\ndeepspeed.init_distributed()\nmodel, (engine, *_) = made(2, {layers})\n" + TAIL
+    )
+    told = capfd.readouterr().out
+    assert "layers 0 to 3 have equal LayerSpecs that built unlike layers" in told
+    assert "layers 4 to 5 are on other ranks, but rank 0's equal layers are not alike" in told
+    assert "as the script changed them" not in told
+    job.repeats, job.warm_up = 1, 0
+    rows = profile_layers(job).layers
+    assert [row.parameters // 288 for row in rows] == [2, 1, 2, 1, 2, 1, 1, 1]
+
+
 def test_layers_that_see_to_their_mode_have_not_changed(tmp_path, capfd):
     """In a step a part of each stays in evaluation mode: no layer draws anything."""
     job = captured(tmp_path, """

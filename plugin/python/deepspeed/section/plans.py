@@ -186,7 +186,8 @@ def check_shape(program, pipeline_ranks: int, specs: list) -> None:
     if devices != pipeline_ranks:
         raise OstinatoError(
             f'placement "{program.placement_name}" has {counted(devices, "device")}, but the pipeline has '
-            f"{counted(pipeline_ranks, 'stage')} (PipelineModule's num_stages): they must be equal"
+            f"{counted(pipeline_ranks, 'stage')} (PipelineModule's num_stages): they must be equal: "
+            f"ostinato plan --devices {pipeline_ranks} --all-devices gives each rank a stage"
         )
     for copy in range(copies_of(stages)):
         _check_layers(program, of_copy(stages, copy), specs)
@@ -235,7 +236,8 @@ def check_count(program, stages: list[Stage], specs: list) -> None:
     if count not in (0, len(specs)):
         raise OtherModel(
             f'placement "{program.placement_name}" is for a model of {counted(count, "layer")}, but this PipelineModule has {len(specs)}: '
-            "make one for this model with ostinato profile and ostinato plan",
+            "make one for this model with ostinato profile and ostinato plan; where a script trains several models, make each with "
+            'its engine in its own "with ostinato.deepspeed.enable(...)"',
             f"it has {counted(count, 'layer')}, and this one {len(specs)}",
         )
 

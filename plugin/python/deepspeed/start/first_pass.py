@@ -36,6 +36,7 @@ from ostinato.profile.measure.optimizer import StepClock
 from ostinato.profile.measure.rows import mark_tied, rank_cost, set_zero
 from ostinato.profile.measure.samples import Samples
 from ostinato.profile.model.model_digest import digest_of_layers
+from ostinato.profile.model.outputs import of_outputs
 from ostinato.profile.settings import read_settings
 from ostinato.ranks import cores
 from ostinato.groups import everyones
@@ -374,8 +375,9 @@ def _profile(
     if sizes and all(size == int(size) for size in sizes):
         profile.tokens = int(sizes[0])
         profile.sizes = [_profiler.SizeCost(*row) for row in rows_by_size(sizes, layers)] if sizes[1:] else []
-    profile.restrictions = [one.row for one in (*of_classes(engine.module, engine), *seen)]
     own_stages = [end - begin for begin, end in pairwise(stock_parts(engine.module))]
+    staying = of_outputs({layer.index: layer.stays for layer in layers[:-1]}, own_stages)
+    profile.restrictions = [one.row for one in (*of_classes(engine.module, engine), *seen, *staying)]
     profile.set_run(
         own_stages, engine.micro_batches, _profiler.spread_of([round(second * 1e9) for second in seconds])
     )

@@ -29,7 +29,8 @@ from ostinato.profile.measure.samples import Samples, counted_memory
 from ostinato.profile.model.job import Job
 from ostinato.profile.model.layer import Layer, autocast_of, recomputed, under_autocast
 from ostinato.profile.model.model_digest import layer_name
-from ostinato.profile.model.tensors import bytes_of, map_tensors, tensors
+from ostinato.profile.model.outputs import stays
+from ostinato.profile.model.tensors import Copies, bytes_of, map_tensors, tensors
 from ostinato.profile.settings import Settings, StateBytes
 from torch import nn
 
@@ -57,6 +58,7 @@ class MeasuredLayer:
     input_bytes: int
     output_bytes: int
     step_time: int  # ns of the optimizer's step; 0: not measured
+    stays: str  # of its outputs, what cannot pass to another stage
     by_size: list[tuple[int, int]]  # ns of forward and backward, for each chosen micro-batch
 
     def row(self) -> Any:
@@ -142,6 +144,7 @@ def measure(
                 state,
                 *sent,
                 step_times[place],
+                layer.stays,
                 times,
             )
         )
@@ -207,14 +210,23 @@ def _layer(engine: Engine, place: int, device: Any) -> _Local:
 
 def _noted(layer: _Local, noted: list[_Local], inputs: Any) -> Any:
     reached = [tensor.requires_grad for tensor in tensors(inputs)]
-    given, node = map_tensors(_copy, inputs), wired(layer.function)  # the layer may change its inputs
+    copies, node = Copies(), wired(layer.function)  # the layer may change its inputs
+    given = map_tensors(lambda tensor: copies.of(tensor.detach()), inputs)
     outputs = layer.run(inputs)
     # Without values that only pass through to later layers.
     taken, made = (given, outputs) if node is None else (node.taken(given), node.made(outputs))
     run = recomputed(layer.run) if layer.checkpointed else layer.run
     sizes = bytes_of(taken), bytes_of(made)
     noted.append(
-        replace(layer, run=run, inputs=given, reached=reached, bytes_taken=sizes[0], bytes_made=sizes[1])
+        replace(
+            layer,
+            run=run,
+            inputs=given,
+            reached=reached,
+            bytes_taken=sizes[0],
+            bytes_made=sizes[1],
+            stays=stays(outputs),
+        )
     )
     return outputs
 

@@ -86,12 +86,12 @@ class LossReads:
     def together(self) -> list[Restriction]:
         return [
             Restriction(
-                "together",
+                "one_stage",
                 f'the loss reads "{name}", which layer {layer} stores on the model',
                 layers=tuple(range(layer, self._model._num_layers)),
             )
             for (layer, name), forwards in sorted(self._read.items())
-            if len(forwards) == self._forwards
+            if len(forwards) == self._forwards and layer < self._model._num_layers - 1
         ]
 
 

@@ -29,6 +29,7 @@ class Footprint:
     # Above what was there before the backward, with the gradient that arrives:
     backward_peak: int  # where nothing else holds the inputs: each is freed once the backward has read it
     backward_beside: int  # where an earlier backward needs them as well
+    inference_peak: int  # of a forward without a graph
 
     @property
     def workspace(self) -> int:
@@ -66,11 +67,28 @@ def footprint(layer: Layer) -> Footprint:
 
 def run_both(layer: Layer) -> Footprint:
     forward_peak, with_outputs, kept, released = run_through(layer, holds_inputs=False)
-    return Footprint(forward_peak, with_outputs, kept, released, run_through(layer, holds_inputs=True)[3])
+    beside = run_through(layer, holds_inputs=True)[3]
+    try:
+        inference_peak = run_without_graph(layer)
+    except Exception:  # its forward differentiates
+        inference_peak = forward_peak
+    return Footprint(forward_peak, with_outputs, kept, released, beside, inference_peak)
+
+
+def run_without_graph(layer: Layer) -> int:
+    """Its peak."""
+    device = layer.device
+    _leaves, inputs = prepare(layer)
+    device.synchronize()
+    before = device.live_bytes()
+    device.reset_peak()
+    with torch.no_grad():
+        layer.run(inputs)
+    return max(0, device.peak_bytes() - before)
 
 
 def run_through(layer: Layer, holds_inputs: bool) -> tuple[int, int, int, int]:
-    """What a Footprint says, in its order; its last figure with the inputs held through the backward, or not."""
+    """The first four figures of a Footprint; the last of them with the inputs held through the backward, or not."""
     device = layer.device
     _leaves, inputs = prepare(layer)
     device.synchronize()

@@ -27,8 +27,12 @@ from ostinato.profile.measure.passes import backward, forward
 from ostinato.profile.measure.samples import Progress, no_progress, quiet_collector
 from ostinato.profile.model.layer import Layer
 
-EVENTS = 1 << 15  # that the recorder keeps of one thread
-WARM_UP = 3  # passes: the first ones touch fresh memory, which can take longer than the operator
+EVENTS = 1 << 15  # that the recorder keeps of one thread ...
+MOST_EVENTS = 1 << 20  # ... and at most, for a layer of many operators: 1.3 GB for all threads
+BETWEEN = 64  # events around a pass: inputs are copied, gradients made
+# Passes: the first ones touch fresh memory, which can take longer than the operator. A recorder that has room for
+# them has it for count(), too.
+WARM_UP = 3
 
 
 PHASES = ("forward", "backward")
@@ -64,6 +68,7 @@ class Operators:
     dropped: int = 0
     unfinished: int = 0
     out_of_range: int = 0
+    too_long: list[str] = field(default_factory=list)  # layers of which no recorder holds a pass
     losses: Any = field(default_factory=_profiler.Losses)  # of the device's timer, in all its sessions
     timer: str = "cpu"  # as the profile says it
     timer_note: str = ""  # why that is not CUPTI
@@ -78,12 +83,20 @@ class Operators:
         reasons = {
             f"{self.expected - self.seen} of {counted(self.expected, 'operator')} were not recorded": self.expected
             - self.seen,
-            f"{counted(self.dropped, 'operator')} did not fit into the buffers": self.dropped,
+            f"{counted(self.dropped, 'operator')} did not fit into the buffers{self._of_whom()}": self.dropped,
             f"{counted(self.unfinished, 'operator')} did not end": self.unfinished,
             f"{self.out_of_range} backward nodes belong to another layer": self.out_of_range,
         }
         lost = self.losses.completeness().reason
         return "; ".join(filter(None, [*(text for text, count in reasons.items() if count), lost]))
+
+    def _of_whom(self) -> str:
+        if not self.too_long:
+            return ""
+        return (
+            f", which hold {MOST_EVENTS} of a thread: measuring again does not help, but cutting layer "
+            f"{', '.join(self.too_long)} into several does"
+        )
 
     def completeness(self) -> Any:
         """As the profile states it: operators, and the launches that the device's timer counted."""
@@ -135,10 +148,29 @@ def record(layer: Layer, recorder: Any, passes: int, timer: Any = None, flops: b
                 timer.flush()
 
 
-def passes_that_fit(recorder: Any, passes: int) -> int:
-    """At least one, and no more than the recorder's buffers hold, by what it recorded in WARM_UP passes."""
-    calls = sum(row.calls for row in recorder.rows())
-    return max(1, min(passes, EVENTS // max(1, calls)))
+@dataclass
+class Room:
+    """A recorder, which is made again where a layer needs a larger one."""
+
+    events: int
+    recorder: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.recorder = _profiler.OperatorRecorder(events_per_thread=self.events)
+
+    def warm_up(self, layer: Layer, repeats: int) -> int:
+        """How many of the `repeats` passes fit; at least one."""
+        record(layer, self.recorder, WARM_UP)
+        needed = min(1 << (self.events + self.recorder.dropped - 1).bit_length(), MOST_EVENTS)
+        if needed > self.events:
+            larger = Room(needed)
+            record(layer, larger.recorder, WARM_UP)
+            if larger.recorder.dropped < self.recorder.dropped:  # else it lacked room for threads, say
+                self.events, self.recorder = larger.events, larger.recorder
+        if self.recorder.dropped:
+            return 1
+        calls = sum(row.calls for row in self.recorder.rows())
+        return min(repeats, max(WARM_UP, self.events // (calls + BETWEEN)))
 
 
 def flops_of(layer: Layer, recorder: Any) -> dict[tuple[str, str], int]:
@@ -188,10 +220,10 @@ def session(layer: Layer, recorder: Any, passes: int) -> tuple[Any, str, str]:
     return timer.stop(), timer.name, note
 
 
-def add_operators(layer: Layer, recorder: Any, repeats: int, into: Operators) -> None:
+def add_operators(layer: Layer, room: Room, repeats: int, into: Operators) -> None:
     """Rows and counts of one layer, over up to `repeats` passes. The recorder's earlier events are forgotten."""
-    record(layer, recorder, WARM_UP)
-    passes = passes_that_fit(recorder, repeats)
+    passes = room.warm_up(layer, repeats)
+    recorder = room.recorder
     flops = flops_of(layer, recorder)
     if layer.device.own_clock:
         times, into.timer, into.timer_note = session(layer, recorder, passes)
@@ -205,14 +237,18 @@ def add_operators(layer: Layer, recorder: Any, repeats: int, into: Operators) ->
     expected, seen = count(layer, recorder)
     into.expected += expected
     into.seen += seen
+    if recorder.dropped:
+        into.dropped += recorder.dropped
+        if room.events >= MOST_EVENTS:
+            into.too_long.append(layer.name)
 
 
 def record_operators(layers: Sequence[Layer], repeats: int, progress: Progress = no_progress) -> Operators:
     """Of all layers, one after the other."""
-    into, recorder = Operators(), _profiler.OperatorRecorder(events_per_thread=EVENTS)
+    into, room = Operators(), Room(EVENTS)
     if layers[0].device.own_clock:  # in its first session CUPTI instruments what is loaded, for seconds
-        session(layers[0], recorder, 1)
+        session(layers[0], room.recorder, 1)
     for number, layer in enumerate(layers, start=1):
-        add_operators(layer, recorder, repeats, into)
+        add_operators(layer, room, repeats, into)
         progress("operators", number, len(layers))
     return into

@@ -31,6 +31,8 @@ from ostinato.profile.measure.samples import measure, quiet_collector, rounds
 from ostinato.profile.settings import Settings, configured_optimizer
 
 PARTS = (1, 4, 16, 64)  # of each parameter, one in this many is measured
+# DeepSpeed's, in any case of letters, also where torch has one of that name.
+OWN = {"lamb", "lion", "muon", "muadam", "muadamw", "musgd"}
 SMALL = 1e-3  # a gradient that changes a parameter, and is no denormal number in any type
 
 
@@ -55,6 +57,8 @@ def kind_of(config: dict, optimizer: Any) -> tuple[type | None, dict]:
 
 def _class_of(name: str, options: dict) -> Any:
     """What DeepSpeed would call to make one; None: its own."""
+    if name.lower() in OWN:
+        return None
     if name.lower() in ("adam", "adamw"):
         if not options.get("torch_adam"):
             return None
@@ -80,7 +84,8 @@ def lacks_memory(error: Exception) -> bool:
 class StepClock:
     kind: type | None
     options: dict
-    flat: bool  # DeepSpeed keeps one fp32 parameter for all
+    flat: torch.dtype | None  # of DeepSpeed's one parameter for all; None: it keeps them as they are
+    ranks: int  # that each take a share of all parameters
     clip: float  # norm that gradients are clipped to; 0: they are not
     device: Any  # machine/device.py
     rates: list[float] = field(default_factory=list)  # ns for an element of the layers measured so far
@@ -90,14 +95,13 @@ class StepClock:
     def of(cls, config: dict, optimizer: Any, settings: Settings, device: Any) -> StepClock:
         kind, options = kind_of(config, optimizer)
         clip = config.get("gradient_clipping", 0)  # "auto", in a file that another library completes
-        return cls(
-            kind, options, settings.master, float(clip) if isinstance(clip, int | float) else 0.0, device
-        )
+        norm, ranks = float(clip) if isinstance(clip, int | float) else 0.0, settings.sharing_ranks
+        return cls(kind, options, settings.master_type, ranks, norm, device)
 
     def time(self, parameters: Sequence[nn.Parameter], warm_up: int, repeats: int) -> int:
         if self.kind is None or not parameters or any(parameter.is_meta for parameter in parameters):
             return 0
-        elements = sum(parameter.numel() for parameter in parameters)
+        elements = sum(parameter.numel() for parameter in parameters) / self.ranks
         for parts in PARTS:
             try:
                 some = [part_of(parameter, parts) for parameter in parameters]
@@ -137,13 +141,15 @@ class StepClock:
         copies = [nn.Parameter(p.detach().clone()) for p in parameters]
         gradients = [torch.full_like(p, SMALL) for p in copies]
         held = (
-            [nn.Parameter(torch.cat([p.detach().float().flatten() for p in copies]))] if self.flat else copies
+            [nn.Parameter(torch.cat([p.detach().to(self.flat).flatten() for p in copies]))]
+            if self.flat
+            else copies
         )
         optimizer = self.kind(held, **self.options)  # type: ignore[misc]  # not None
 
         def step() -> None:
             if self.flat:
-                held[0].grad = torch.cat([g.float().flatten() for g in gradients])
+                held[0].grad = torch.cat([g.to(self.flat).flatten() for g in gradients])
             else:
                 for parameter, gradient in zip(held, gradients, strict=True):
                     parameter.grad = gradient

@@ -38,6 +38,8 @@ def layer_cost(
     cost.forward_workspace = max(0, memory.forward_peak - cost.kept)
     cost.backward_workspace = memory.backward_peak  # in layer_rows(), the row's
     cost.parameters, cost.gradients, cost.optimizer_state = state.parameters, state.gradients, state.optimizer
+    cost.reduced = state.reduced if state.reduced != state.gradients else None
+    cost.inference_workspace = memory.inference_peak
     cost.step_together, cost.step_alone = state.step_together, state.step_alone
     cost.input_bytes, cost.output_bytes = input_bytes, output_bytes
     # With the gradients of the inputs, which are sent.
@@ -86,6 +88,14 @@ def mark_tied(rows: list[Any], layers: Sequence[Any]) -> list[Any]:
         if tied & seen:
             row.tied = row.parameters + row.gradients + row.optimizer_state
         seen |= tied
+    return rows
+
+
+def mark_tied_state(rows: list[Any], chain: Chain, settings: Settings) -> list[Any]:
+    """The same of a graph, whose rows know what they share."""
+    for row, (trained, state) in zip(rows, chain.tied, strict=False):
+        again = settings.state_bytes(trained, bytes_of(state))
+        row.tied = again.parameters + again.gradients + again.optimizer
     return rows
 
 

@@ -4,12 +4,15 @@ ostinato.deepspeed.graph() describes.
 
 Every layer is run once, without gradients, so that its readers get its shapes. A layer that is the same as an
 earlier one, on an input of the same shape, is neither built nor run again: it gets that one's output. One
-that differs in an index only (alike.py) is built, run once and let go.
+that differs in an index only (alike.py) is built, run once and let go. Equal LayerSpecs may build unlike layers,
+by a counter of their class: that is looked at on `meta`, without memory.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,7 +23,7 @@ from torch import nn
 from ostinato.profile.errors import ProfileError
 from ostinato.profile.model.alike import Alike
 from ostinato.profile.model.chain import Chain, Source
-from ostinato.profile.model.identity import class_key, layer_key, shape_key
+from ostinato.profile.model.identity import class_key, input_key, layer_key, structure
 from ostinato.profile.model.job import Job
 from ostinato.profile.model.layer import Layer, recomputed, run_once, under_autocast
 from ostinato.profile.model.model_digest import (
@@ -36,6 +39,9 @@ from ostinato.profile.settings import Settings
 from ostinato.restrictions import experts_in
 
 
+TRIES = 16  # of a LayerSpec that builds unlike layers, until it builds the one that is needed
+
+
 class Builder:
     """Builds layers as DeepSpeed's PipelineModule does; tied layers share one module."""
 
@@ -44,12 +50,19 @@ class Builder:
         self.tied: dict[Any, nn.Module] = {}
         self.described: list[tuple[str, list[Parameter]]] = []
 
-    def build(self, name: str, layer: Any) -> tuple[Callable, Any]:
-        """The function to call, and the module that holds its parameters (or the function itself)."""
+    def build(self, name: str, layer: Any, built: Any = None, there: Any = None) -> tuple[Callable, Any]:
+        """The function to call, and the module that holds its parameters (or the function itself). `built`: the
+        structure() that it must have; `there`: it was built already."""
         try:
-            module = self._module(layer)
+            tries = (self._module(layer) if there is None else there for _ in range(TRIES))
+            module = next((made for made in tries if built is None or structure(made) == built), None)
         except Exception as error:
             raise ProfileError(f"layer {name} could not be built: {type(error).__name__}: {error}") from error
+        if module is None:
+            raise ProfileError(
+                f"layer {name} cannot be built again: its LayerSpec builds another layer each time; give it what differs "
+                "as an argument"
+            )
         parameters = layer_parameters(module)
         self.described.append((name, parameters))
         if isinstance(module, nn.Module):
@@ -68,6 +81,36 @@ class Builder:
         if layer.key not in self.tied:
             self.tied[layer.key] = layer.build()
         return self.tied[layer.key]
+
+
+def unlike(layers: Sequence[Any], itself: Callable[[Any], Any]) -> tuple[list[Any], dict[int, Any]]:
+    """By layer: the structure() of what its LayerSpec builds, where equal ones build unlike layers; else None. And
+    the first of equal ones, by index: it has memory, as later ones may find tensors of it in a cache. What cannot be
+    built on `meta` counts as alike."""
+    specs = {index: itself(layer) for index, layer in enumerate(layers)}
+    specs = {index: spec for index, spec in specs.items() if may_vary(spec)}
+    keys = {index: layer_key(spec) for index, spec in specs.items()}
+    often = Counter(keys.values())
+    kinds = {spec.typename for index, spec in specs.items() if often[keys[index]] > 1}
+    found: dict[Any, dict[int, Any]] = {}  # by key and layer
+    first: dict[int, Any] = {}
+    for index in (index for index, spec in specs.items() if spec.typename in kinds):
+        made = found.setdefault(keys[index], {})
+        with contextlib.suppress(Exception), torch.device("meta") if made else contextlib.nullcontext():
+            layer = layers[index].build()
+            if not made:
+                first[index] = layer
+            made[index] = structure(layer)
+    whole = (made for key, made in found.items() if len(made) == often[key] and len(set(made.values())) > 1)
+    varied = {index: one for made in whole for index, one in made.items()}
+    return [varied.get(index) for index in range(len(layers))], first
+
+
+def may_vary(spec: Any) -> bool:
+    """Whether what a LayerSpec builds is not known: it is not tied, and script/changed_layers.py says nothing of it."""
+    return hasattr(spec, "typename") and not any(
+        hasattr(spec, name) for name in ("forward_fn", "changed_to", "alike")
+    )
 
 
 def with_loss(run: Callable, job: Job) -> Callable:
@@ -189,12 +232,14 @@ def build_chain(job: Job, settings: Settings) -> Chain:
     known: dict[Any, Layer] = {}
     alike = Alike()
     last = len(job.layers) - 1
+    chain.built, there = unlike(job.layers, flow.itself)
     for index, spec in enumerate(job.layers):
         name = layer_name(index, spec)
         taken = flow.taken(spec)
-        key = (layer_key(flow.itself(spec)), shape_key(taken[0]), tuple(taken[1]), index == last)
+        meant = layer_key(flow.itself(spec)), chain.built[index]
+        key = (meant, input_key(taken[0]), tuple(taken[1]), index == last)
         if key not in known:
-            run, module = builder.build(name, spec)
+            run, module = builder.build(name, spec, chain.built[index], there.pop(index, None))
             layer = build_layer(index, name, run, flow.called(run), module, taken, job)
             kind = None if index == last else class_key(flow.itself(spec))
             same = alike.measured((kind, *key[1:]), layer, module) if kind is not None else None

@@ -14,6 +14,9 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
+
+from ostinato.profile.model.tensors import strides_of, tensors
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 # A module's tensors and submodules are compared by shape below; `training` is a plain value like the others.
@@ -101,6 +104,11 @@ def shape_key(value: Any) -> Any:
     return Keys().shapes(value)
 
 
+def input_key(value: Any) -> Any:
+    """Of what a layer reads."""
+    return shape_key(value), tuple(map(strides_of, tensors(value)))
+
+
 def layer_key(layer: Any) -> Any:
     """Of a LayerSpec before it is built, of a module, or of a callable."""
     tied = (layer.key, id(layer.forward_fn)) if hasattr(layer, "forward_fn") else None
@@ -110,6 +118,16 @@ def layer_key(layer: Any) -> Any:
     if hasattr(layer, "typename"):
         return "spec", layer.typename, value_key(layer.module_args), value_key(layer.module_kwargs), tied
     return value_key(layer)
+
+
+def structure(module: Any) -> Any:
+    """Equal for layers of the same modules with tensors of the same shapes, whatever else they hold."""
+    if not isinstance(module, nn.Module):
+        return type(module).__qualname__
+    parts = tuple((name, type(part).__qualname__) for name, part in module.named_modules())
+    held = (*module.named_parameters(), *module.named_buffers())
+    shapes = ((name, () if is_lazy(one) else tuple(one.shape), one.requires_grad) for name, one in held)
+    return parts, tuple(shapes)
 
 
 def class_key(layer: Any) -> Any:

@@ -16,7 +16,8 @@ from torch.utils.checkpoint import checkpoint
 
 from ostinato.profile.errors import ProfileError, place_of
 from ostinato.profile.machine.device import Cpu
-from ostinato.profile.model.tensors import differentiable, map_tensors, tensors, unusable
+from ostinato.profile.model.outputs import stays
+from ostinato.profile.model.tensors import Copies, differentiable, has_gaps, map_tensors, tensors, unusable
 
 
 @dataclass
@@ -36,6 +37,7 @@ class Layer:
     checkpointed: bool  # `run` recomputes it: recomputed()
     device: Any = field(default_factory=Cpu)
     experts: bool = False  # some are in it: experts_in()
+    stays: str = ""  # of its outputs (outputs.py); known when it has run
     varies: bool = False  # it keeps more in one repeat than in the next: a layer that skips itself at random
     shapes: list[tuple[int, ...]] = field(default_factory=list)  # of the tensors that `run` gives
     # By tensor of what `run` gives: whether a backward can start there.
@@ -45,18 +47,30 @@ class Layer:
     )
 
 
+class Copied(torch.autograd.Function):
+    """Like clone(), where the copy is there already."""
+
+    @staticmethod
+    def forward(_ctx: Any, _leaf: torch.Tensor, copy: list[torch.Tensor]) -> torch.Tensor:
+        return copy[0]
+
+    @staticmethod
+    def backward(_ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return gradient, None
+
+
 def prepare(layer: Layer) -> tuple[list[torch.Tensor], Any]:
     """Leaves, which get the gradients of the inputs, and copies of them for the layer: it may work in place,
     which a leaf would refuse."""
     leaves: list[torch.Tensor] = []
-    reached = iter(layer.reached)
+    reached, copies = iter(layer.reached), Copies()
 
     def copy(tensor: torch.Tensor) -> torch.Tensor:
         if not next(reached, False):
-            return tensor.detach().clone()
+            return copies.of(tensor.detach())
         leaf = tensor.detach().requires_grad_()
         leaves.append(leaf)
-        return leaf.clone()
+        return Copied.apply(leaf, [copies.of(tensor.detach())]) if has_gaps(leaf) else leaf.clone()
 
     for parameter in layer.parameters:
         if parameter.grad is None:
@@ -111,6 +125,7 @@ def run_once(layer: Layer) -> Any:
         raise ProfileError(
             f"layer {layer.name} gives {found[0]}: {found[1]}, or merge the layers that pass it on into one"
         )
+    layer.stays = stays(outputs)
     layer.shapes = [tuple(tensor.shape) for tensor in tensors(outputs)]
     layer.flows = [tensor.requires_grad and differentiable(tensor) for tensor in tensors(outputs)]
     return map_tensors(torch.Tensor.detach, outputs)

@@ -64,7 +64,7 @@ def build_stage(job: Job, chain: Chain, builder: Builder, first: int, last: int)
     stage = BuiltStage(first, last, [], [], [])
     for index in range(first, last):
         name, known = chain.rows[index]
-        run, module = builder.build(name, job.layers[index])
+        run, module = builder.build(name, job.layers[index], chain.built[index])
         run = under_autocast(run, job.device.place, job.autocast)
         run = recomputed(run) if known.checkpointed else run
         if index == len(job.layers) - 1 and job.loss_fn is not None:

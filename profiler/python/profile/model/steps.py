@@ -19,9 +19,9 @@ import torch
 
 from ostinato.profile.errors import ProfileError
 from ostinato.profile.model.chain import Chain, Source
-from ostinato.profile.model.identity import shape_key
+from ostinato.profile.model.identity import input_key
 from ostinato.profile.model.layer import Layer, run_once
-from ostinato.profile.model.tensors import bytes_of, map_tensors, tensors
+from ostinato.profile.model.tensors import Copies, bytes_of, map_tensors, tensors
 
 
 @dataclass
@@ -57,6 +57,7 @@ class StepBuilder:
         self.reads: list[list[Source]] = []
         self.after: list[dict[int, int]] = []
         self.chain = Chain(reads=self.reads, after=self.after)
+        self.held: set[int] = set()  # id() of the rows' state
 
     def add(self, step: GraphStep) -> tuple:
         """The result of the step."""
@@ -66,22 +67,18 @@ class StepBuilder:
         self.reads.append(reads)
         self.after.append(self._bytes_from(reads))
         reached = [source is not None and self.flows[source] for source in reads]
-        learned: list[Any] = [tensor for tensor in step.state if id(tensor) in self.trainable]
-        taken = tuple(map_tensors(torch.clone, self.values[value]) for value in step.takes)
-        key = (step.key, shape_key(taken), tuple(reached), bool(learned))
+        state = list({id(tensor): tensor for tensor in step.state}.values())
+        learned = self._learned(state)
+        again = [tensor for tensor in state if id(tensor) in self.held]
+        self.chain.tied.append((self._learned(again), again))
+        self.held |= set(map(id, state))
+        copies = Copies()
+        taken = tuple(map_tensors(copies.of, self.values[value]) for value in step.takes)
+        key = (step.key, input_key(taken), tuple(reached), bool(learned))
         outputs = self._run(name, step)
         if key not in self.known:
             layer = Layer(
-                index,
-                name,
-                step.run,
-                taken,
-                None,
-                learned,
-                bytes_of(list(step.state)),
-                reached,
-                False,
-                self.device,
+                index, name, step.run, taken, None, learned, bytes_of(state), reached, False, self.device
             )
             self.known[key] = layer
             run_once(layer)
@@ -96,6 +93,9 @@ class StepBuilder:
         """No step reads them any more."""
         for value in values:
             del self.values[value]
+
+    def _learned(self, state: Iterable[torch.Tensor]) -> list[Any]:
+        return [tensor for tensor in state if id(tensor) in self.trainable]
 
     def _run(self, name: str, step: GraphStep) -> tuple:
         """Runs on the values themselves: in-place operators change what later steps read."""

@@ -60,6 +60,42 @@ def map_tensors(function: Callable[[torch.Tensor], Any], value: Any) -> Any:
     return make([map_tensors(function, item) for item in items])
 
 
+def strides_of(tensor: torch.Tensor) -> tuple[int, ...]:
+    """Those that say where numbers are: a dimension of one has none, and no tensor that is no plain memory."""
+    if kind_of(tensor):
+        return ()
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    return tuple(stride if size > 1 else 0 for size, stride in steps)
+
+
+class Copies:
+    """Copies of tensors with the strides that they have: what is not contiguous, some operators copy. Tensors in one
+    memory are in one again."""
+
+    def __init__(self) -> None:
+        self.memory: dict[int, torch.UntypedStorage] = {}  # by where it was
+
+    def of(self, tensor: torch.Tensor) -> torch.Tensor:
+        if not has_gaps(tensor):
+            return tensor.clone()
+        memory = tensor.untyped_storage()
+        if memory.data_ptr() not in self.memory:
+            # Of torch's allocator, which counts it; clone()'s is not.
+            made = torch.empty(memory.nbytes(), dtype=torch.uint8, device=tensor.device).untyped_storage()
+            self.memory[memory.data_ptr()] = made.copy_(memory)
+        # No view of it: it may be worked on in place.
+        copy = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        place = self.memory[memory.data_ptr()]
+        return copy.set_(place, tensor.storage_offset(), tensor.shape, tensor.stride())
+
+
+def has_gaps(tensor: torch.Tensor) -> bool:
+    """Or numbers that lie on each other: clone() would not keep its strides."""
+    if kind_of(tensor) or tensor.is_conj() or tensor.is_neg():
+        return False
+    return strides_of(torch.empty_like(tensor, device="meta")) != strides_of(tensor)
+
+
 def moved(value: Any, device: Any) -> Any:
     return map_tensors(lambda tensor: tensor.to(device.place), value)
 

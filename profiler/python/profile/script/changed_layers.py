@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ostinato.profile.model.identity import PLAIN, Keys, layer_key
+from ostinato.profile.model.identity import PLAIN, Keys, layer_key, structure
 
 Types = dict[int, torch.dtype]  # by id of a parameter or buffer: before DeepSpeed casts it
 
@@ -43,7 +43,11 @@ def local(model: Any) -> range:
 def states_of(model: Any) -> dict[int, Any]:
     """State that shows whether a layer of rank 0 has changed since, by index."""
     made = {index: built(model, index) for index in local(model)}
-    return {index: Keys(types=False).module(module) for index, module in made.items() if module is not None}
+    return {
+        index: (Keys(types=False).module(module), structure(module))
+        for index, module in made.items()
+        if module is not None
+    }
 
 
 def is_compiled(module: nn.Module) -> bool:
@@ -146,9 +150,12 @@ class There:
         return any(id(one) in self.known and self.known[id(one)]() is one for one in held)
 
 
-def apart(spec: Any, there: There, types: Types) -> Any:
-    """The LayerSpec; what it builds is in training mode, and a twin if it has tensors of the script's."""
+def apart(spec: Any, there: There, types: Types, alike: bool) -> Any:
+    """The LayerSpec; what it builds is in training mode, and a twin if it has tensors of the script's. `alike`: equal
+    ones have built it on rank 0 already."""
     made, build = copy.copy(spec), spec.build
+    if alike:
+        made.alike = True  # build.unlike() need not look
 
     def built_apart(log: bool = False) -> Any:
         layer = build()
@@ -184,15 +191,29 @@ def is_spec(layer: Any) -> bool:
     return hasattr(layer, "typename") and hasattr(layer, "build") and not hasattr(layer, "reads")
 
 
+def built_unlike(specs: list[Any], states: dict[int, Any]) -> tuple[list[int], set[Any]]:
+    """Layers of rank 0 that differ though their LayerSpecs are equal, by a counter of their class, say; and the
+    meant() of those that are alike."""
+    groups: dict[Any, dict[int, Any]] = {}
+    for index, (_, made_of) in states.items():
+        if is_spec(specs[index]):
+            groups.setdefault(meant(specs[index]), {})[index] = made_of
+    apart = {key for key, group in groups.items() if len(set(group.values())) > 1}
+    return [index for key in apart for index in groups[key]], set(groups) - apart
+
+
 def layers_as_changed(model: Any, states: dict[int, Any], types: Types) -> tuple[list[Any], list[str]]:
     """The model's layers, and what is taken for granted about them. `states`: states_of() when the model was
     made."""
     layers, notes = list(model._layer_specs), []
-    now = states_of(model)
+    now, (differ, alike) = states_of(model), built_unlike(layers, states)
+    if differ:
+        what = f"layers {spelled(differ)} have equal LayerSpecs that built unlike layers"
+        notes.append(f"{what}: measuring what they built")
     touched: dict[int, Any] = {
         index: built(model, index)
         for index in now
-        if is_spec(layers[index]) and now[index] != states.get(index)
+        if is_spec(layers[index]) and (now[index] != states.get(index) or index in differ)
     }
     for index in now:
         try:
@@ -215,17 +236,19 @@ def layers_as_changed(model: Any, states: dict[int, Any], types: Types) -> tuple
         notes.append(
             f"layers {spelled(wired)} of graph() were changed after PipelineModule(): measuring them as their LayerSpecs build them"
         )
-    notes += _carry_over(model, layers, touched, now)
+    notes += _carry_over(model, layers, touched, now, differ)
     there = There()
     return [
-        apart(layer, there, types)
+        apart(layer, there, types, is_spec(layer) and meant(layer) in alike)
         if hasattr(layer, "typename") and not hasattr(layer, "changed_to")
         else layer
         for layer in layers
     ], notes
 
 
-def _carry_over(model: Any, layers: list[Any], touched: dict[int, Any], now: dict[int, Any]) -> list[str]:
+def _carry_over(
+    model: Any, layers: list[Any], touched: dict[int, Any], now: dict[int, Any], differ: list[int]
+) -> list[str]:
     """Applies changes to equal LayerSpecs of other ranks. Returns what to say."""
     if not touched:
         return []
@@ -243,14 +266,19 @@ def _carry_over(model: Any, layers: list[Any], touched: dict[int, Any], now: dic
             carried.append(index)
         else:
             open_.append(index)
-    notes = [f"measuring layers {spelled(list(touched))} as the script changed them after PipelineModule()"]
+    changed_since = [index for index in touched if index not in differ]
+    notes = (
+        [f"measuring layers {spelled(changed_since)} as the script changed them after PipelineModule()"]
+        if changed_since
+        else []
+    )
     if carried:
         notes.append(
             f"layers {spelled(carried)} are on other ranks: assuming the same changes as to equal layers on rank 0"
         )
     if open_:
         notes.append(
-            f"layers {spelled(open_)} are on other ranks, but rank 0 changes only some of the equal layers: measuring them as their "
+            f"layers {spelled(open_)} are on other ranks, but rank 0's equal layers are not alike: measuring them as their "
             "LayerSpecs build them (--world-size 1 with num_stages=1 puts all layers on one rank)"
         )
     return notes

@@ -121,14 +121,23 @@ def transfer_lines(profile: Any) -> list[str]:
             f" + bytes / {rate(first.bytes_per_second)}" if first.bytes_per_second else ", bytes cost nothing"
         )
         return [f"transfer, as given: {first.latency / 1e3:.12g} us{bytes_cost}"]
-    lines = [
-        f"transfer {row.source} -> {row.target}{f' over {row.backend}' if row.backend else ''}: {row.latency / 1e3:.0f} us + bytes / "
-        f"{rate(row.bytes_per_second)}, off by at most {row.residual * 100:.0f} %"
-        for row in profile.transfers
-    ]
+    lines = [_transfer_line(row) for row in profile.transfers]
     if len(profile.transfers) == 2:
         lines.append("one pair was measured, and represents all")
     return lines
+
+
+def _transfer_line(row: Any) -> str:
+    of_size = (
+        f" + bytes / {rate(row.bytes_per_second)}"
+        if row.bytes_per_second
+        else ", whatever the size: times vary more than sizes, so measure again"
+    )
+    over = f" over {row.backend}" if row.backend else ""
+    return (
+        f"transfer {row.source} -> {row.target}{over}: {row.latency / 1e3:.0f} us{of_size}, off by at most "
+        f"{row.residual * 100:.0f} %"
+    )
 
 
 def block_lines(profile: Any) -> list[str]:
