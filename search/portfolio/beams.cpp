@@ -54,6 +54,7 @@ Found whole_horizon_beam(Hunt& hunt, const BeamGoal& goal, Nanoseconds limit, bo
   found.work = result.work;
   found.truncated = result.truncated;
   if (!result.order.empty()) found.sequences.push_back(std::move(result.order));
+  add_justified(hunt, found);
   return found;
 }
 

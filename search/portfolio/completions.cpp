@@ -1,12 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "search/portfolio/completions.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "search/files/counted.h"
 #include "search/repetend/completion.h"
+#include "search/schedule/justify.h"
 
 namespace ostinato {
+namespace {
+
+/// Steps that the justification of one schedule may run, in one way.
+constexpr std::int64_t kJustifiedSteps = 200'000;
+
+}  // namespace
 
 std::string method_of(const Repetend& repetend) {
   return "repetend of " + counted(repetend.unroll, "micro-batch");
@@ -20,16 +28,33 @@ Found completed(Hunt& hunt, const Repetend& repetend, int width, std::int64_t wo
   Found found;
   CompletionOptions options;
   options.micro_batches = hunt.micro_batches;
+  options.work = work;
   options.stop = hunt.stop();
-  for (const int w : {0, width}) {
+  for (const int w : {width / 2, width}) {
     options.width = w;
-    options.work = work;
     Completed done = complete(hunt.in, hunt.mirror, repetend, options);
+    if (done.work == 0) continue;  // without a beam it is what it was
     found.work += done.work;
-    found.truncated = true;
     if (!done.sequence.empty()) found.sequences.push_back(std::move(done.sequence));
   }
+  add_justified(hunt, found);
+  found.sequences.push_back(repeated(hunt, repetend));
+  found.truncated = true;
   return found;
+}
+
+void add_justified(Hunt& hunt, Found& found) {
+  for (std::size_t i = found.sequences.size(); i-- > 0;) {
+    for (const bool patient : {false, true}) {
+      JustifyOptions options{.patient = patient, .stop = hunt.stop()};
+      options.passes =
+          static_cast<int>(std::min<std::int64_t>(options.passes, kJustifiedSteps / hunt.steps()));
+      if (options.passes == 0) continue;
+      Justified made = justify(hunt.in, hunt.mirror, hunt.micro_batches, found.sequences[i], options);
+      found.work += made.steps;
+      found.sequences.push_back(std::move(made.sequence));
+    }
+  }
 }
 
 }  // namespace ostinato

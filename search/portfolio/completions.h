@@ -23,7 +23,12 @@ std::string method_of(const Repetend& repetend);
 /// The repetend from the first micro-batch to the last.
 std::vector<int> repeated(const Hunt& hunt, const Repetend& repetend);
 
-/// Both ends rescheduled, without a beam and with one of this width; each may spend this much work.
+/// As it is, and both ends rescheduled, with a beam of this width and of half of it, of which the narrower
+/// may lead to the shorter; each may spend this much work. Those of beams are justified, too.
 Found completed(Hunt& hunt, const Repetend& repetend, int width, std::int64_t work);
+
+/// A beam does not see what it leaves free behind it: adds what justification makes of each sequence, in both
+/// ways.
+void add_justified(Hunt& hunt, Found& found);
 
 }  // namespace ostinato

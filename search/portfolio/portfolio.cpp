@@ -5,10 +5,11 @@
 // 2. Where there is little but the ends to schedule, a round of 3 without beams. Repetends with their
 //    completion, then justification; sweeps where these do not meet the bound, and before them where the
 //    repetends are too large for exact search.
-// 3. A quick trial of all schedules. If the bound is met: the same in less memory (sparing). Else rounds of
-//    growing width: local search, another quick trial, the exact beam, orders, beams; until a round cuts
-//    nothing off. Then patient dispatching, which for the span comes before 2: it may prove it, and else
-//    half of the time goes to the makespan first.
+// 3. A quick trial of all schedules, and other repetends of the same rates. If the bound is met: the same in
+//    less memory (sparing). Else rounds of growing width: local search, another quick trial, the exact beam,
+//    orders, beams; until a round cuts nothing off; local search again where its beams gained. Then patient
+//    dispatching, which for the span comes before 2: it may prove it, and else half of the time goes to the
+//    makespan first.
 // Many micro-batches are searched as few (stretch.h), then repeated, and where that does not meet the bound
 // named, dispatched and justified schedules of all are tried. certify() raises the bound of the final plan by
 // windows and by the trial of all schedules.
@@ -115,7 +116,7 @@ void Portfolio::run_phases() {
   if (!large && !hunt_.proved()) run(kSweeps);
   if (hunt_.justified < hunt_.repetends.size()) run(kJustification);
   if (hunt_.stopped() || hunt_.pointless()) return;
-  for (const Technique* technique : {&kWindows, &kQuickTrial})
+  for (const Technique* technique : {&kWindows, &kQuickTrial, &kOthers})
     if (!hunt_.proved()) run(*technique);
   if (hunt_.proved()) return run(kSparing);
   run_rounds();
@@ -133,8 +134,11 @@ bool Portfolio::mostly_ends() const {
 void Portfolio::run_rounds() {
   for (const int width : kWidths) {
     if (settled_by_round(width)) return;
+    const Nanoseconds known = objective_of(hunt_);
     run(kBeams);
-    if (!hunt_.truncated) return;
+    if (hunt_.truncated) continue;
+    if (objective_of(hunt_) < known) run(kLocalSearch);
+    return;
   }
 }
 

@@ -5,8 +5,8 @@ namespace ostinato {
 
 std::vector<const Technique*> all_techniques() {
   using namespace techniques;
-  return {&kSequential,    &kNamed,   &kRepeated,    &kWindows, &kDispatch, &kPatience, &kRepetend, &kSweeps,
-          &kJustification, &kSparing, &kLocalSearch, &kExact,   &kOrders,   &kBeams,    &kTrial};
+  return {&kSequential,    &kNamed,  &kRepeated, &kWindows,     &kDispatch, &kPatience, &kRepetend, &kSweeps,
+          &kJustification, &kOthers, &kSparing,  &kLocalSearch, &kExact,    &kOrders,   &kBeams,    &kTrial};
 }
 
 }  // namespace ostinato

@@ -26,6 +26,7 @@ extern const Technique kPatience;       ///< the same where devices may wait
 extern const Technique kRepetend;       ///< the repeating parts: fills Hunt::repetends
 extern const Technique kSweeps;         ///< more of them, at better rates under tight memory
 extern const Technique kJustification;  ///< of the repetends' repetitions, and of the best
+extern const Technique kOthers;         ///< more of the same rates, justified; keeps what becomes the best
 extern const Technique kSparing;        ///< less memory where the bound is met
 extern const Technique kLocalSearch;    ///< moves on the critical path; another seed for another width
 extern const Technique kExact;          ///< sets Hunt::exhausted. Throws InfeasibleError with its proof

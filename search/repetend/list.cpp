@@ -14,21 +14,30 @@
 #include <queue>
 #include <tuple>
 
+#include "search/numbers/random.h"
 #include "search/repetend/slots.h"
 #include "search/schedule/beat.h"
 
 namespace ostinato {
 namespace {
 
+/// With a seed one item in so many waits, by a part of the period.
+constexpr int kOneWaits = 64;
+constexpr int kParts = 16;
+/// Of this many orders of wide blocks a seed takes one.
+constexpr std::int64_t kSeededOrders = 16;
+
 /// One pass over all items; item = copy * blocks + block.
 class ListScheduler {
  public:
   /// The micro-batches begin `apart`.
-  ListScheduler(const Instance& in, int unroll, Nanoseconds period, Nanoseconds apart)
+  ListScheduler(const Instance& in, int unroll, Nanoseconds period, Nanoseconds apart, std::uint64_t seed)
       : in_(in),
         unroll_(unroll),
         period_(period),
         apart_(apart),
+        seed_(seed),
+        random_(seed),
         slots_(in, unroll, period),
         start_(in.blocks() * unroll, 0),
         phase_(start_.size(), -1),
@@ -78,7 +87,9 @@ class ListScheduler {
     for (const Edge& e : in_.followers(b)) {
       const int y = x - b + e.block;
       start_[y] = std::max(start_[y], start_[x] + in_.time(b) + e.transfer);
-      if (--waiting_[y] == 0) ready_.emplace(start_[y], -in_.tail(e.block), y);
+      if (--waiting_[y] > 0) continue;
+      if (seed_ > 0 && random_.below(kOneWaits) == 0) start_[y] += random_.below(kParts) * period_ / kParts;
+      ready_.emplace(start_[y], -in_.tail(e.block), y);
     }
     return true;
   }
@@ -101,6 +112,8 @@ class ListScheduler {
   const Instance& in_;
   int unroll_;
   Nanoseconds period_, apart_;
+  std::uint64_t seed_;
+  Random random_;
   Slots slots_;
   std::vector<Nanoseconds> start_;
   std::vector<Nanoseconds> phase_;  ///< of what was placed first; -1: not yet
@@ -165,25 +178,29 @@ void number_in_order(const Instance& in, Repetend& r) {
   for (Nanoseconds& s : r.start) s -= first;
 }
 
-bool listable(const Instance& in, int unroll) {
-  constexpr double most = 1 << 26;  // sum of k^3 over the devices
+double list_work(const Instance& in, int unroll) {
   double work = 0;
   for (int d = 0; d < in.devices(); ++d) {
     const double items = static_cast<double>(in.blocks_on(d).size()) * unroll;
     work += items * items * items;
   }
-  return work <= most;
+  return work;
 }
 
-std::optional<Repetend> list_repetend(const Instance& in, int unroll, Nanoseconds period) {
+bool listable(const Instance& in, int unroll) { return list_work(in, unroll) <= 1 << 26; }
+
+std::optional<Repetend> list_repetend(const Instance& in, int unroll, Nanoseconds period,
+                                      std::uint64_t seed) {
   std::optional<Repetend> best;
   const Instance mirror = in.reversed();
   const std::int64_t items = static_cast<std::int64_t>(in.blocks()) * unroll;
-  const auto orders = wide_orders(in, std::max<std::int64_t>(2, kListedItems / (2 * items)));
+  auto orders =
+      wide_orders(in, seed > 0 ? kSeededOrders : std::max<std::int64_t>(2, kListedItems / (2 * items)));
+  if (seed > 0) orders = {orders[seed % orders.size()]};
   const auto list = [&](Nanoseconds apart) {
     for (const std::vector<int>& wide : orders) {
       for (const bool backwards : {false, true}) {
-        auto start = ListScheduler(backwards ? mirror : in, unroll, period, apart).run(wide);
+        auto start = ListScheduler(backwards ? mirror : in, unroll, period, apart, seed).run(wide);
         if (!start) continue;
         if (backwards) turn_round(in, *start);
         Repetend r{.period = period, .unroll = unroll, .start = std::move(*start)};

@@ -26,6 +26,8 @@ inline Nanoseconds modulo(Nanoseconds value, Nanoseconds by) { return (value % b
 /// block, sorted, those with the same sum (instance.h has the argument). The first start becomes 0.
 void number_in_order(const Instance& instance, Repetend& repetend);
 
+/// What one list schedule costs: the cube of the items of a device, summed over the devices. O(devices).
+double list_work(const Instance& instance, int unroll);
 /// Whether list_repetend() takes no longer than a second: of a device with thousands of blocks there are too
 /// many ways to leave gaps. O(devices).
 bool listable(const Instance& instance, int unroll);
@@ -33,7 +35,9 @@ bool listable(const Instance& instance, int unroll);
 /// The one that holds least (with_least_memory) of those found that fit the memory; nullopt if none does.
 /// O(orders * (items * k^2 + devices)), k items a device; at most kListedItems items in all orders, and
 /// as many again of several micro-batches.
-std::optional<Repetend> list_repetend(const Instance& instance, int unroll, Nanoseconds period);
+/// With a seed above 0 some items wait, and blocks on several devices take one order: other ones are found.
+std::optional<Repetend> list_repetend(const Instance& instance, int unroll, Nanoseconds period,
+                                      std::uint64_t seed = 0);
 
 inline constexpr std::int64_t kListedItems = 100'000;
 

@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "search/bounds/feasible.h"
+#include "search/numbers/random.h"
 #include "search/repetend/repetend.h"
 
 namespace ostinato {
@@ -310,6 +311,12 @@ ModuloProblem::Outcome ModuloProblem::solve(Nanoseconds period, const ModuloLimi
   if (!limited_ || !memory_in_no_time(in_) || fits()) return outcome;
   start_ = std::move(before);
   return Outcome::limit;
+}
+
+void ModuloProblem::reorder(std::uint64_t seed) {
+  Random random(seed);
+  for (int i = static_cast<int>(pairs_.size()) - 1; i > 0; --i)
+    std::swap(pairs_[i], pairs_[random.below(i + 1)]);
 }
 
 /// Whether the starts keep to the limits, whatever was decided.

@@ -57,6 +57,8 @@ class ModuloProblem {
   enum class Outcome { found, none, limit };
   /// Looks for starts with this period. `none` is a proof that there are none; `limit` is not.
   Outcome solve(Nanoseconds period, const ModuloLimits& limits, ModuloEffort& effort);
+  /// From now on, of pairs that are equally good to branch over another one comes first: other solutions.
+  void reorder(std::uint64_t seed);
   /// Of each item, after `found`.
   const std::vector<Nanoseconds>& start() const { return start_; }
   /// The least period for the choices of the last solution; start() then has this period.

@@ -123,6 +123,13 @@ std::optional<Repetend> shortest_swept(const Sweeps& sweeps, int unroll, Nanosec
   return best;
 }
 
+/// Other repetends are looked for by so many list schedules at most, for one part in so many of the work
+/// beside, and by branching in at most and at least so many orders.
+constexpr double kMostLists = 64;
+constexpr std::int64_t kListedPart = 16;
+constexpr int kMostOrders = 16;
+constexpr std::int64_t kLeastOrders = 3;
+
 /// No period of this many micro-batches up to this exists, as far as `found` knows.
 Nanoseconds refuted_for(const Bounds& bounds, const std::vector<Repetend>& found, int unroll) {
   Nanoseconds refuted = std::max<Nanoseconds>(1, bounds.period(unroll)) - 1;
@@ -180,6 +187,34 @@ std::vector<Repetend> swept_repetends(const Instance& in, const Bounds& bounds,
     swept.push_back(std::move(*next));
   }
   return swept;
+}
+
+std::vector<Repetend> others_like(const Instance& in, const Repetend& like, RepetendOptions options) {
+  std::vector<Repetend> others;
+  const auto add = [&](const std::vector<Nanoseconds>& start) {
+    const auto same = [&](const Repetend& known) { return known.start == start; };
+    if (same(like) || std::any_of(others.begin(), others.end(), same)) return;
+    others.push_back(like);
+    others.back().start = start;
+    others.back().memory_proved = false;
+  };
+  const auto stopped = [&] { return options.stop && options.stop(); };
+  const double lists = static_cast<double>(options.work / kListedPart) / list_work(in, like.unroll);
+  for (int seed = 1; seed <= std::min(lists, kMostLists) && !stopped(); ++seed) {
+    if (auto listed = list_repetend(in, like.unroll, like.period, seed)) add(listed->start);
+  }
+  if (!searchable(in, like.unroll)) return others;
+  ModuloProblem problem(in, like.unroll);
+  const std::int64_t most = options.work / kLeastOrders;
+  for (int seed = 1; seed <= kMostOrders && options.work > 0 && !stopped(); ++seed) {
+    ModuloEffort effort{options.nodes, std::min(most, options.work), options.stop};
+    options.work -= effort.work;
+    problem.reorder(seed);
+    const ModuloProblem::Outcome outcome = problem.solve(like.period, limits_of(in), effort);
+    options.work += effort.work;
+    if (outcome == ModuloProblem::Outcome::found) add(problem.start());
+  }
+  return others;
 }
 
 }  // namespace ostinato

@@ -66,6 +66,10 @@ std::vector<Repetend> swept_repetends(const Instance& instance, const Bounds& bo
 /// the repetend is returned as it is.
 Repetend with_least_memory(const Instance& instance, Repetend repetend, const RepetendOptions& options);
 
+/// Others of the same period and as many micro-batches, all different: list schedules in which some blocks
+/// wait, and what branching in other orders finds. O(options.work), and as long for the lists.
+std::vector<Repetend> others_like(const Instance& instance, const Repetend& like, RepetendOptions options);
+
 /// What each device holds at most in the steady state, beyond static memory; at most what makes 2^63 - 2 with
 /// it, however much it is. O(k^2) a device, k items on it.
 std::vector<Bytes> held_by(const Instance& instance, const Repetend& repetend);

@@ -181,6 +181,25 @@ TEST(Repetend, ListSchedulingKeepsToTheMemory) {
   expect_repeats(p, *r);
 }
 
+TEST(Repetend, OthersOfTheSamePeriodFit) {
+  const Placement wave = shape("wave", {.devices = 4, .chunks = 4, .capacity = 14});
+  const Placement nn = shape("nn", {.devices = 4, .forward = 1, .backward = 3, .capacity = 6});
+  for (const Placement& p : {wave, nn}) {
+    const Instance in(p);
+    const Repetend like = repetends_of_growing_rate(in, Bounds(in), kMostUnroll, {}).back();
+    const std::vector<Repetend> others = others_like(in, like, {});
+    EXPECT_GE(others.size(), 2U) << p.name;
+    for (const Repetend& other : others) {
+      EXPECT_EQ(other.period, like.period);
+      EXPECT_EQ(other.unroll, like.unroll);
+      expect_repeats(p, other);
+    }
+    const auto same = [](const Repetend& a, const Repetend& b) { return a.start == b.start; };
+    for (std::size_t i = 0; i < others.size(); ++i)
+      for (std::size_t j = 0; j < i; ++j) EXPECT_FALSE(same(others[i], others[j])) << p.name;
+  }
+}
+
 TEST(Repetend, CountsTransfers) {
   Placement p = test::on_devices(2, 1);
   p.link.latency = 5;
