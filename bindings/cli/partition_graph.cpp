@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bindings/cli/partition_graph.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <limits>
@@ -12,6 +14,7 @@
 #include "bindings/cli/profile_arguments.h"
 #include "bindings/cli/run_search.h"
 #include "bindings/core/graph_partition.h"
+#include "bindings/core/numbers.h"
 #include "search/files/file.h"
 
 namespace ostinato::cli {
@@ -63,7 +66,14 @@ bool ends_in(const std::string& word, const char* suffix) {
 }
 
 core::GraphProblem read_problem(const Arguments& a, Io& io) {
-  if (!ends_in(a.graph, ".json")) return core::read_graph_problem(a.graph, a.devices);
+  if (!ends_in(a.graph, ".json")) {
+    if (core::is_whole_number(a.devices, 0, std::numeric_limits<std::int64_t>::max()))
+      throw UsageError(fmt::format(
+          "--devices {}: a graph needs a file (CSV) with the devices' speeds and the rates between "
+          "them; only a profile (.json) takes a number",
+          a.devices));
+    return core::read_graph_problem(a.graph, a.devices);
+  }
   PartitionOptions options = partition_devices(a.devices, a.memory, io);
   options.allow_incomplete = a.incomplete;
   options.inference = a.inference;

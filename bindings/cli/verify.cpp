@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "bindings/cli/command.h"
 #include "bindings/cli/command_line.h"
@@ -49,7 +51,9 @@ int verify_command(const std::vector<std::string>& args, Io& io) {
   CheckResult result = check_plan(files.plan, files.file.placement);
   if (!profile.empty()) append(result, check_others(files, profile, devices, io));
   std::vector<std::string> open;
-  if (profile.empty() && files.plan.any_placement)
+  if (std::string why = refuted_by_plan(files.plan); profile.empty() && !why.empty())
+    result.failures.push_back(std::move(why));
+  else if (profile.empty() && files.plan.any_placement)
     open.emplace_back("any_placement: give --profile to check what is proved about other placements");
   const int status = to_int(result.ok() ? ExitStatus::done : ExitStatus::check_failed);
   if (line.json) {

@@ -21,6 +21,11 @@ std::string range_text(const char* what, std::int64_t low, std::int64_t high) {
 
 }  // namespace
 
+bool rounds_to_zero(const std::string& text, std::int64_t scale) {
+  const auto value = parse_scaled(text, scale);
+  return value && *value == 0 && text.find_first_of("123456789") != std::string::npos;
+}
+
 std::string whole_number_text(std::int64_t low, std::int64_t high) {
   return range_text("a whole number", low, high);
 }
@@ -33,7 +38,9 @@ std::string needs_text(const std::string& wanted, const std::string& given) {
   const auto end = given.find_first_not_of("0123456789.");
   const bool has_unit = end != std::string::npos && end > 0 && std::isalpha(given[end]);
   return fmt::format("needs {}, got \"{}\"{}", wanted, given,
-                     has_unit ? ": give the number without a unit (see --help)" : "");
+                     has_unit                          ? ": give the number without a unit (see --help)"
+                     : rounds_to_zero(given, kMillion) ? ": the least above 0 is 0.000001"
+                                                       : "");
 }
 
 bool is_whole_number(const std::string& text, std::int64_t low, std::int64_t high) {
@@ -44,7 +51,7 @@ bool is_whole_number(const std::string& text, std::int64_t low, std::int64_t hig
 
 bool is_decimal(const std::string& text, std::int64_t low, std::int64_t high) {
   const auto millionths = parse_scaled(text, kMillion);
-  return millionths && *millionths / kMillion >= low &&
+  return millionths && !rounds_to_zero(text, kMillion) && *millionths / kMillion >= low &&
          (*millionths / kMillion < high || (*millionths / kMillion == high && *millionths % kMillion == 0));
 }
 

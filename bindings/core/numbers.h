@@ -19,7 +19,11 @@ std::string decimal_text(std::int64_t low, std::int64_t high);
 /// What to say of `given` where one of these is `wanted`: "needs a whole number from 1 to 5, got "9"".
 std::string needs_text(const std::string& wanted, const std::string& given);
 
-/// Whether `text` is such a number. A decimal has a point and digits behind it where it wants: "0.5".
+/// Whether a number above 0 becomes 0 where `scale` parts of 1 are kept: of a time limit, 0 means none.
+bool rounds_to_zero(const std::string& text, std::int64_t scale);
+
+/// Whether `text` is such a number. A decimal has a point and digits behind it where it wants: "0.5"; one
+/// that rounds to 0 millionths is none.
 bool is_whole_number(const std::string& text, std::int64_t low, std::int64_t high);
 bool is_decimal(const std::string& text, std::int64_t low, std::int64_t high);
 

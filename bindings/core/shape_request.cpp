@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "bindings/core/numbers.h"
 #include "bindings/core/options.h"
 #include "bindings/core/usage_error.h"
 #include "search/files/error.h"
@@ -49,7 +50,7 @@ class Resolver {
 
   std::int64_t bandwidth() const {
     const auto value = parse_scaled(typed_.bandwidth, kGigabyte);
-    if (!value)
+    if (!value || rounds_to_zero(typed_.bandwidth, kGigabyte))
       throw UsageError(fmt::format("--bandwidth needs GB/s like 12.5, got \"{}\"", typed_.bandwidth));
     return *value;
   }

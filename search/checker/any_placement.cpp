@@ -370,10 +370,7 @@ std::string mismatch(const Plan& plan, const PlacementFile& file, const Profile&
                        any.devices > 0 && given % any.devices == 0
                            ? "; for the plan of one of several replicas or slices, give no devices"
                            : "");
-  const Nanoseconds value = plan.objective == Objective::span ? plan.span : plan.makespan;
-  if (any.lower_bound > value)
-    return fmt::format("any_placement.lower_bound is {} ns, but this plan takes only {} ns", any.lower_bound,
-                       value);
+  if (std::string why = refuted_by_plan(plan); !why.empty()) return why;
   if (any.lower_bound > 0 && plan.objective == Objective::latency)
     return "any_placement.lower_bound is for the latency, for which nothing is proved";
   return "";
@@ -411,6 +408,13 @@ std::string within(const AnyPlacement& any, const Placement& placement, const Pr
 }
 
 }  // namespace
+
+std::string refuted_by_plan(const Plan& plan) {
+  const Nanoseconds value = plan.objective == Objective::span ? plan.span : plan.makespan;
+  if (!plan.any_placement || plan.any_placement->lower_bound <= value) return "";
+  return fmt::format("any_placement.lower_bound is {} ns, but this plan takes only {} ns",
+                     plan.any_placement->lower_bound, value);
+}
 
 Cluster devices_of_claim(const Plan& plan, const Placement& placement) {
   return alike(plan.any_placement ? plan.any_placement->devices : 1, placement.devices.front().memory);

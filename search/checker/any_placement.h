@@ -13,6 +13,10 @@
 
 namespace ostinato {
 
+/// Why the claim is false whatever the profile: the plan itself takes less. "" where it does not, or claims
+/// nothing.
+std::string refuted_by_plan(const Plan& plan);
+
 /// The devices that a plan's claim assumes by default: all like the first of its placement.
 Cluster devices_of_claim(const Plan& plan, const Placement& placement);
 

@@ -113,6 +113,10 @@ TEST(PlanCommand, StatesWhatNoPlacementGoesBelow) {
   const Result more =
       ostinato_run({"verify", folder.write("more.json", text), placement, "--profile", profile});
   EXPECT_EQ(more.status, 6) << more.out;
+  text.insert(text.find(" }", at), "000");
+  const Result refuted = ostinato_run({"verify", folder.write("refuted.json", text), placement});
+  EXPECT_EQ(refuted.status, 6) << refuted.out;
+  EXPECT_NE(refuted.out.find("but this plan takes only"), std::string::npos) << refuted.out;
   EXPECT_EQ(ostinato_run({"verify", plan, placement, "--profile", profile, "--devices", "3"}).status, 6);
   EXPECT_EQ(ostinato_run({"verify", plan, placement, "--devices", "3"}).status, 2);
 }

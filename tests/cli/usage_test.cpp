@@ -139,6 +139,13 @@ TEST(Usage, ANumberWithAUnitIsTold) {
       << result.err;
 }
 
+TEST(Usage, ANumberThatRoundsToNoneIsTold) {
+  const Result result = ostinato_run(
+      {"search", "v.toml", "--micro-batches", "8", "--time-limit", "0.0000001", "--output", "p.json"});
+  EXPECT_NE(result.err.find("got \"0.0000001\": the least above 0 is 0.000001\n"), std::string::npos)
+      << result.err;
+}
+
 TEST(Usage, FilesInTheWrongOrderAreNoticed) {
   const TemporaryFolder folder;
   const Result result = ostinato_run({"verify", folder / "v.toml", folder.write("plan.json", "{}")});
@@ -176,6 +183,8 @@ TEST(Usage, MissingAndMalformedArgumentsAreUsageErrors) {
       {"placement", "v", "--forward", "1,,2"},
       {"placement", "v", "--memory", "1,"},
       {"placement", "v", "--bandwidth", "fast"},
+      {"placement", "v", "--bandwidth", "0.0000000001"},
+      {"partition", "g.csv", "--devices", "4", "--output", "x"},
       {"placement", "triangle"},
       {"partition", "p.json", "--devices", "2", "--output", "x", "--device-memory", "40"},
       {"partition", "p.json", "--devices", "0", "--output", "x"},
