@@ -72,9 +72,8 @@ std::string idle_text(const JointChoice& choice) {
     if (all == nullptr || candidate.value() < all->value()) all = &candidate;
   }
   std::string text = fmt::format(
-      "It leaves {} idle. Launch {} (torchrun --nproc-per-node, deepspeed --num_gpus) with num_stages={}: "
-      "every "
-      "every rank needs a stage.\n--all-devices plans for {}",
+      "It leaves {} idle. Launch {} (torchrun --nproc-per-node, deepspeed --num_gpus) with "
+      "PipelineModule(num_stages={}): every rank needs a stage.\n--all-devices plans for {}",
       idle_devices(best.idle, choice.devices), counted(best.devices(), "rank"), best.devices(),
       choice.devices);
   if (all != nullptr && best.value() > 0)
