@@ -49,11 +49,12 @@ int verify_command(const std::vector<std::string>& args, Io& io) {
   if (profile.empty() && !devices.empty()) throw UsageError("--devices needs --profile");
   const PlanAndPlacement files = arguments.read();
   CheckResult result = check_plan(files.plan, files.file.placement);
-  if (!profile.empty()) append(result, check_others(files, profile, devices, io));
   std::vector<std::string> open;
-  if (std::string why = refuted_by_plan(files.plan); profile.empty() && !why.empty())
+  if (!profile.empty())
+    append(result, check_others(files, profile, devices, io));
+  else if (std::string why = refuted_by_plan(files.plan); !why.empty())
     result.failures.push_back(std::move(why));
-  else if (profile.empty() && files.plan.any_placement)
+  else if (files.plan.any_placement)
     open.emplace_back("any_placement: give --profile to check what is proved about other placements");
   const int status = to_int(result.ok() ? ExitStatus::done : ExitStatus::check_failed);
   if (line.json) {

@@ -121,9 +121,9 @@ class DegreeChooser {
   std::shared_ptr<const Profile> divided(std::shared_ptr<const Profile> profile, int replicas) const {
     const auto [ranks, step] = profile->zero;
     if (options_.one_pipeline() || ranks == 0 || ranks == replicas) return profile;
-    const auto part = [&, ranks = ranks](Bytes of_rank) {
+    const auto part = [&, ranks = ranks](std::int64_t of_rank) {  // bytes or nanoseconds
       const auto whole = static_cast<__int128>(of_rank) * ranks;
-      return static_cast<Bytes>(std::min<__int128>(chain::share(whole, replicas), kUnlimited));
+      return static_cast<std::int64_t>(std::min<__int128>(chain::share(whole, replicas), kUnlimited));
     };
     auto made = std::make_shared<Profile>(*profile);
     for (LayerCost& layer : made->layers) {

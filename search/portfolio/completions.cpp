@@ -6,13 +6,12 @@
 
 #include "search/files/counted.h"
 #include "search/repetend/completion.h"
-#include "search/schedule/justify.h"
 
 namespace ostinato {
 namespace {
 
-/// Steps that the justification of one schedule may run, in one way.
-constexpr std::int64_t kJustifiedSteps = 200'000;
+/// Steps that the justification of one schedule of a beam may run, in one way.
+constexpr std::int64_t kStepsOfOne = 200'000;
 
 }  // namespace
 
@@ -43,16 +42,21 @@ Found completed(Hunt& hunt, const Repetend& repetend, int width, std::int64_t wo
   return found;
 }
 
+std::optional<Justified> justified(Hunt& hunt, const std::vector<int>& sequence, bool patient,
+                                   std::int64_t most_passes) {
+  JustifyOptions options{.patient = patient, .stop = hunt.stop()};
+  options.passes = static_cast<int>(std::min<std::int64_t>(options.passes, most_passes));
+  if (options.passes <= 0) return std::nullopt;
+  return justify(hunt.in, hunt.mirror, hunt.micro_batches, sequence, options);
+}
+
 void add_justified(Hunt& hunt, Found& found) {
   for (std::size_t i = found.sequences.size(); i-- > 0;) {
     for (const bool patient : {false, true}) {
-      JustifyOptions options{.patient = patient, .stop = hunt.stop()};
-      options.passes =
-          static_cast<int>(std::min<std::int64_t>(options.passes, kJustifiedSteps / hunt.steps()));
-      if (options.passes == 0) continue;
-      Justified made = justify(hunt.in, hunt.mirror, hunt.micro_batches, found.sequences[i], options);
-      found.work += made.steps;
-      found.sequences.push_back(std::move(made.sequence));
+      auto made = justified(hunt, found.sequences[i], patient, kStepsOfOne / hunt.steps());
+      if (!made) continue;
+      found.work += made->steps;
+      found.sequences.push_back(std::move(made->sequence));
     }
   }
 }

@@ -3,10 +3,12 @@
 // A repetend as schedules of all micro-batches.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "search/portfolio/hunt.h"
+#include "search/schedule/justify.h"
 
 namespace ostinato {
 
@@ -26,6 +28,11 @@ std::vector<int> repeated(const Hunt& hunt, const Repetend& repetend);
 /// As it is, and both ends rescheduled, with a beam of this width and of half of it, of which the narrower
 /// may lead to the shorter; each may spend this much work. Those of beams are justified, too.
 Found completed(Hunt& hunt, const Repetend& repetend, int width, std::int64_t work);
+
+/// What justification makes of a sequence in as many passes as usual, or this many; absent where that is
+/// none.
+std::optional<Justified> justified(Hunt& hunt, const std::vector<int>& sequence, bool patient,
+                                   std::int64_t most_passes);
 
 /// A beam does not see what it leaves free behind it: adds what justification makes of each sequence, in both
 /// ways.

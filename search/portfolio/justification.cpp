@@ -7,7 +7,6 @@
 
 #include "search/portfolio/completions.h"
 #include "search/portfolio/techniques.h"
-#include "search/schedule/justify.h"
 
 namespace ostinato {
 namespace {
@@ -25,16 +24,13 @@ constexpr std::int64_t kOthersSteps = 400'000;
 /// or the search is over.
 std::optional<Nanoseconds> improve(Hunt& hunt, const std::vector<int>& sequence, const std::string& method,
                                    bool patient, std::int64_t& left) {
-  JustifyOptions options;
-  options.patient = patient;
-  options.stop = hunt.stop();
-  options.passes = static_cast<int>(
-      std::min<std::int64_t>(options.passes, left / static_cast<std::int64_t>(sequence.size() + 1)));
-  if (options.passes <= 0 || hunt.proved() || hunt.stopped()) return std::nullopt;
-  const Justified better = justify(hunt.in, hunt.mirror, hunt.micro_batches, sequence, options);
-  left -= better.steps;
-  hunt.best.offer(better.sequence, method);
-  return better.makespan;
+  if (hunt.proved() || hunt.stopped()) return std::nullopt;
+  const auto better =
+      justified(hunt, sequence, patient, left / static_cast<std::int64_t>(sequence.size() + 1));
+  if (!better) return std::nullopt;
+  left -= better->steps;
+  hunt.best.offer(better->sequence, method);
+  return better->makespan;
 }
 
 void improve_both_ways(Hunt& hunt, const std::vector<int>& sequence, const std::string& method,

@@ -3,8 +3,7 @@
 
     outputs = crossing(stage, outputs, stock)      # raises OstinatoError for what would not arrive unchanged
 
-Within a rank DeepSpeed passes on whatever a layer returns: a list, a dictionary, a tensor with additional
-attributes. A plan may cut the model there.
+What cannot pass: ostinato.profile.model.outputs.
 """
 
 from typing import Any
