@@ -65,8 +65,18 @@ SCHEDULER = {"scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 4,
                 "zero_optimization": {"stage": 1},
             }
         ),
+        Options(
+            config={
+                "bf16": {
+                    "enabled": True,
+                    "bf16_master_weights_and_grads": True,
+                    "bf16_optimizer_states": True,
+                },
+                "zero_optimization": {"stage": 1},
+            }
+        ),
     ],
-    ids=["scheduler", "built-layers", "reentrant-checkpointing", "immediate-bf16"],
+    ids=["scheduler", "built-layers", "reentrant-checkpointing", "immediate-bf16", "bf16-masters"],
 )
 def test_same_as_deepspeed(both, plans, options, layout):
     expected, got = both(few_steps, options, plans[layout])

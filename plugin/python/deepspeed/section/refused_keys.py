@@ -127,7 +127,14 @@ UNTRIED_OPTIMIZERS = ("lamb", "lion", "muadam", "muadamw", "muon", "musgd")
 
 def untried_keys(configuration: dict) -> str:
     """What to say of keys that need more than the tests' machine has; "" where there are none."""
-    found = [key for key in UNTRIED if _look_up(configuration, key.split("."))[1]]
+    on = {
+        key: bool(_look_up(configuration, key.split("."))[1])
+        for key in (*UNTRIED, "bf16.bf16_optimizer_states")
+    }
+    on["bf16.bf16_master_weights_and_grads"] &= not on[
+        "bf16.bf16_optimizer_states"
+    ]  # together they are tried
+    found = [key for key in UNTRIED if on[key]]
     _, optimizer = _look_up(configuration, ["optimizer", "type"])
     found += [f"optimizer {optimizer}"] if str(optimizer).lower() in UNTRIED_OPTIMIZERS else []
     return (
