@@ -6,6 +6,7 @@ import io
 import json
 from contextlib import redirect_stdout, suppress
 from dataclasses import replace
+from functools import partial
 from unittest.mock import patch
 
 import pytest
@@ -235,6 +236,54 @@ def penalised(model):
 
     model.loss_fn = loss
     return listed(model)
+
+
+def weighed(model):
+    """The loss uses parameters that the script keeps on the model itself."""
+    model.scale = torch.nn.Parameter(torch.full((WIDTH,), 1.5))
+    model.calibration = torch.nn.Linear(WIDTH, WIDTH)
+    model.loss_fn = lambda outputs, labels: torch.nn.functional.mse_loss(
+        model.calibration(outputs) * model.scale, labels
+    )
+    return listed(model)
+
+
+def takes_what_is_trained(engine, rank: int):
+    """In the end: each rank has a copy, and the one that computes the loss trains it."""
+    if engine.global_steps == BASE.steps:
+        for own in (engine.module.scale, *engine.module.calibration.parameters()):
+            torch.distributed.broadcast(own.data, rank)
+
+
+@pytest.mark.parametrize("config", [{}, {"zero_optimization": {"stage": 1}}], ids=["", "zero1"])
+def test_a_loss_with_parameters_of_the_model_is_clipped_as_in_1f1b(world2, wave, config):
+    options = replace(BASE, config={"gradient_clipping": 0.1} | config)
+    theirs, ours = (
+        world2.run(
+            trained,
+            replace(options, section=section),
+            weighed,
+            data_of,
+            partial(takes_what_is_trained, rank=rank),
+        )
+        for section, rank in ((None, 1), (wave, 0))
+    )
+    assert same(ours[0], theirs[0]) and not theirs[0]["error"]
+
+
+def shared_scale(model):
+    """Each layer uses a parameter of the model: every rank trains a copy."""
+    model.scale = torch.nn.Parameter(torch.ones(1))
+    for layer in model.forward_funcs:
+        layer.register_forward_hook(lambda _module, _inputs, made: made * model.scale)
+    return listed(model)
+
+
+def test_a_parameter_that_several_ranks_train_is_not_clipped(world2, wave):
+    for rank in world2.run(
+        trained, replace(BASE, config={"gradient_clipping": 0.1}, section=wave), shared_scale
+    ):
+        assert '"scale" belongs to no layer, and gets gradients on 2 ranks' in rank["error"]
 
 
 def test_a_loss_that_takes_gradients_of_its_inputs(world2, wave):

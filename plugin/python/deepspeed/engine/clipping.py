@@ -26,7 +26,7 @@ from ostinato.groups import everyones
 
 from ..errors import OstinatoError
 from ..stages.idle import NAME
-from ..place.loss_state import is_its
+from ..save.tensor_names import in_layers
 from ..upstream import Engine
 
 
@@ -65,7 +65,7 @@ def counted_as_partitioned(engine: Engine, names: list[list[str]]) -> Iterator[N
         yield
         return
     split = unfused_optimizer.split_params_grads_into_shared_and_expert_params
-    ranks = Counter(name for held in names for name in set(held) if not is_its(name))
+    ranks = Counter(name for held in names for name in set(held) if in_layers(name))
     times = {parameter: ranks[name] or 1 for name, parameter in engine.module.named_parameters()}
 
     def split_and_repeated(group: list[torch.nn.Parameter]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
@@ -89,12 +89,12 @@ def _counts_elsewhere(parameter: torch.Tensor) -> bool:
 
 
 def _of_rank(held: list[str], norms: dict, last: bool, replicas: bool) -> list:
-    """The norms for a rank of DeepSpeed's partition. The last rank computes the loss; on other ranks loss_fn
-    does not train, and has gradients, all zero, only where replicas add theirs.
+    """The norms for a rank of DeepSpeed's partition. The last rank computes the loss; on other ranks loss_fn, and what
+    the script added to the model, do not train, and have gradients, all zero, only where replicas add theirs.
     """
     learning = [(name, norms[name]) for name in held if name in norms and norms[name][1]]
-    others = [(name, norm) for name, norm in learning if last or replicas or not is_its(name)]
-    return [(norm[0] * (last or not is_its(name)), *norm[1:]) for name, norm in others]
+    others = [(name, norm) for name, norm in learning if last or replicas or in_layers(name)]
+    return [(norm[0] * (last or in_layers(name)), *norm[1:]) for name, norm in others]
 
 
 def _norms(engine: Engine, order: list[str]) -> dict[str, tuple[torch.Tensor, bool, bool]]:
@@ -102,7 +102,7 @@ def _norms(engine: Engine, order: list[str]) -> dict[str, tuple[torch.Tensor, bo
     parameter is model-parallel."""
     place = {name: index for index, name in enumerate(order)}
     parts = engine.module.sharded_parameters()
-    table, added = torch.zeros(len(order) + 1, 4, device=engine.device), ""
+    table, added = torch.zeros(len(order) + 1, 5, device=engine.device), ""
     for name, parameter in engine.module.named_parameters():
         # Only one rank may count a tied parameter, which several ranks hold: adding zeros keeps its bits.
         if name != NAME and parameter.grad is not None and not _counts_elsewhere(parameter):
@@ -111,14 +111,21 @@ def _norms(engine: Engine, order: list[str]) -> dict[str, tuple[torch.Tensor, bo
                 continue
             norm = parameter.grad.data.detach().float().norm(2)
             whole, part = (norm.new_zeros(()), norm.square()) if name in parts else (norm, norm.new_zeros(()))
-            table[place[name]] = torch.stack(
-                [whole, norm.new_ones(()), norm.new_tensor(is_model_parallel_parameter(parameter)), part]
-            )
+            kinds = norm.new_tensor([True, is_model_parallel_parameter(parameter)])
+            table[place[name]] = torch.stack([whole, *kinds, part, (norm > 0).to(norm.dtype)])
     dist.all_reduce(table, group=engine.grid.pp_proc_group)
     if table[-1].any():  # on some rank
         added = next(filter(None, everyones(added, engine.grid.pp_proc_group)))
         raise OstinatoError(
-            f'"{added}" was added to the model after deepspeed.initialize(), which does not work with gradient clipping: make it in the constructor'
+            f'"{added}" was added to the model after deepspeed.initialize(), which does not work with "gradient_clipping" (1.0 by default): '
+            "make it in the constructor, or set the key to 0"
+        )
+    learners = zip(order, table[:-1, 4].tolist(), strict=True)
+    if several := [(name, ranks) for name, ranks in learners if ranks > 1 and not in_layers(name)]:
+        # DeepSpeed counts the gradients of one rank, under a plan of another.
+        raise OstinatoError(
+            f'"{several[0][0]}" belongs to no layer, and gets gradients on {several[0][1]:.0f} ranks, whose copies then differ; that does not '
+            'work with "gradient_clipping" (1.0 by default): set it to 0, or give the parameter to one layer'
         )
     table[:, 0] += table[:, 3].sqrt()  # of a sharded parameter: from the squares of its parts
     return {name: (row[0], bool(row[1]), bool(row[2])) for name, row in zip(order, table[:-1], strict=True)}

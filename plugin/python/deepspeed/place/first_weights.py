@@ -22,7 +22,7 @@ import torch.distributed as dist
 from ostinato.errors import counted
 from ostinato.groups import everyones
 
-from ..save.tensor_names import module_name_of, module_of
+from ..save.tensor_names import in_layers, module_name_of, module_of
 from ..section.plans import Stage
 from ostinato.buffers import as_bytes
 from ..upstream import Model
@@ -149,6 +149,9 @@ def _sources(model: Model, stages: Sequence[Stage]) -> dict[str, int]:
     for layer in sorted(here):
         if (name := module_name_of(layer, model._layer_specs[layer])) is not None:
             sources.setdefault(name, before[layer])
+    for name, _ in model.named_parameters():
+        if not in_layers(name):  # what the script keeps on the model itself
+            sources.setdefault(module_of(name), sources[LOSS])
     return sources
 
 

@@ -18,7 +18,7 @@ from ostinato.profile.model.model_digest import digest_of_layers
 from ostinato.ranks import again, cores
 from ostinato.restrictions import Restriction
 
-from . import loss_state, model_identity
+from . import model_identity
 from ..data import step_plans
 from ..section import kept, plans
 from ..section.agreement import Statement, agree, of_rank_0, versions
@@ -190,7 +190,6 @@ def lay_out(prepared: Prepared, model: Model) -> Placed:
     shards = shards_of(model._grid, stages, timeout_s)
     fixed = fixed_layers(model) if prepared.kept else []
     rebuilt = rebuild(model, stages, shards, timeout_s)
-    loss_state.hand_on(model, stages)
     refuse_experts_apart(model)
     if plans.trains(prepared.program) and not any(True for _ in model.parameters()):
         give_idle(model, [])  # a script makes an optimizer on every rank

@@ -14,7 +14,7 @@ from deepspeed.runtime import utils
 from ostinato.groups import everyones
 
 from ..upstream import Model, stock_parts
-from .tensor_names import module_name_of, module_of
+from .tensor_names import in_layers, module_name_of, module_of
 
 KEY, FACTS = "_ostinato_weights", "_ostinato_facts"
 
@@ -95,8 +95,9 @@ def _cut(weights: list[int], layers: int, stages: int) -> list[int]:
 
 def stock_names(model: Model, stock_modules: list[list[str]], skip: str) -> list[list[str]]:
     """By pipeline rank, the names of the parameters that it would hold in DeepSpeed's partition, in
-    DeepSpeed's order: "loss_fn", then tied modules, then layers. `stock_modules`: as in
-    place.rebuild's Rebuilt; `skip`: a parameter that belongs to no layer. All ranks of the pipeline must call it.
+    DeepSpeed's order: the model's own, "loss_fn", tied modules, layers, then modules that the script added.
+    `stock_modules`: as in place.rebuild's Rebuilt; `skip`: a parameter that belongs to no layer. All ranks of the
+    pipeline must call it.
     """
     names = [name for name, _ in model.named_parameters() if name != skip]
     everyone = everyones(names, model._grid.pp_proc_group)
@@ -107,12 +108,15 @@ def stock_names(model: Model, stock_modules: list[list[str]], skip: str) -> list
             held.append(name)
     # Tied modules were registered first.
     ordered = [sorted(held, key=lambda module: "." not in module) for held in stock_modules]
+    outside = [module for module in of_module if not in_layers(module)]
+    own = [module for module in outside if module in of_module[module]]
+    added = [module for module in outside if module not in (*own, "loss_fn")]
     return [
         [
             name
-            for module in ("loss_fn", *held)
+            for module in (*own, "loss_fn", *held, *added)
             for name in of_module.get(module, ())
-            if module != "loss_fn" or rank >= len(everyone) or name in everyone[rank]
+            if in_layers(module) or rank >= len(everyone) or name in everyone[rank]
         ]
         for rank, held in enumerate(ordered)
     ]

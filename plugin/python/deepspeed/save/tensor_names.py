@@ -10,6 +10,11 @@ def module_of(tensor: str) -> str:
     return ".".join(tensor.split(".")[: 1 + tensor.startswith("tied_modules.")])
 
 
+def in_layers(tensor: str) -> bool:
+    """Whether it belongs to a layer: not to the loss, nor to what the script added to the model itself."""
+    return tensor.startswith("tied_modules.") or tensor.partition(".")[0].isdecimal()
+
+
 def module_name_of(layer: int, spec) -> str | None:
     """The name under which PipelineModule registers a layer; None for a plain function, which has no weights."""
     from deepspeed.runtime.pipe.module import LayerSpec, TiedLayerSpec

@@ -11,7 +11,7 @@ from ostinato.gain import WARM_UP, Gain
 
 from . import second_start
 from .prepare import restrictions_here
-from ..place import model_identity
+from ..place import loss_state, model_identity
 from ..save import universal
 from ..save.partition import stock_names
 from ..section import plans, verdict
@@ -62,6 +62,7 @@ def install(
         say(said)
     if prepared.kept:
         with_kept.append(prepared.engine)
+    loss_state.hand_on(model, stages)
     run = _run_of(engine, placed, prepared, kwargs)
     moved = second_start.moved(prepared)
     before = second_start.before(prepared)
