@@ -355,8 +355,8 @@ def _write_measured(ranks: list[RankTrace], args: argparse.Namespace) -> None:
         raise TraceError(
             f"{args.trace}: no file of a rank on device {', '.join(map(str, sorted(missing)))}: gather those of all ranks in one folder"
         )
-    speeds = _speeds_of_adapted(args)
-    again = replanned(Measured.of(ranks), placement.to_dict(), profile.to_dict(), speeds)
+    found = Measured.of(ranks, _speeds_of_adapted(args))
+    again = replanned(found, placement.to_dict(), profile.to_dict())
     for name, text in zip(MEASURED, again, strict=True):
         write_text(args.measured / name, text)
 

@@ -47,33 +47,37 @@ class MeasuredBlock(NamedTuple):
 class Measured:
     """`planned` and `measured`: nanoseconds. `overall`: how many times as long as planned the median device's
     blocks took (of two, the faster one's); 0: not known, as no block took any time. `devices`: how many times as
-    long as the median's; 1.0 within SAME, or not known."""
+    long as the median's; 1.0 within SAME, or not known. `speeds`: of the devices that it was planned for, where
+    they differ: which device is the median one depends on what is left of them."""
 
     planned: dict[MeasuredBlock, float]
     measured: dict[MeasuredBlock, float]
     overall: float
     devices: dict[int, float]
+    speeds: Sequence[float] = ()
 
     @classmethod
-    def of(cls, ranks: list[RankTrace]) -> Measured:
-        return cls.of_rows(row for trace in ranks for row in block_rows(trace))
+    def of(cls, ranks: list[RankTrace], speeds: Sequence[float] = ()) -> Measured:
+        return cls.of_rows((row for trace in ranks for row in block_rows(trace)), speeds)
 
     @classmethod
-    def of_rows(cls, rows: Iterable[tuple[MeasuredBlock, float, float]]) -> Measured:
+    def of_rows(
+        cls, rows: Iterable[tuple[MeasuredBlock, float, float]], speeds: Sequence[float] = ()
+    ) -> Measured:
         """From (block, planned, measured) of every rank. Of several pipelines the slowest counts."""
         planned, took = dict[MeasuredBlock, float](), dict[MeasuredBlock, float]()
         for block, expected, measured in rows:
             planned[block], took[block] = expected, max(measured, took.get(block, 0.0))
         by_device = groupby(sorted(planned), key=lambda block: block.device)
         ratios = {device: _ratio(list(blocks), planned, took) for device, blocks in by_device}
-        known = [ratio for ratio in ratios.values() if ratio]
-        overall = statistics.median_low(known) if known else 0.0
+        overall = ratios[_usual(ratios, speeds)] if any(ratios.values()) else 0.0
         beside = {device: ratio / overall if ratio else 1.0 for device, ratio in ratios.items()}
         return cls(
             planned,
             took,
             overall,
             {device: by if abs(by - 1) > SAME else 1.0 for device, by in beside.items()},
+            speeds,
         )
 
     def conclusions(self, predicted: float, pipeline: float) -> Iterator[str]:
@@ -147,6 +151,16 @@ def block_rows(trace: RankTrace) -> Iterator[tuple[MeasuredBlock, float, float]]
         )
 
 
+def _usual(ratios: dict[int, float], speeds: Sequence[float]) -> int:
+    """The median device by what its blocks took, and not by what was expected of them; of those within SAME of it the
+    one that was planned fastest."""
+    speed_of = {device: speeds[device] if speeds else 1.0 for device in ratios}
+    slowness = {device: ratio / speed_of[device] for device, ratio in ratios.items() if ratio}
+    median = statistics.median_low(slowness.values())
+    off = {device: abs(by / median - 1) for device, by in slowness.items()}
+    return max((d for d in off if off[d] <= SAME), key=lambda d: (speed_of[d], -off[d]))
+
+
 def _ratio(
     blocks: list[MeasuredBlock], planned: dict[MeasuredBlock, float], took: dict[MeasuredBlock, float]
 ) -> float:
@@ -154,17 +168,14 @@ def _ratio(
     return sum(took[block] for block in blocks) / of_plan if of_plan else 1.0
 
 
-def replanned(
-    found: Measured, placement: dict[str, Any], profile: dict[str, Any], speeds: Sequence[float] = ()
-) -> tuple[str, str]:
+def replanned(found: Measured, placement: dict[str, Any], profile: dict[str, Any]) -> tuple[str, str]:
     """Texts of a profile and of a device file. `placement`, `profile`: the files of the plan that ran, as
-    tables; `speeds`: of the devices that it was made for, where they differ. Raises Error where speeds of
-    devices cannot be derived."""
+    tables. Raises Error where speeds of devices cannot be derived."""
     if placement.get("hosts"):
         raise Error(
             "the placement has [[hosts]]: ranks share cores, so a rank's times do not show the speed of its device"
         )
-    if not speeds and len({device.get("kind") for device in placement["devices"]}) > 1:
+    if not found.speeds and len({device.get("kind") for device in placement["devices"]}) > 1:
         raise Error(
             "the placement has devices of several kinds, each with a profile or a speed: measure each kind again"
         )
@@ -189,7 +200,7 @@ def replanned(
     made = profile | {"layers": rows, "operators": []} | ({"sizes": sizes} if sizes else {})
     unit = UNITS[placement.get("memory_unit", "MiB")]
     memory = [round(device["memory"] * unit) if "memory" in device else 0 for device in placement["devices"]]
-    return json.dumps(made, indent=1) + "\n", _device_file(found, memory, speeds)
+    return json.dumps(made, indent=1) + "\n", _device_file(found, memory)
 
 
 def _by_layer(
@@ -256,10 +267,13 @@ def _scaled(row: dict[str, Any], factors: dict[str, float]) -> dict[str, Any]:
     return row | {"same_as": -1} | {key: scaled(row[key], by) for key, by in factors.items() if key in row}
 
 
-def _device_file(found: Measured, memory: list[int], speeds: Sequence[float]) -> str:
+def _device_file(found: Measured, memory: list[int]) -> str:
     """Equal devices in a row make one node; links come from the profile. `memory`: bytes; 0: unlimited."""
     text = ['format = "ostinato-devices/1"\nname = "measured"\nmemory_unit = "B"\n']
-    now = [(speeds[index] if speeds else 1.0) / found.devices.get(index, 1.0) for index in range(len(memory))]
+    now = [
+        (found.speeds[index] if found.speeds else 1.0) / found.devices.get(index, 1.0)
+        for index in range(len(memory))
+    ]
     described = [(round(speed, 3), size) for speed, size in zip(now, memory, strict=True)]
     kinds = {what: f"speed {what[0]:g}" + (f", {what[1]} B" if what[1] else "") for what in described}
     for (speed, size), name in kinds.items():
@@ -273,7 +287,12 @@ def _device_file(found: Measured, memory: list[int], speeds: Sequence[float]) ->
 
 
 def speeds_in(devices: str) -> list[float]:
-    """The speed of each device in a text from replanned()."""
-    table = tomllib.loads(devices)
-    of_kind = {kind["name"]: kind["speed"] for kind in table["kinds"]}
-    return [of_kind[node["kind"]] for node in table["nodes"] for _ in range(node["devices"])]
+    """The speed of each device in a text from replanned(). Raises Error where it is another one."""
+    try:
+        table = tomllib.loads(devices)
+        of_kind = {kind["name"]: kind["speed"] for kind in table["kinds"]}
+        return [of_kind[node["kind"]] for node in table["nodes"] for _ in range(node["devices"])]
+    except (ValueError, LookupError, TypeError) as error:
+        raise Error(
+            f"the speeds of the devices that the plan was made for cannot be read: {error!r}"
+        ) from None

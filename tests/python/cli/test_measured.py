@@ -210,6 +210,30 @@ def test_the_last_step_alone_does_not_decide(ran):
     assert Measured.of(read_traces(ran(slower=(1.5, 1, 1, 1), steady=False))).devices[0] == pytest.approx(1.5)
 
 
+@pytest.mark.parametrize("devices", [2, 3])
+def test_a_device_that_was_planned_slow_is_as_fast_as_the_rest_again(devices):
+    """What is left of its slowness decides which device is compared with, not what the plan expected of it."""
+    speeds = (1.0, 0.5, 0.5)[:devices]
+    rows = [
+        (MeasuredBlock(device, device, "F"), 10.0 / speed, 10.0 * (1.03 - 0.01 * device))
+        for device, speed in enumerate(speeds)
+    ]
+    found = Measured.of_rows(rows, speeds)
+    assert found.overall == pytest.approx(1.03)
+    assert found.devices == pytest.approx(dict(enumerate(speeds)), rel=0.02)
+    placement = {
+        "devices": [{}] * devices,
+        "blocks": [],
+        "stages": [{"name": f"s{n}", "layers": [n, n + 1]} for n in range(devices)],
+    }
+    time = {"median": 10, "low": 10, "high": 10, "repeats": 3}
+    times = dict.fromkeys(("forward", "backward", "backward_input", "backward_weight"), time)
+    _, text = replanned(found, placement, {"layers": [times] * devices})
+    assert speeds_in(text) == pytest.approx([1.0] * devices, abs=0.025)
+    as_planned = Measured.of_rows([(block, planned, planned) for block, planned, _ in rows], speeds)
+    assert as_planned.overall == 1.0 and set(as_planned.devices.values()) == {1.0}
+
+
 def test_blocks_that_took_no_time_are_not_known():
     """During training, where "adapt" and the watch over slow devices compare."""
     rows = [(MeasuredBlock(device, device, "F"), 10.0, took) for device, took in enumerate((0.0, 20.0, 20.0))]
@@ -257,10 +281,9 @@ def test_a_device_that_is_fast_again(ran):
     folder = ran(slower=(1, 1, 0.5, 1))
     placement = tomllib.loads((folder / "placement.toml").read_text())
     _, devices = replanned(
-        Measured.of(read_traces(folder)),
+        Measured.of(read_traces(folder), [1, 1, 0.5, 1]),
         placement,
         json.loads((folder / "profile.json").read_text()),
-        [1, 1, 0.5, 1],
     )
     made = tomllib.loads(devices)
     assert [kind["speed"] for kind in made["kinds"]] == [1] and [

@@ -57,7 +57,10 @@ def _leave(output: Path, method: str) -> None:
     placement.save(folder / "placement.toml")
     ostinato.search(placement, micro_batches=MICRO_BATCHES, method=method).save(folder / "plan.json")
     (folder / "profile.json").write_bytes((output / "profile.json").read_bytes())
-    (folder / "devices.toml").write_text("# measured")
+    (folder / "devices.toml").write_text(MEASURED_DEVICES)
+
+
+MEASURED_DEVICES = '[[kinds]]\nname = "a"\nspeed = 1.0\n[[nodes]]\nkind = "a"\ndevices = 2\n'
 
 
 def left(output: Path) -> Path:
@@ -87,7 +90,7 @@ def test_all_ranks_go_on_with_another_order(world2, stock, tmp_path, method):
     assert "times as fast" in said and "no layer moves, so all ranks go on with it\n" in said
     assert "from step" in said and "measured since the new order: " in said
     assert plan == (output / "adapted/plan.json").read_bytes() != before, "for later starts"
-    assert (output / "adapted/base-devices.toml").read_text() == "# measured", "for the next search"
+    assert (output / "adapted/base-devices.toml").read_text() == MEASURED_DEVICES, "for the next search"
     assert json.loads(plan)["search"]["method"] == "gpipe"
 
 

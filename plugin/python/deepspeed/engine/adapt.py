@@ -160,7 +160,11 @@ class Adapt:
             if (program := self._lowered_next()) is not None and plans.stages_of(program) == self._stages:
                 return self._reordered(program, step)
         if dist.get_rank() == 0:
-            self._look(Measured.of_rows(row for of_rank, _, _ in everyone for row in of_rank), step)
+            rows = [row for of_rank, _, _ in everyone for row in of_rank]
+            try:
+                self._look(Measured.of_rows(rows, self._speeds()), step)
+            except (Error, OSError) as error:
+                say(f'"adapt" cannot search a new plan: {error}')
         return None
 
     def _reordered(self, program, step: int) -> Reordered:
@@ -185,10 +189,12 @@ class Adapt:
         elif self._planning is None and seen.is_news(found):
             seen.told = found
             say(f"step {step}: {'; '.join(told)}; searching a new plan in the background")
-            try:
-                self._plan(found)
-            except (Error, OSError) as error:
-                say(f'"adapt" cannot search a new plan: {error}')
+            self._plan(found)
+
+    def _speeds(self) -> list[float]:
+        """That the running plan was made for; []: all alike."""
+        file = self._output / ADAPTED / BASE_DEVICES
+        return speeds_in(file.read_text()) if file.is_file() else []
 
     def _plan(self, found: Measured) -> None:
         """Starts a search in a low-priority process, which leaves the cores to the training; so it may take long."""
@@ -202,8 +208,7 @@ class Adapt:
         if not verdict.is_of(self._output / PLAN, self._program.plan_sha256):
             raise OstinatoError(f"{self._output / PLAN} is not the plan of this run")
         self._now = _replayed(running, found)
-        speeds = speeds_in((folder / BASE_DEVICES).read_text()) if (folder / BASE_DEVICES).is_file() else ()
-        measured, devices = replanned(found, placement.to_dict(), profile.to_dict(), speeds)
+        measured, devices = replanned(found, placement.to_dict(), profile.to_dict())
         allowed = Profile.from_text(measured).restricted(self._restrictions).text
         for name, text in ((PROFILE, measured), (ALLOWED, allowed), (DEVICES, devices)):
             write_text(folder / name, text)
