@@ -519,6 +519,24 @@ def test_what_a_program_makes_is_on_the_device_that_it_is_profiled_on(tmp_path, 
     assert job.module(job.inputs[0].to("meta")).is_meta
 
 
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mix = nn.Linear(4, 4)
+
+    def forward(self, hidden, mask, *, scale):
+        return self.mix(hidden * mask) * scale
+
+
+def test_a_program_with_positional_and_named_inputs(tmp_path):
+    given = (torch.ones(2, 4), torch.ones(2, 4)), {"scale": torch.full((2, 4), 3.0)}
+    torch.export.save(torch.export.export(Scaled(), *given), tmp_path / "model.pt2")
+    status, told = said(tmp_path / "model.pt2", "--no-transfers", "--repeats", "2", "-o", tmp_path / "p.json")
+    assert status == 0, told
+    layers = json.loads((tmp_path / "p.json").read_text())["layers"]
+    assert [layer["input_bytes"] for layer in layers][0] == 3 * 2 * 4 * 4 or len(layers) > 1
+
+
 def test_chains_beside_each_other(tmp_path):
     names = [row.name for row in run(tmp_path, Beneath(), "2x4").layers]
     assert names == ["0:left", "1:right", "2:aten::add"]

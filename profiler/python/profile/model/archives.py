@@ -41,13 +41,11 @@ def load_exported(path: Path) -> Job:
     device = device_of_this_process()
     program = move_to_device_pass(program, device.place)  # with the tensors that its operators make
     inputs, named = program.example_inputs or ((), {})
-    if not inputs and not named or inputs and named:
-        raise ProfileError(
-            f"{path}: export the program with example inputs that are either all positional or all named"
-        )
+    if not inputs and not named:
+        raise ProfileError(f"{path}: export the program with example inputs, which it is measured on")
     return Job(
         module=program.module(),
-        inputs=named or inputs,
+        inputs=dict(enumerate(inputs)) | named if named else inputs,
         optimizer_numbers=UNKNOWN_STATES,
         name=path.stem,
         device=device,
