@@ -61,13 +61,18 @@ Json stages_json(const std::vector<Stage>& stages) {
 
 /// What the bound of the busiest device holds for, where that is not every way to cut.
 std::string bound_scope(const StageCuts& cuts, const PartitionOptions& options, bool over_graph,
-                        bool keeps_together) {
+                        const Restrictions& restrictions) {
+  const bool keeps_together = std::ranges::any_of(restrictions, [](const Restriction& one) {
+    return one.rule == Rule::together || one.rule == Rule::one_stage;
+  });
+  const bool unlike =
+      cluster_of(options).kinds.size() > 1 ||
+      std::ranges::any_of(restrictions, [](const Restriction& one) { return one.device >= 0; });
   std::vector<std::string> scope;
   const int most = std::min<int>(options.micro_batches, static_cast<int>(cuts.stages.size()));
   if (cuts.in_flight < most) scope.push_back(counted(cuts.in_flight, "micro-batch") + " in flight");
   if (over_graph) scope.emplace_back("connected stages");
-  if (cluster_of(options).kinds.size() > 1 && (over_graph || options.chunks > 1))
-    scope.emplace_back("devices in this order");
+  if (unlike && (over_graph || options.chunks > 1)) scope.emplace_back("devices in this order");
   if (keeps_together) scope.emplace_back("stages that keep layers together");
   if (cuts.spread) scope.emplace_back("stages that each have a layer that every device needs");
   return fmt::format("{}", fmt::join(scope, ", "));
@@ -99,10 +104,7 @@ Partitioned partition_profile(const Profile& profile, const PartitionOptions& op
         "", 0, fmt::format("the profile's 'restrictions' forbid this placement: {}", words_of(*broken)));
   cut.placement = place_stages(profile, options, cut.cuts.stages);
   cut.text = format_placement(cut.placement) + format_model(facts_of(profile, options, cut.cuts.stages));
-  const bool keeps_together = std::ranges::any_of(profile.restrictions, [](const Restriction& one) {
-    return one.rule == Rule::together || one.rule == Rule::one_stage;
-  });
-  cut.scope = bound_scope(cut.cuts, options, over_graph, keeps_together);
+  cut.scope = bound_scope(cut.cuts, options, over_graph, profile.restrictions);
   return cut;
 }
 

@@ -27,8 +27,9 @@ std::string gain_text(const Baselines& base, const Candidate& best) {
   const bool some_fit = std::any_of(all.begin(), all.end(), [](const UsualOrder& one) { return one.fits; });
   for (const UsualOrder& one : all) {
     if (best.value() <= 0 || (some_fit && !one.fits && one.measured == 0)) continue;
+    const std::string ratio = as_ratio(value_of(one), best.value());
     std::string text =
-        fmt::format("{} times as fast as {}", as_ratio(value_of(one), best.value()), in_words(one));
+        fmt::format("{}as fast as {}", ratio == "1.000" ? "" : ratio + " times ", in_words(one));
     if (one.measured > 0)
       text += fmt::format(" (measured: {} per step, including the optimizer)", format_time(one.measured));
     if (!one.fits) text += " (which does not fit the memory)";
@@ -166,26 +167,6 @@ std::string although_known(const JointChoice& choice, const Profile& profile) {
              100 * unknown_share(profile));
 }
 
-/// By layer, what any stage that holds it takes for a micro-batch at least; on the first device.
-std::vector<Nanoseconds> times_of_layers(const Profile& profile, PartitionOptions options) {
-  options.sharded.clear();
-  options.recompute = Recompute::never;
-  std::vector<Stage> stages(profile.layers.size());
-  for (std::size_t l = 0; l < stages.size(); ++l) {
-    stages[l].devices = {0};
-    stages[l].layers = {static_cast<int>(l)};
-  }
-  const Placement placement = place_stages(profile, options, stages);
-  std::vector<Nanoseconds> times;
-  for (std::size_t l = 0; l < stages.size(); ++l) {
-    Nanoseconds time = 0;
-    for (const Block& block : placement.blocks)
-      if (block.name.starts_with(fmt::format("s{}.", l))) time += block.time;
-    times.push_back(time);
-  }
-  return times;
-}
-
 std::string as_line(const std::string& text) { return text.empty() ? "" : text + "\n"; }
 
 }  // namespace
@@ -217,7 +198,7 @@ std::string limit_text(const JointChoice& choice, const Baselines& base, const P
   const Candidate& best = choice.candidates[choice.winner];
   const std::vector<UsualOrder> beside = all_of(base);
   if (beside.empty() || best.devices() < 2 || best.plan->objective != Objective::makespan) return "";
-  std::vector<Nanoseconds> times = times_of_layers(profile, best.options);
+  std::vector<Nanoseconds> times = choice.least_times;
   const auto heaviest = std::max_element(times.begin(), times.end());
   const Nanoseconds whole = *heaviest, work = std::accumulate(times.begin(), times.end(), Nanoseconds{0});
   const LayerCost& layer = profile.layers[heaviest - times.begin()];

@@ -204,14 +204,16 @@ Json candidate_json(const Candidate& c) {
 }  // namespace
 
 std::vector<std::string> not_tried(const JointChoice& choice) {
+  const Nanoseconds best = choice.candidates[choice.winner].value();
   std::vector<std::string> lines;
   for (const Restriction& one : choice.not_tried) {
     lines.push_back(words_of(one));
     const Candidate* least = least_forbidden(choice, &one.rule);
-    if (least != nullptr && least->bound > 0)
-      lines.back() +=
-          fmt::format("; the closest of these, {}, takes at least {}, the plan {}", least->name,
-                      format_time(least->bound), format_time(choice.candidates[choice.winner].value()));
+    if (least == nullptr || least->bound <= 0) continue;
+    lines.back() += least->bound >= best
+                        ? "; none of the candidates that it leaves out can be shorter"
+                        : fmt::format("; the closest of these, {}, takes at least {}, the plan {}",
+                                      least->name, format_time(least->bound), format_time(best));
   }
   return lines;
 }

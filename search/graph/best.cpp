@@ -2,9 +2,10 @@
 // 1. The starts: HEFT on all devices and on the fastest of them, every strategy with every schedule, and, if
 //    memory refused one of these, packings of the groups. Each is packed to the left.
 // 2. The bound, before the search; for large graphs beside it.
-// 3. Small graphs by exhaustion (exact.h), which proves its result or that nothing fits.
+// 3. Small graphs by exhaustion (exact.h), briefly; it proves its result or that nothing fits.
 // 4. Else runs of local search from the up to four best starts, with both kinds of moves by turns. Results
 //    are compared in the order of the runs, so the number of threads does not change the answer.
+// 5. Small graphs by exhaustion at length, below what the local search found.
 #include "search/graph/best.h"
 
 #include <fmt/format.h>
@@ -137,24 +138,30 @@ class Portfolio {
   std::string reason_;
 };
 
-/// Longer graphs get no more: the time of a run stays at some seconds.
-/// In proportion to a limit above the usual one, so that a longer limit finds more and no machine's speed
+/// In proportion to the size, up to 1,000 vertices.
+std::int64_t usual_work(const OperatorGraph& graph) {
+  return std::min<std::int64_t>(200'000'000, 200'000LL * graph.size());
+}
+
+/// A limit above the usual one raises the work in proportion, so that it finds more and no machine's speed
 /// counts.
 std::int64_t work_of(const GraphBestOptions& options, const OperatorGraph& graph) {
   if (options.work >= 0) return options.work;
-  const std::int64_t usual = std::min<std::int64_t>(200'000'000, 200'000LL * graph.size());
   const double limits = std::min(options.time_limit_seconds / kUsualLimit, 1e6);
+  const std::int64_t usual = usual_work(graph);
   return limits > 1 ? static_cast<std::int64_t>(static_cast<double>(usual) * limits) : usual;
 }
 
 /// A partial schedule is about as much work as this many vertices of the local search.
 constexpr std::int64_t kWorkPerNode = 8;
+/// Partial schedules: in the first try; and at most, for they stay in memory.
+constexpr std::int64_t kFirstNodes = 20'000, kMostNodes = 4'000'000;
 
 /// Small graphs by exhaustion. True: no schedule is shorter than that in `best`, or there is none at all.
-bool exhausted(const GraphCosts& costs, std::int64_t work, Limit& limit, GraphBest& best) {
+bool exhausted(const GraphCosts& costs, std::int64_t nodes, Limit& limit, GraphBest& best) {
   const bool any = best.reason.empty();
   if (any && best.solution.makespan == best.lower_bound) return true;
-  ExactOptions options{.nodes = work / kWorkPerNode, .stop = [&] { return limit.reached(); }};
+  ExactOptions options{.nodes = nodes, .stop = [&] { return limit.reached(); }};
   if (any) options.below = best.solution.makespan;
   ExactPartition exact = exact_partition(costs, options);
   if (exact.solution) {
@@ -169,8 +176,7 @@ bool exhausted(const GraphCosts& costs, std::int64_t work, Limit& limit, GraphBe
 
 /// Runs of the local search from the best starts, side by side.
 void search_locally(const GraphCosts& costs, const GraphBestOptions& options, const Portfolio& portfolio,
-                    Limit& limit, int threads, GraphBest& best) {
-  const std::int64_t counted = work_of(options, costs.graph());
+                    std::int64_t counted, Limit& limit, int threads, GraphBest& best) {
   const int runs = counted > 0 ? std::max(1, options.runs) : 0;
   const GraphSolution first = best.solution;
   std::vector<GraphSolution> results(runs);
@@ -216,9 +222,13 @@ GraphBest best_partition(const GraphCosts& costs, const GraphBestOptions& option
     best.solution = portfolio[0];
   }
   const std::int64_t counted = work_of(options, costs.graph());
-  const bool settled = options.exhaust && counted > 0 && exhausted(costs, counted, limit, best);
+  const bool small = options.exhaust && counted > 0 && may_be_exhausted(costs);
+  const std::int64_t nodes = std::min(counted / kWorkPerNode, kMostNodes);
+  bool settled = small && exhausted(costs, std::min(nodes, kFirstNodes), limit, best);
   const bool searches = !settled && best.reason.empty();
-  if (searches) search_locally(costs, options, portfolio, limit, threads, best);
+  const std::int64_t work = small ? std::min(counted, usual_work(costs.graph())) : counted;
+  if (searches) search_locally(costs, options, portfolio, work, limit, threads, best);
+  settled = settled || (small && nodes > kFirstNodes && exhausted(costs, nodes, limit, best));
   const bool search_cut = limit.reached();
   if (beside) best.lower_bound = std::max(best.lower_bound, bound.get());
   best.cut_by_limit =

@@ -283,8 +283,12 @@ class ExactSearch {
 
 }  // namespace
 
+bool may_be_exhausted(const GraphCosts& costs) {
+  return costs.graph().size() <= kMostExactVertices && costs.device_count() <= kMostExactDevices;
+}
+
 ExactPartition exact_partition(const GraphCosts& costs, const ExactOptions& options) {
-  if (costs.graph().size() > kMostExactVertices || costs.device_count() > kMostExactDevices) return {};
+  if (!may_be_exhausted(costs)) return {};
   return ExactSearch(costs, options).run();
 }
 

@@ -35,6 +35,7 @@ struct ExactPartition {
 
 /// Larger problems are not tried: `complete` is false at once.
 inline constexpr int kMostExactVertices = 20, kMostExactDevices = 8;
+bool may_be_exhausted(const GraphCosts& costs);
 
 /// O(nodes * (vertices + edges) * devices^2) at most. The same input gives the same result.
 ExactPartition exact_partition(const GraphCosts& costs, const ExactOptions& options = {});

@@ -53,6 +53,8 @@ class AnyPlacementBound {
     return any_;
   }
 
+  const std::vector<Nanoseconds>& works() const { return works_; }
+
  private:
   static PartitionOptions with_halves(const Profile& profile, const JointOptions& options) {
     PartitionOptions partition = options.partition;
@@ -294,12 +296,20 @@ class AnyPlacementBound {
   AnyPlacement any_;
 };
 
+/// No placement is slower for them.
+JointOptions with_lanes(JointOptions options) {
+  options.partition.lanes = LanesOf::all;
+  return options;
+}
+
 }  // namespace
 
 AnyPlacement bound_any_placement(const Profile& profile, const JointOptions& options, Nanoseconds reached) {
-  JointOptions with_lanes = options;  // which no placement is slower for
-  with_lanes.partition.lanes = LanesOf::all;
-  return AnyPlacementBound(profile, with_lanes).below(reached);
+  return AnyPlacementBound(profile, with_lanes(options)).below(reached);
+}
+
+std::vector<Nanoseconds> least_times(const Profile& profile, const JointOptions& options) {
+  return AnyPlacementBound(profile, with_lanes(options)).works();
 }
 
 }  // namespace ostinato

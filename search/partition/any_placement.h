@@ -15,4 +15,8 @@ namespace ostinato {
 /// packing.
 AnyPlacement bound_any_placement(const Profile& profile, const JointOptions& options, Nanoseconds reached);
 
+/// By layer, what a micro-batch takes at least, wherever the layer lies: on the kind of device, and with the
+/// backward whole or in halves, that is fastest for it (w(l) of D1).
+std::vector<Nanoseconds> least_times(const Profile& profile, const JointOptions& options);
+
 }  // namespace ostinato

@@ -235,7 +235,7 @@ std::vector<Undivided> undivided(const Profile& profile, int stages) {
   std::vector<Undivided> whole, of_stages;
   for (const Restriction& one : profile.restrictions) {
     if (one.rule != Rule::together && one.rule != Rule::one_stage) continue;
-    whole.push_back({{one.layers.front(), one.layers.back() + 1}, one.device});
+    whole.push_back({{one.layers.front(), one.layers.back() + 1}, one.device, one.rule == Rule::one_stage});
     if (one.rule == Rule::one_stage) of_stages.push_back(whole.back());
   }
   int runs = 1;

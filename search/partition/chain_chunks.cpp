@@ -110,8 +110,9 @@ void keep_what_fits(const Problem& problem, Found& found) {
   std::erase_if(order, [&](int s) { return fits_with(s, 0); });
   for (const int s : order) {
     if (problem.stopped()) break;
+    const int first = s == 0 ? 0 : found.ends[s - 1];
     for (int recomputed = 1; problem.in_part && recomputed < found.recomputed[s]; ++recomputed)
-      if (fits_with(s, recomputed)) break;
+      if (problem.costs.may_end(first + recomputed) && fits_with(s, recomputed)) break;
   }
   found.busiest = 0;
   for (const Load& load : loads_of(problem, found.ends, found.recomputed))

@@ -94,11 +94,24 @@ bool ChainCosts::allows(int device, int first, int end) const {
   if (!rules_.spread.empty() && std::none_of(layer_.begin() + first, layer_.begin() + end, is_spread))
     return false;
   return std::ranges::all_of(rules_.undivided, [&](const Undivided& one) {
-    const auto& [run, its_device] = one;
-    const bool has_some = run.first <= layer_[end - 1] && layer_[first] < run.end;
-    const bool others_follow = end < layers() && layer_[end] < run.end;
-    return !has_some || (!others_follow && (its_device < 0 || its_device == device));
+    const bool has_some = one.run.first <= layer_[end - 1] && layer_[first] < one.run.end;
+    const bool more_follow = end < layers() && layer_[end] < one.run.end;
+    return !has_some || (!more_follow && (one.device < 0 || one.device == device));
   });
+}
+
+bool ChainCosts::may_end(int end) const {
+  return std::ranges::none_of(rules_.undivided, [&](const Undivided& one) {
+    return one.one_stage && one.run.first <= layer_[end - 1] && layer_[end] < one.run.end;
+  });
+}
+
+bool ChainCosts::named(int device) const {
+  return std::ranges::any_of(rules_.undivided, [&](const Undivided& one) { return one.device == device; });
+}
+
+bool ChainCosts::any_named() const {
+  return std::ranges::any_of(rules_.undivided, [](const Undivided& one) { return one.device >= 0; });
 }
 
 ChainCosts::ChainCosts(const Model& model, const std::vector<int>& sharded, StageRules rules)

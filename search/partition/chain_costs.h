@@ -78,7 +78,8 @@ struct Shard {
 /// Model layers that no cut may divide.
 struct Undivided {
   LayerRun run;
-  int device = -1;  ///< that must run them; -1: any
+  int device = -1;         ///< that must run them; -1: any
+  bool one_stage = false;  ///< nor may one stage end and the next begin between them on one device
 };
 
 /// What restrictions ask of each stage. `spread`: layers of which it has one, at least; rising, empty: it
@@ -114,6 +115,11 @@ class ChainCosts {
   bool splits(int first, int end) const { return shards_before_[end - 1] != shards_before_[first]; }
   /// Whether the run may be a stage of this device, and the next one begin at its end.
   bool allows(int device, int first, int end) const;
+  /// Whether one stage may end here and the next begin on the same device.
+  bool may_end(int end) const;
+  /// Whether layers must lie on this device, and so not on another one of its kind.
+  bool named(int device) const;
+  bool any_named() const;
   Bytes bytes_at(int position) const { return bytes_at_[position]; }  ///< over a cut before this position
   Bytes sent_by(int end) const { return sent_by_[end]; }              ///< what a run that ends there hands on
   Bytes read_by(int first) const { return layer_[first] == 0 ? 0 : bytes_at_[first]; }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The order of uneven devices along the chain. What is left of a chain depends on how many devices of each
 // kind it has used, not on their order: so the states are these counts (a mixed-radix number), and each holds
-// the positions that a partition over that many devices can end at.
+// the positions that a partition over that many devices can end at. A device that must run certain layers
+// counts as a kind for itself.
 
 #include <algorithm>
 
@@ -10,14 +11,26 @@
 namespace ostinato::chain {
 namespace {
 
+/// Devices that must run certain layers; each doubles the states.
+constexpr int kMostNamed = 6;
+
 class KindStates {
  public:
   explicit KindStates(const Problem& problem) : problem_(problem), devices_(problem.costs.kinds()) {
-    for (int d = 0; d < problem.devices(); ++d) devices_[problem.model.kind_of(d)].push_back(d);
+    int named = 0;
+    for (int d = 0; d < problem.devices(); ++d) {
+      if (problem.costs.named(d)) {
+        devices_.push_back({d});
+        too_many_ |= ++named > kMostNamed;
+      } else {
+        devices_[problem.model.kind_of(d)].push_back(d);
+      }
+    }
+    std::erase_if(devices_, [](const std::vector<int>& list) { return list.empty(); });
     for (const auto& list : devices_) {
       stride_.push_back(states_);
       states_ *= static_cast<long>(list.size()) + 1;
-      if (states_ * (problem.costs.layers() + 1) > kMostKindWork) too_many_ = true;
+      too_many_ |= states_ * (problem.costs.layers() + 1) > kMostKindWork;
       if (too_many_) return;
     }
   }

@@ -72,7 +72,7 @@ std::optional<Problem::Fitting> Problem::fitting(int device, int stage, int firs
   if (may_recompute) consider(layers);
   // Fewer recomputed layers take less time.
   for (int recomputed = 1; in_part && recomputed < layers; ++recomputed)
-    if (consider(recomputed)) break;
+    if (costs.may_end(first + recomputed) && consider(recomputed)) break;
   return best;
 }
 

@@ -122,7 +122,8 @@ Found solve_in_order(const Problem& problem) {
 }  // namespace
 
 Found solve_single(const Problem& problem) {
-  if (problem.costs.kinds() == 1) return solve_in_order(problem);
+  const bool one_kind = problem.costs.kinds() == 1;
+  if (one_kind && !problem.costs.any_named()) return solve_in_order(problem);
   const KindOrder order = best_kind_order(problem);
   if (!order.complete) {  // another order may be better, or fit where this one does not
     Found found = solve_in_order(problem);
@@ -137,7 +138,10 @@ Found solve_single(const Problem& problem) {
   }
   Problem ordered = problem;
   ordered.device_of = *order.device_of;
-  return solve_in_order(ordered);
+  Found found = solve_in_order(ordered);
+  if (!one_kind) return found;
+  Found as_given = solve_in_order(problem);
+  return !as_given.ends.empty() && as_given.busiest <= found.busiest ? as_given : found;
 }
 
 }  // namespace ostinato::chain

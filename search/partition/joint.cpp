@@ -55,6 +55,7 @@ class Chooser {
   JointChoice choose() {
     place_and_search();
     choice_.any_placement = bound_any_placement(profile_, options_, judged_.reached());
+    choice_.least_times = least_times(profile_, options_);
     joint::improve(judged_, choice_.any_placement.lower_bound);
     find_winner();
     if (choice_.winner == list().size()) throw_reasons();

@@ -120,6 +120,7 @@ struct JointChoice {
   Restrictions not_tried = {};  ///< the ones in the options that left something out
   bool cut_short = false;       ///< the time limit left something untried that is no candidate: moves
   AnyPlacement any_placement;   ///< what no placement of these layers goes below
+  std::vector<Nanoseconds> least_times = {};  ///< by layer, of a micro-batch (any_placement.h)
 };
 
 /// Searches one placement; what shortest_plan() is, with whatever the caller shows meanwhile.

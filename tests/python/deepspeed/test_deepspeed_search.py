@@ -90,7 +90,7 @@ def test_rank_0_says_what_was_not_tried_and_why(profile, capsys):
     assert found.placement.text.count("[[stages]]") == 2
     search._search(asked, profile, search.Size(2, MICRO_BATCHES, restrictions=asked.restrictions()))
     assert (
-        'not tried: inputs or loss not on the devices of 1F1B, as in waves ("search": {"ends": "free"} allows them); the closest of these'
+        'not tried: inputs or loss not on the devices of 1F1B, as in waves ("search": {"ends": "free"} allows them); none of the candidates'
         in capsys.readouterr().out
     )
 

@@ -6,8 +6,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
 #include <map>
+#include <optional>
 #include <random>
 #include <set>
 
@@ -98,7 +100,7 @@ Restrictions drawn_restrictions(std::mt19937& random, int layers, int devices) {
     Restriction& one = drawn.emplace_back(Restriction{rule, "drawn"});
     if (rule == Rule::most_chunks) one.chunks = 1 + below(2);
     if (rule == Rule::together) one.layers = {below(layers - 1), 0};
-    if (rule == Rule::together && below(3) == 0) one.device = one.layers[0] * devices / layers;
+    if (rule == Rule::together && below(3) == 0) one.device = below(devices);
     if (rule == Rule::together) one.layers[1] = std::min(layers - 1, one.layers[0] + 1 + below(2));
     if (rule == Rule::one_stage) one.layers = {below(layers - 1), 0};
     if (rule == Rule::one_stage) one.layers[1] = one.layers[0] + 1;
@@ -194,6 +196,83 @@ TEST(Restrictions, TheBestCutThatIsSpreadIsFound) {
     differ += cuts.busiest > free;
   }
   EXPECT_GT(differ, 0);
+}
+
+/// Time of the busiest of three stages in a row, one a device, in any order of the devices: nullopt, if no
+/// stage of `one.device` can have all of its layers. The last `slow` devices take twice as long.
+std::optional<Nanoseconds> least_in_any_order(const Profile& profile, const Restriction& one, int slow) {
+  const int layers = static_cast<int>(profile.layers.size());
+  std::optional<Nanoseconds> least;
+  std::vector<int> order{0, 1, 2};
+  do {
+    for (int a = 1; a < layers; ++a) {
+      for (int b = a + 1; b < layers; ++b) {
+        Nanoseconds busiest = 0;
+        bool obeys = false;
+        for (int s = 0; s < 3; ++s) {
+          const int first = s == 0 ? 0 : s == 1 ? a : b, end = s == 0 ? a : s == 1 ? b : layers;
+          Nanoseconds time = 0;
+          for (int l = first; l < end; ++l) time += test::time_of(profile.layers[l]);
+          busiest = std::max(busiest, time * (order[s] >= 3 - slow ? 2 : 1));
+          obeys |= order[s] == one.device && first <= one.layers.front() && one.layers.back() < end;
+        }
+        if (obeys && (!least || busiest < *least)) least = busiest;
+      }
+    }
+  } while (std::ranges::next_permutation(order).found);
+  return least;
+}
+
+/// The device that must run some layers stands where they are in the chain.
+TEST(Restrictions, TheBestOrderForANamedDeviceIsFound) {
+  int moved = 0;
+  for (int round = 0; round < test::rounds(120); ++round) {
+    SCOPED_TRACE(round);
+    std::mt19937 random(round);
+    const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+    std::vector<Nanoseconds> times(4 + below(3));
+    for (Nanoseconds& time : times) time = 1 + below(9);
+    Profile profile = test::profile_of(times);
+    const int first = below(static_cast<int>(times.size()) - 1), slow = below(3);
+    const Restriction one{Rule::together, "a", 0, {first, first + 1}, below(3)};
+    profile.restrictions = {one};
+    PartitionOptions options{.devices = 3};
+    options.cluster = alike(3, kUnlimited);
+    if (slow > 0) {
+      options.cluster->kinds.push_back(options.cluster->kinds.front());
+      options.cluster->kinds.back().speed = kUsualSpeed / 2;
+      for (int d = 3 - slow; d < 3; ++d) options.cluster->devices[d].kind = 1;
+    }
+    const StageCuts cuts = cut_chain(profile, options);
+    EXPECT_EQ(cuts.busiest, least_in_any_order(profile, one, slow));
+    EXPECT_EQ(cuts.lower_bound, cuts.busiest);
+    EXPECT_EQ(first_broken(profile.restrictions, cuts.stages, 3, false), nullptr);
+    moved += cuts.stages.front().devices.front() != 0;
+  }
+  EXPECT_GT(moved, 0);
+}
+
+TEST(Restrictions, LayersOfOneStageRecomputeTogether) {
+  int in_part = 0;
+  for (int round = 0; round < test::rounds(300); ++round) {
+    SCOPED_TRACE(round);
+    std::mt19937 random(round);
+    const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+    Profile profile = test::random_profile(random, 6);
+    for (LayerCost& cost : profile.layers) cost.recompute = cost.forward.median;
+    const int first = below(5);
+    profile.restrictions = {{Rule::one_stage, "a", 0, {first, first + 1}}};
+    PartitionOptions options{.devices = 2, .micro_batches = 4, .recompute = Recompute::partly};
+    options.chunks = 1 + below(2);
+    options.device_memory = 40 + below(400);
+    try {
+      const StageCuts cuts = cut_chain(profile, options);
+      EXPECT_EQ(first_broken(profile.restrictions, cuts.stages, 2, false), nullptr);
+      in_part += static_cast<int>(cuts.stages.size()) > 2 * options.chunks;
+    } catch (const InputError&) {  // nothing fits
+    }
+  }
+  EXPECT_GT(in_part, 0);
 }
 
 TEST(Restrictions, FewerLayersThanDevicesCannotBeSpread) {
