@@ -7,7 +7,7 @@
 // device. Suppose that the last starts by `time`. Then a job has only devices on which it is neither reached
 // too late nor too far from the last. What is left of these is narrowed from both ends by joins (join.h), and
 // by the work that must share a device; where that empties none, one job is tried on each of its devices in
-// turn. Where all fail, the last cannot start by then (docs/bounds.md, G6).
+// turn. Where all fail, the last cannot start by then (docs/bounds.md, G5).
 //
 //   GraphWindow window(times, reach);
 //   window.set_jobs(vertices);                          // by rank, the last one last

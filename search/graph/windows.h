@@ -5,7 +5,7 @@
 //
 // The passes of reach.h take the best for every vertex and device by itself, so what is best for one input of
 // a join may use a device, or leave it, against what is best for another. Here the vertices that come shortly
-// before the join have one device each (window.h; docs/bounds.md, G6).
+// before the join have one device each (window.h; docs/bounds.md, G5).
 //
 //   GraphWindows windows(times, reach, other_end, matters);
 //   reach.pass(stop, [&](int v) { windows.look(v); });       // reach has risen where windows make it later

@@ -18,7 +18,7 @@ struct Job {
   std::int64_t operations;
 };
 
-/// G7 of docs/bounds.md, for any set of vertices.
+/// G6 of docs/bounds.md, for any set of vertices.
 class WorkBetweenEnds {
  public:
   explicit WorkBetweenEnds(const GraphTimes& times) {

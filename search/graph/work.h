@@ -4,7 +4,7 @@
 //
 // All that precedes a vertex has to be computed before it starts. At first few vertices are ready, and the
 // last of them wait for each other, so most devices stand idle then; in between no more is done than all
-// devices do at full speed (docs/bounds.md, G7). Paths do not see this, nor does the work of the whole graph:
+// devices do at full speed (docs/bounds.md, G6). Paths do not see this, nor does the work of the whole graph:
 // a loss divides a training step into two parts with two ends each.
 //
 //   GraphWork work(times, earliest, rest);      // lower bounds by path, in ticks

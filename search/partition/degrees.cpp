@@ -87,9 +87,9 @@ class DegreeChooser {
                                      first.micro_batch_size, profile.micro_batch_size));
     }
     if (options_.slices <= 0 || slices.contains(options_.slices)) return;
-    throw InputError(
-        "", 0,
-        fmt::format("no profile has {}, but {}", counted(options_.slices, "slice"), fmt::join(slices, ", ")));
+    throw InputError("", 0,
+                     fmt::format("no profile was made with {}; those of the profiles: {}",
+                                 counted(options_.slices, "slice"), fmt::join(slices, ", ")));
   }
 
   void list() {
@@ -103,7 +103,7 @@ class DegreeChooser {
     }
     if (choice_.degrees.empty())
       throw InputError("", 0,
-                       fmt::format("{} are too few, or do not divide, for the slices of any profile",
+                       fmt::format("{} cannot be divided into pipelines of the slices of any profile",
                                    counted(devices(), "device")));
   }
 

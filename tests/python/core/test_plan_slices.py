@@ -30,7 +30,7 @@ def test_takes_the_division_with_the_shortest_step(profiles):
     assert set(degrees) == {(4, 1, 1), (2, 2, 1)}
     assert plan.report["makespan"] == min(one["step"] for one in degrees.values() if "step" in one)
     assert "num_pp=2, num_mp=2, num_dp=1" in " ".join(str(plan).split())
-    with pytest.raises(InputError, match="no profile has 4 slices, but 1, 2"):
+    with pytest.raises(InputError, match="no profile was made with 4 slices; those of the profiles: 1, 2"):
         ostinato.plan(both, devices=4, micro_batches=2, slices=4)
 
 
