@@ -187,9 +187,9 @@ TEST(PlanCommand, ComparesWithWhatTheScriptRunsNow) {
   ASSERT_EQ(told.status, 0) << told.err;
   std::string flat = told.out;
   std::replace(flat.begin(), flat.end(), '\n', ' ');
-  for (const char* text : {"* this plan: ", "  your run now, layers 3|1 ", "  1F1B on the best stages ",
-                           "as fast as your run now (measured: 70 us per step, including",
-                           "as fast as 1F1B on the best stages"})
+  for (const char* text :
+       {"* this plan: ", "  your run now, layers 3|1 ", "  1F1B on the best stages ",
+        "as fast as your run now (measured: 70 us per step, including", "as fast as 1F1B on the best stages"})
     EXPECT_NE(flat.find(text), std::string::npos) << text << "\n" << told.out;
   for (const char* text : {"an even split", "not known", "\n  1f1b "})
     EXPECT_EQ(told.out.find(text), std::string::npos) << text << "\n" << told.out;
