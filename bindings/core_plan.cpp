@@ -111,6 +111,7 @@ void bind_plan(py::module_& m) {
     const Plan replayed = sizes.empty() ? held.plan : with_sizes(held.plan, held.placement(), sizes);
     return simulate(replayed, held.placement(), options).makespans;
   });
+  m.def("nearest_rank", &nearest_rank);
   m.def("explain", [](const HeldPlan& held) {
     checked(held);
     return core::explained(held.plan, held.placement());

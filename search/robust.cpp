@@ -16,6 +16,7 @@
 #include <numeric>
 
 #include "search/leaner.h"
+#include "search/numbers/nearest_rank.h"
 #include "search/numbers/random.h"
 #include "search/plan/memory.h"
 #include "search/plan/orders.h"
@@ -270,7 +271,7 @@ Plan in_variation(const Placement& placement, const SearchOptions& options, std:
   Plan robust = with_schedule(placement, *from, best->schedule());
   const auto most = [&](const Plan& plan) {  // in other replays than it was chosen by
     const auto all = varied_makespans(placement, plan, options.robust_ppm, kReplays, options.seed + 1);
-    return all[all.size() * kOfReplays / 100];
+    return all[nearest_rank(all.size(), kOfReplays)];
   };
   robust.search.robust = {options.robust_ppm, most(robust), most(plans.back())};
   return robust;

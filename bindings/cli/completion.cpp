@@ -119,8 +119,8 @@ int completion_command(const std::vector<std::string>& args, Io& io) {
   line.text("shell", shell, "bash or zsh").required().type_name("SHELL");
   if (!line.parse(args, io)) return 0;
   if (std::find(kShells.begin(), kShells.end(), shell) == kShells.end())
-    throw UsageError(fmt::format("shell \"{}\": there are completions for {} alone", printable(shell),
-                                 fmt::join(kShells, " and ")));
+    throw UsageError(
+        fmt::format("shell \"{}\": only {} have completions", printable(shell), fmt::join(kShells, " and ")));
   const std::string text = (shell == "zsh" ? kZsh : "") + bash();
   if (line.json) {
     print_json({{"status", 0}, {"script", text}}, io);

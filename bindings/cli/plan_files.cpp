@@ -38,7 +38,7 @@ void check_same_model(const ModelFacts& first, const ModelFacts& theirs, const s
 }
 
 void check_can_write(const fs::path& path) {
-  if (path == "-") throw InputError("-", 0, "is no file name here; for standard output give /dev/stdout");
+  if (path == "-") throw InputError("-", 0, "is not a file name here; for standard output give /dev/stdout");
   std::error_code error;
   if (is_special(path)) return;
   if (fs::is_directory(path, error)) throw InputError(path.string(), 0, "this is a folder; give a file");

@@ -176,10 +176,11 @@ class BalancedBatches:
         costs = [_Cost(self.times([self.sizes[s] for s in batch])) for batch in batches]
         dealt = _deal(costs, self.replicas, self.effort)
         ordered = [_heaped(sorted(mine, key=lambda k: (costs[k].path, batches[k]))) for mine in dealt]
+        predicted = tuple(_predicted([costs[k] for k in mine]) for mine in ordered)
         return Deal(
             batches=tuple(tuple(batches[k] for k in mine) for mine in ordered),
-            predicted=tuple(_predicted([costs[k] for k in mine]) for mine in ordered),
-            bound=_least(costs, self.replicas),
+            predicted=predicted,
+            bound=min(_least(costs, self.replicas), max(predicted)),  # sums of floats are rounded
         )
 
     def _order(self) -> list[int]:

@@ -3,13 +3,15 @@
 
 #include <algorithm>
 
+#include "search/numbers/nearest_rank.h"
+
 namespace ostinato {
 
 Spread spread_of(std::vector<Nanoseconds> samples) {
   if (samples.empty()) return {};
   std::sort(samples.begin(), samples.end());
-  const auto at = [&](std::size_t quarters) { return samples[(samples.size() * quarters + 3) / 4 - 1]; };
-  return {at(2), at(1), at(3), static_cast<int>(samples.size())};
+  const auto at = [&](int percent) { return samples[nearest_rank(samples.size(), percent)]; };
+  return {at(50), at(25), at(75), static_cast<int>(samples.size())};
 }
 
 }  // namespace ostinato

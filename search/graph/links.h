@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What a tensor takes over the links between devices, the fastest links first. Private to bound.h.
+// What a tensor takes over the links between devices, the fastest links first. Private to bound.h and
+// sequence.h.
 //
 //   GraphLinks links(costs);
 //   links.tensor_of(v);
-//   Ticks t = links.hop(d, e);                                      // of v's tensor
+//   Ticks t = links.class_times()[links.classes_from(d)[e]];        // of v's tensor, from d to e
 //   Ticks a = links.least(d, GraphLinks::Way::to, by_time, times);  // at d at the earliest
 
 #include <limits>
@@ -25,11 +26,10 @@ class GraphLinks {
   /// O(devices^2 log devices).
   explicit GraphLinks(const GraphCosts& costs);
 
-  /// Sets the tensor for the two below. O(distinct rates).
+  /// Sets the tensor of class_times() and least(). O(distinct rates).
   void tensor_of(int vertex);
-  Ticks hop(int from, int to) const { return class_time_[rate_class_[index(from, to)]]; }
 
-  /// The same as a number for each pair, and the transfer for each number: for several tensors at once.
+  /// A number for each pair of devices, and the transfer for each number.
   const int* classes_from(int device) const { return &rate_class_[index(device, 0)]; }  ///< [to]
   const int* classes_to(int device) const { return &class_to_[index(device, 0)]; }      ///< [from]
   const std::vector<Ticks>& class_times() const { return class_time_; }

@@ -2,7 +2,6 @@
 #include "search/graph/sequence.h"
 
 #include <algorithm>
-#include <map>
 #include <utility>
 
 namespace ostinato::graph {
@@ -11,6 +10,8 @@ GraphSequence::GraphSequence(const GraphCosts& costs, Assignment assignment, std
     : costs_(costs),
       graph_(costs.graph()),
       devices_(costs.device_count()),
+      links_(costs),
+      classes_(links_.class_times().size()),
       device_(std::move(assignment)),
       duration_(graph_.size()),
       order_(std::move(order)),
@@ -47,23 +48,10 @@ GraphSequence::GraphSequence(const GraphCosts& costs, Assignment assignment, std
 
 // Durations are looked up, not divided: that is most of the time of a look.
 void GraphSequence::tabulate() {
-  const GraphDevices& d = costs_.devices();
-  std::map<std::int64_t, int> classes;  // rate -> class
-  std::vector<std::pair<int, int>> example;
-  rate_class_.assign(static_cast<std::size_t>(devices_) * devices_, 0);
-  for (int from = 0; from < devices_; ++from) {
-    for (int to = 0; to < devices_; ++to) {
-      if (from == to) continue;
-      const std::size_t pair = static_cast<std::size_t>(from) * devices_ + to;
-      const auto [at, added] = classes.emplace(d.rates[pair], static_cast<int>(example.size()));
-      if (added) example.emplace_back(from, to);
-      rate_class_[pair] = at->second;
-    }
-  }
-  classes_ = static_cast<int>(example.size());
   for (int v = 0; v < graph_.size(); ++v) {
     for (int device = 0; device < devices_; ++device) execution_.push_back(costs_.execution(v, device));
-    for (const auto& [from, to] : example) transfer_.push_back(costs_.transfer(v, from, to));
+    links_.tensor_of(v);
+    transfer_.insert(transfer_.end(), links_.class_times().begin(), links_.class_times().end());
   }
 }
 

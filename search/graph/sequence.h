@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "search/graph/graph.h"
+#include "search/graph/links.h"
 
 namespace ostinato::graph {
 
@@ -52,8 +53,6 @@ class GraphSequence {
   int device_previous(int vertex) const { return previous_[vertex]; }  ///< -1: first on its device
   int device_next(int vertex) const { return next_[vertex]; }
 
-  bool critical(int vertex) const { return head_[vertex] + tail_[vertex] == makespan_; }
-
   /// First and last position where the vertex may stand, by its inputs and successors.
   int earliest_position(int vertex) const;
   int latest_position(int vertex) const;
@@ -86,8 +85,7 @@ class GraphSequence {
   Ticks execution(int v, int d) const { return execution_[static_cast<std::size_t>(v) * devices_ + d]; }
   Ticks transfer(int v, int from, int to) const {
     if (from == to) return 0;  // mostly, in a good schedule
-    return transfer_[static_cast<std::size_t>(v) * classes_ +
-                     rate_class_[static_cast<std::size_t>(from) * devices_ + to]];
+    return transfer_[v * classes_ + links_.classes_from(from)[to]];
   }
   void tabulate();
   void put(int v, int device) {
@@ -113,10 +111,10 @@ class GraphSequence {
   const GraphCosts& costs_;
   const OperatorGraph& graph_;
   const int devices_;
-  int classes_ = 0;               ///< distinct rates
+  GraphLinks links_;
+  std::size_t classes_;           ///< of pairs of devices
   std::vector<Ticks> execution_;  ///< [vertex][device]
   std::vector<Ticks> transfer_;   ///< [vertex][class]
-  std::vector<int> rate_class_;   ///< [from][to]
   Assignment device_;
   std::vector<Ticks> duration_;  ///< of each vertex on its device
   std::vector<int> order_, position_;

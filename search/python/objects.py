@@ -408,12 +408,12 @@ class Simulation:
     makespans: tuple[int, ...]
 
     def at(self, percent: int) -> int:
-        """The makespan that this many percent of the runs do not exceed: 0 the best, 50 the median, 100 the
-        worst."""
+        """The least makespan that at least this many percent of the runs do not exceed: 0 the best, 50 the
+        median, 100 the worst."""
         check_counts(percent=percent)
         if not 0 <= percent <= 100:
             raise UsageError(f"percent is {percent}; it must be from 0 to 100")
-        return self.makespans[(len(self.makespans) - 1) * percent // 100]
+        return self.makespans[_search.nearest_rank(len(self.makespans), percent)]
 
     def __repr__(self) -> str:
         return f"<Simulation: {counted(len(self.makespans), 'run')}, {self.at(0)} to {self.at(100)} ns>"

@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-#include <string_view>
+#include <algorithm>
 #include <unordered_map>
 
 #include "search/files/counted.h"
@@ -13,6 +13,11 @@
 #include "search/placement/quantity.h"
 
 namespace ostinato {
+namespace {
+
+bool begins_letter(char byte) { return (static_cast<unsigned char>(byte) & 0xC0) != 0x80; }
+
+}  // namespace
 
 std::string headline(const Plan& plan, const Placement& placement) {
   std::string text = fmt::format(
@@ -28,6 +33,18 @@ std::string headline(const Plan& plan, const Placement& placement) {
                         counted(plan.steady_state.unroll, "micro-batch"));
   }
   return text;
+}
+
+std::size_t letters_of(std::string_view name) {
+  return static_cast<std::size_t>(std::ranges::count_if(name, begins_letter));
+}
+
+std::string shortened(std::string_view name, std::size_t letters) {
+  std::string text = printable(name);
+  if (letters_of(text) <= letters) return text;
+  std::size_t end = 0, seen = 0;
+  while (!begins_letter(text[end]) || seen++ < letters - 1) ++end;
+  return text.substr(0, end) + "…";
 }
 
 std::vector<Nanoseconds> busy_times(const Plan& plan, const Placement& placement) {

@@ -6,7 +6,9 @@
 //   headline(plan, placement);
 //   tick_length(135'000'000)       // 20 ms: the axis has a mark every 20 ms
 
+#include <cstddef>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "search/placement/placement.h"
@@ -16,6 +18,12 @@ namespace ostinato {
 
 /// What the plan is, how long it takes and what it says is proved: one line, safe for a terminal.
 std::string headline(const Plan& plan, const Placement& placement);
+
+/// Letters of a name: code points, each a column of a terminal.
+std::size_t letters_of(std::string_view name);
+
+/// At most `letters` (one or more) of the name, with an ellipsis for what is left out; safe for a terminal.
+std::string shortened(std::string_view name, std::size_t letters);
 
 /// Time that each device works, by device.
 std::vector<Nanoseconds> busy_times(const Plan& plan, const Placement& placement);

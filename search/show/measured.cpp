@@ -75,7 +75,7 @@ class StepReader {
       step_.makespan = trace.makespan;
     } else if (trace.plan_sha256 != step_.plan_sha256 || trace.makespan != step_.makespan) {
       throw InputError(trace.file, 0,
-                       "is of a different plan than the preceding files: the folder mixes several runs");
+                       "belongs to another plan than the files before it: the folder mixes several runs");
     }
     const auto place = by_device_.find(trace.device);
     if (place == by_device_.end() || trace.rank < place->second.rank)

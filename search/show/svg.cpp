@@ -78,14 +78,6 @@ std::string escaped(std::string_view text) {
   return safe;
 }
 
-/// The first letters of a name, on a border between two letters of UTF-8.
-std::string shortened(const std::string& name) {
-  if (name.size() <= kLongestName) return name;
-  std::size_t end = kLongestName - 1;
-  while (end > 0 && (static_cast<unsigned char>(name[end]) & 0xC0) == 0x80) --end;
-  return name.substr(0, end) + "…";
-}
-
 std::string text_at(int x, int y, std::string_view style, std::string_view text) {
   return fmt::format("<text x=\"{}\" y=\"{}\" class=\"{}\">{}</text>\n", x, y, style, escaped(text));
 }
@@ -95,8 +87,9 @@ class Picture {
  public:
   Picture(const Plan& plan, const Placement& placement) : plan_(plan), placement_(placement) {
     std::size_t longest = 0;
-    for (const Device& device : placement.devices) longest = std::max(longest, device.name.size());
-    left_ = 20 + kLetter * static_cast<int>(std::min(longest, kLongestName));
+    for (const Device& device : placement.devices)
+      longest = std::max(longest, letters_of(shortened(device.name, kLongestName)));
+    left_ = 20 + kLetter * static_cast<int>(longest);
     bottom_ = kTop + kRow * static_cast<int>(placement.devices.size());
     chunks_ = chunks_of_blocks(placement);
     rows_ = rows_of(placement);
@@ -147,7 +140,8 @@ class Picture {
 
   void add_rows() {
     for (std::size_t d = 0; d < placement_.devices.size(); ++d) {
-      text_ += text_at(12, row(d) + kBar / 2 + 4, "name", shortened(placement_.devices[d].name));
+      text_ +=
+          text_at(12, row(d) + kBar / 2 + 4, "name", shortened(placement_.devices[d].name, kLongestName));
       text_ += fmt::format("<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" class=\"row\"/>\n", left_,
                            row(d), kWidth - left_ - kRight, kBar);
     }

@@ -8,7 +8,6 @@
 #include <string_view>
 #include <vector>
 
-#include "search/files/printable.h"
 #include "search/files/wrapped.h"
 #include "search/placement/lanes.h"
 #include "search/placement/quantity.h"
@@ -211,11 +210,13 @@ std::string share(Nanoseconds part, Nanoseconds whole) {
 std::string show_text(const Plan& plan, const Placement& placement, const ShowOptions& options) {
   std::vector<int> devices = options.devices;
   if (devices.empty()) devices = with_lanes_beside(placement);
+  const auto columns = static_cast<std::size_t>(std::max(options.width, 40));
+  const auto name = [&](int d) { return shortened(placement.devices[d].name, columns / 3); };
   std::size_t names = 0;
-  for (const int d : devices) names = std::max(names, printable(placement.devices[d].name).size());
-  const int margin = static_cast<int>(names) + 6;
+  for (const int d : devices) names = std::max(names, letters_of(name(d)));
+  const std::size_t margin = names + 6;
   const Scale scale(options.from, options.to < 0 ? plan.makespan : options.to,
-                    std::max(options.width, 40) - margin);
+                    static_cast<int>(columns - margin));
   const std::vector<int> chunks = chunks_of_blocks(placement);
   const bool several = std::any_of(chunks.begin(), chunks.end(), [](int c) { return c > 0; });
   std::vector<Line> lines(placement.devices.size(), Line(scale));
@@ -224,10 +225,9 @@ std::string show_text(const Plan& plan, const Placement& placement, const ShowOp
     for (const int d : block.devices)
       lines[d].paint(block, s.micro_batch, several ? chunks[s.block] : -1, s.start);
   }
-  const auto columns = static_cast<std::size_t>(std::max(options.width, 40));
   std::string text = wrapped(headline(plan, placement) + "\n", 2, columns);
   for (const int d : devices) {
-    text += fmt::format("{:<{}} {:>4} {}\n", printable(placement.devices[d].name), names,
+    text += fmt::format("{}{} {:>4} {}\n", name(d), std::string(names - letters_of(name(d)), ' '),
                         share(lines[d].busy(), scale.to() - scale.from()),
                         draw(lines[d].finish(), options.color));
   }

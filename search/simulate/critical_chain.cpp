@@ -198,10 +198,12 @@ class Words {
     const std::string where = device(static_cast<int>(std::distance(totals_.on_device.begin(), busiest)));
     const std::string share = percent(*busiest, totals_.makespan);
     if (*busiest >= totals_.makespan / 10 * 9) {
-      lines_.push_back(
-          fmt::format("{} limits the step: its work is {} ({}) of the chain. Less work there would shorten "
-                      "the step; making the remaining devices faster would not.",
-                      where, format_time(*busiest), share));
+      const Nanoseconds rest = totals_.makespan - *busiest;
+      lines_.push_back(fmt::format(
+          "{} limits the step: its work is {} ({}) of the chain. Less work there would shorten the step; "
+          "making the other devices faster would {}.",
+          where, format_time(*busiest), share,
+          rest == 0 ? "not" : fmt::format("shorten it by at most {}", format_time(rest))));
       return;
     }
     const std::string moves = totals_.moves == 1 ? "once" : counted(totals_.moves, "time");

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "search/numbers/nearest_rank.h"
 #include "search/placement/placement.h"
 #include "search/plan/orders.h"
 #include "search/plan/plan.h"
@@ -34,8 +35,8 @@ struct Simulation {
   std::vector<Nanoseconds> makespans;  ///< of each run, sorted
 
   Nanoseconds median() const { return at(50); }
-  /// The makespan that `percent` of the runs do not exceed, 0 to 100.
-  Nanoseconds at(int percent) const { return makespans[(makespans.size() - 1) * percent / 100]; }
+  /// The least makespan that at least `percent` of the runs do not exceed, 0 to 100.
+  Nanoseconds at(int percent) const { return makespans[nearest_rank(makespans.size(), percent)]; }
   Nanoseconds worst() const { return makespans.back(); }
 };
 

@@ -75,13 +75,11 @@ void Jobs::connect(const Placement& placement, const std::vector<MicroBatch>& si
 void Jobs::measure() {
   head_.assign(time_.size(), 0);
   tail_.assign(time_.size(), 0);
-  load_.assign(room_.size(), 0);
   for (int i = 0; i < micro_batches_; ++i) {
     for (const int b : topological_) {
       const int s = i * blocks_ + b;
       for (const Input& in : inputs(s))
         head_[s] = std::max(head(s), head(in.step) + time(in.step) + in.transfer);
-      for (const int d : devices_of(s)) load_[d] += time(s);
     }
     for (auto b = topological_.rbegin(); b != topological_.rend(); ++b) {
       const int s = i * blocks_ + *b;

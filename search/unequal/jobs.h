@@ -57,7 +57,6 @@ class Jobs {
 
   Nanoseconds head(int s) const { return head_[s]; }  ///< longest path to its start
   Nanoseconds tail(int s) const { return tail_[s]; }  ///< and from its end
-  Nanoseconds load(int d) const { return load_[d]; }  ///< all work on d
 
  private:
   void connect(const Placement& placement, const std::vector<MicroBatch>& sizes);
@@ -65,7 +64,7 @@ class Jobs {
 
   int blocks_;
   int micro_batches_;
-  std::vector<Nanoseconds> time_, head_, tail_, load_;
+  std::vector<Nanoseconds> time_, head_, tail_;
   std::vector<Bytes> memory_, workspace_, room_;
   Lists<int> devices_of_, blocks_on_;
   Lists<Input> inputs_, followers_;

@@ -103,7 +103,8 @@ TEST(PlacementCommand, RefusesOptionsThatItsShapeDoesNotRead) {
 }
 
 TEST(PlacementCommand, NamesOfFilesThatAreNone) {
-  EXPECT_NE(ostinato_run({"placement", "v", "--output", "-"}).err.find("give /dev/stdout"),
+  EXPECT_NE(ostinato_run({"placement", "v", "--output", "-"})
+                .err.find("is not a file name here; for standard output give /dev/stdout"),
             std::string::npos);
   EXPECT_NE(ostinato_run({"placement", "v", "--output", ""}).err.find("--output needs a value, got \"\""),
             std::string::npos);

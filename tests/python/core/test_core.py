@@ -313,6 +313,7 @@ def test_a_plan_is_replayed_explained_lowered_and_drawn(monkeypatch):
     calm, rough = ostinato.simulate(plan, runs=3), ostinato.simulate(plan, jitter=0.2, runs=50)
     assert calm.makespans == (plan.makespan,) * 3 and rough.at(0) <= rough.at(50) <= rough.at(100)
     assert rough == ostinato.simulate(plan, jitter=0.2, runs=50)
+    assert [objects.Simulation((1, 2, 3)).at(percent) for percent in (0, 33, 34, 66, 67)] == [1, 1, 2, 2, 3]
     assert ostinato.explain(plan) and len(ostinato.lower(plan)) == 4
     page = plan._repr_html_()
     assert page.startswith("<iframe srcdoc=") and "&lt;html" in page

@@ -2,9 +2,13 @@
 """Schedules of learning rates over groups of the optimizer that differ from rank to rank under a plan."""
 
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+from ostinato.deepspeed.errors import OstinatoError
+from ostinato.deepspeed.save import schedule
 from support import models
 from support.models import LAYERS
 from support.plans import Layout, make_plan
@@ -93,3 +97,20 @@ def test_a_schedule_of_another_ranks_groups_is_not_loaded(world2, tmp_path, save
     without = weights_only | {"load_lr_scheduler_states": False}
     assert world2.run(loaded, second, folder, without) == [("", True)] * 2
     assert world2.run(loaded, first, folder, weights_only) == [("", True)] * 2
+
+
+def test_equal_rates_for_another_number_of_groups_are_refused(monkeypatch):
+    """torch would fail at a later step: zip() argument 2 is longer than argument 1."""
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+    engine = SimpleNamespace(lr_scheduler=torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0))
+    both = engine.lr_scheduler.state_dict() | {"base_lrs": [0.1, 0.001]}
+    monkeypatch.setattr(schedule, "everyones", lambda mine: [mine, (mine[0], [0.001])])
+    monkeypatch.setattr(schedule, "_held_by_writers", lambda folder, alone: alone)
+    with (
+        pytest.raises(
+            OstinatoError, match="schedule for 2 parameter groups, and rank 0 has 1: load_checkpoint"
+        ),
+        schedule.of_same_groups(engine, Path("saved"), {"layers": [[0], [1]]}, {}),
+    ):
+        engine.lr_scheduler.load_state_dict(both)
+    assert engine.lr_scheduler.base_lrs == [0.1]

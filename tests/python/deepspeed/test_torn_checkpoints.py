@@ -76,16 +76,18 @@ def not_finished(files: Path) -> None:
 
 
 TORN = {
-    "layer_03-model_states.pt is of another save than ostinato.json. Load an earlier": of_the_first(
+    "layer_03-model_states.pt belongs to another save than ostinato.json. Load an earlier": of_the_first(
         "layer_03-model_states.pt"
     ),
-    f"{RANK_FILE} is of another save than ostinato.json": of_the_first(RANK_FILE),
+    f"{RANK_FILE} belongs to another save than ostinato.json": of_the_first(RANK_FILE),
     "layer_05-model_states.pt is missing": lambda files: (files / "layer_05-model_states.pt").unlink(),
-    "layer_02-model_states.pt is no archive of torch.save(), or not all of one": cut_off,
+    "layer_02-model_states.pt is not a torch.save() archive, or is truncated": cut_off,
     "two is not complete: the run ended while it was saved": not_finished,
-    "layer_00-model_states.pt is of another save than ostinato.json, and ": of_the_first("ostinato.json"),
+    "layer_00-model_states.pt belongs to another save than ostinato.json, and ": of_the_first(
+        "ostinato.json"
+    ),
 }
-GONE = [spoil for words, spoil in TORN.items() if " is of another save than " not in words]
+GONE = [spoil for words, spoil in TORN.items() if " belongs to another save than " not in words]
 
 
 @pytest.mark.parametrize("config", [{}, ZERO_1], ids=["zero0", "zero1"])

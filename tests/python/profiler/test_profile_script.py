@@ -426,7 +426,7 @@ def test_no_such_script(capsys, tmp_path):
     assert f"{tmp_path}: this is a folder; give a file" in capsys.readouterr().err
     (tmp_path / "plan.json").write_text("{}")
     assert main([str(tmp_path / "plan.json")]) == 3
-    assert "plan.json is no Python script: give the one that trains" in capsys.readouterr().err
+    assert "plan.json is not a Python script: give the one that trains" in capsys.readouterr().err
     assert main([str(tmp_path / "none.py"), "--json"]) == 3
     told = json.loads(capsys.readouterr().out)
     assert told["status"] == 3 and "none.py: no such file" in told["error"]

@@ -330,7 +330,8 @@ TEST(Degrees, RefuseProfilesThatDoNotGoTogether) {
   const Profile whole = eight_layers(), halves = eight_slices(2);
   const JointOptions options = sliced(options_for(4, 8));
   const JointOptions four = sliced(options_for(4, 8), 4);
-  EXPECT_THAT(refusal({{&whole, four}, {&halves, four}}), HasSubstr("no profile was made with 4 slices; those of the profiles: 1, 2"));
+  EXPECT_THAT(refusal({{&whole, four}, {&halves, four}}),
+              HasSubstr("no profile was made with 4 slices; those of the profiles: 1, 2"));
   EXPECT_THAT(refusal({{&whole, options}, {&whole, options}}), HasSubstr("two profiles have 1 slice"));
   Profile fewer = halves;
   fewer.layers.pop_back();

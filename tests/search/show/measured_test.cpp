@@ -87,7 +87,7 @@ TEST_F(Traces, ThatAreWrongAreRefusedWithTheirPlace) {
   std::ofstream(folder_ / "rank-1.json") << R"({"format": "ostinato-trace/1", "rank": 1, "device": 1,)"
                                          << R"("step": 1, "plan_sha256": "cd", "makespan": 300,)"
                                          << R"("step_seconds": [1.5], "instructions": []})";
-  EXPECT_NE(failure().find("rank-1.json: is of a different plan"), std::string::npos) << failure();
+  EXPECT_NE(failure().find("rank-1.json: belongs to another plan"), std::string::npos) << failure();
 }
 
 }  // namespace

@@ -103,6 +103,17 @@ TEST(ShowText, EveryLineHasTheWidthThatWasAskedFor) {
   }
 }
 
+TEST(ShowText, ShortensLongNamesAndCountsTheirLetters) {
+  Placement placement = v(3);
+  placement.devices[0].name = std::string(500, 'n');
+  placement.devices[1].name = "ééééééééééééééé";
+  const auto lines = lines_of(show_text(plan_of("1f1b", placement, 2), placement, {.width = 60}));
+  EXPECT_TRUE(lines[1].starts_with(std::string(19, 'n') + "…  "));
+  EXPECT_TRUE(lines[2].starts_with(placement.devices[1].name + std::string(5 + 2, ' ')));
+  EXPECT_TRUE(lines[3].starts_with("device2" + std::string(13 + 2, ' ')));
+  for (int d = 1; d <= 3; ++d) EXPECT_EQ(letters_of(lines[d]), 60u) << lines[d];
+}
+
 TEST(ShowText, ShowsTheKindThatTakesMostOfACrowdedColumn) {
   const Placement placement = v(1, 1000, 9000);
   const auto lines = lines_of(show_text(plan_of("gpipe", placement, 1000), placement, {.width = 113}));

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "search/files/error.h"
 #include "search/named/named.h"
@@ -149,6 +150,16 @@ TEST(Explain, NamesTheDeviceWhoseWorkBinds) {
   expect_says(text, "The critical chain determines the makespan of 12 us: 8 steps");
   expect_says(text, "It runs from s0.F of micro-batch 0 to s0.B of micro-batch");
   expect_says(text, "device0 limits the step: its work is 12 us (100 %) of the chain.");
+  expect_says(text, "making the other devices faster would not.");
+}
+
+TEST(Explain, SaysWhatOtherDevicesCost) {
+  Placement placement = v();
+  for (Block& block : placement.blocks)
+    if (block.devices.front() == 0) block.time = 60'000;
+  const std::string text = explained(placement, 1, run("1f1b", placement, 1));
+  expect_says(text, "device0 limits the step: its work is 120 us (93 %) of the chain.");
+  expect_says(text, "making the other devices faster would shorten it by at most 9 us.");
 }
 
 TEST(Explain, NamesTheWayThroughThePipelineAndTheSlowestLink) {
@@ -193,6 +204,14 @@ TEST(Simulate, QuantilesAreRunsInTheirOrder) {
   s.makespans = {7};
   EXPECT_EQ(s.at(0), 7);
   EXPECT_EQ(s.at(99), 7);
+  for (int runs = 1; runs <= 120; ++runs) {
+    s.makespans.resize(static_cast<std::size_t>(runs));
+    std::iota(s.makespans.begin(), s.makespans.end(), 1);
+    for (int percent = 1; percent <= 100; ++percent) {
+      EXPECT_GE(s.at(percent) * 100, runs * percent);
+      EXPECT_LT((s.at(percent) - 1) * 100, runs * percent);
+    }
+  }
 }
 
 }  // namespace

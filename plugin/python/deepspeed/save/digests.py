@@ -100,8 +100,8 @@ def refuse_torn(folder: Path | None, optimizer: bool) -> None:
 
 ZERO = "_optim_states.pt"  # ends the names of files in which ZeRO's optimizer state is
 SIZE = " B"  # ends the digest of a file that is no archive
-CUT = "is no archive of torch.save(), or not all of one"
-OTHER = f"is of another save than {checkpoint.NAME}"
+CUT = "is not a torch.save() archive, or is truncated"
+OTHER = f"belongs to another save than {checkpoint.NAME}"
 OVERWRITTEN = (
     f" was saved under a plan, and DeepSpeed without ostinato has saved it again: delete {checkpoint.NAME} in it, which is about "
     "files that are no longer there"

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ostinato.errors import counted
 from ostinato.groups import everyones
 
 from ..errors import OstinatoError
@@ -45,6 +46,12 @@ def of_same_groups(
             f"{folder} has a learning rate schedule for different parameter groups on each rank, and layers have moved: "
             "load_checkpoint(..., load_lr_scheduler_states=False)"
         )
+    for rank, (saved, own) in enumerate(rates):  # equal ones on all ranks, but now a rank has other groups
+        if saved is not None and own is not None and len(saved) != len(own):
+            raise OstinatoError(
+                f"{folder} has a learning rate schedule for {counted(len(saved), 'parameter group')}, and rank {rank} has "
+                f"{len(own)}: load_checkpoint(..., load_lr_scheduler_states=False)"
+            )
     for state in read:
         schedule.load_state_dict(state)
 

@@ -270,7 +270,7 @@ def check_script(script: Path, module: bool) -> None:
     if not module:
         check_there(script)
     if not module and script.suffix in (".json", ".toml"):
-        raise ProfileError(f"{script} is no Python script: give the one that trains")
+        raise ProfileError(f"{script} is not a Python script: give the one that trains")
 
 
 def capture(script: Path, arguments: list[str], size: int | None = None, module: bool = False) -> Job:
