@@ -20,6 +20,40 @@ bool share_a_device(std::span<const int> a, std::span<const int> b) {
   return std::find_first_of(a.begin(), a.end(), b.begin(), b.end()) != a.end();
 }
 
+/// Matches what is given back on d with what was taken, the longest stays first; empty where some bytes given
+/// back find no block that took them.
+std::vector<Propagation::MemoryPair> memory_pairs(const Instance& in, int d) {
+  struct Stay {
+    Nanoseconds time;
+    int take;
+    int give;
+  };
+  std::vector<Stay> stays;
+  std::vector<Bytes> left(in.blocks(), 0);
+  for (const int a : in.blocks_on(d)) {
+    left[a] = in.memory(a);
+    if (in.memory(a) <= 0) continue;
+    const std::vector<Nanoseconds> distance = distances_from(in, a);
+    for (const int c : in.blocks_on(d)) {
+      if (in.memory(c) < 0 && distance[c] >= 0) stays.push_back({distance[c], a, c});
+    }
+  }
+  std::stable_sort(stays.begin(), stays.end(), [](const Stay& x, const Stay& y) { return x.time > y.time; });
+  std::vector<Propagation::MemoryPair> pairs;
+  for (const Stay& stay : stays) {
+    const Bytes bytes = std::min(left[stay.take], -left[stay.give]);
+    if (bytes == 0) continue;
+    left[stay.take] -= bytes;
+    left[stay.give] += bytes;
+    pairs.push_back({stay.take, stay.give, bytes});
+  }
+  for (const int b : in.blocks_on(d)) {
+    if (left[b] < 0) return {};
+    if (left[b] > 0) pairs.push_back({b, -1, left[b]});
+  }
+  return pairs;
+}
+
 }  // namespace
 
 bool Propagation::affordable(const Instance& in, int micro_batches) {
@@ -35,10 +69,11 @@ Propagation::Propagation(const Instance& instance, const Instance& mirror, int m
     : n_(micro_batches), blocks_(instance.blocks()), sides_{{&instance, {}, {}}, {&mirror, {}, {}}} {
   for (Side& side : sides_) side.head.assign(slot(blocks_, 0), 0);
   for (int d = 0; d < instance.devices(); ++d) {
-    const auto held_on = [&](const Instance& in) { return match(in, d).value_or(std::vector<Held>()); };
-    sides_[0].held.push_back(instance.limited(d) ? held_on(instance) : std::vector<Held>());
+    const bool limited = instance.limited(d);
+    sides_[0].pairs.push_back(limited ? memory_pairs(instance, d) : std::vector<MemoryPair>());
     // Backwards a device starts empty only if all that is given back was taken.
-    sides_[1].held.push_back(sides_[0].held.back().empty() ? std::vector<Held>() : held_on(mirror));
+    const bool balanced = !sides_[0].pairs.back().empty();
+    sides_[1].pairs.push_back(balanced ? memory_pairs(mirror, d) : std::vector<MemoryPair>());
   }
   find_conflicts();
   order_paths();
@@ -189,7 +224,7 @@ void Propagation::select(Nanoseconds limit) {
 bool Propagation::wait_for_memory(int side) {
   const Instance& in = *sides_[side].in;
   for (int d = 0; d < in.devices(); ++d) {
-    if (sides_[side].held[d].empty()) continue;
+    if (sides_[side].pairs[d].empty()) continue;
     for (const int x : in.blocks_on(d)) {
       if (in.memory(x) <= 0 && in.workspace(x) == 0) continue;
       for (int i = 0; i < n_; ++i) {
@@ -219,16 +254,16 @@ bool Propagation::wait_for_memory(int side, int d, int x, int i) {
 Bytes Propagation::least_in_use(int side, int d, int x, int i, int give, int given) const {
   const Instance& in = *sides_[side].in;
   Bytes used = in.workspace(x);
-  for (const Held& pair : sides_[side].held[d]) {
-    const int taken = pair.taker == x ? i + 1 : forced(side, pair.taker, x, i);
+  for (const MemoryPair& pair : sides_[side].pairs[d]) {
+    const int taken = pair.take == x ? i + 1 : forced(side, pair.take, x, i);
     int back = 0;
-    if (pair.giver >= 0) {
-      back = first_after(side, x, i, pair.giver);
-      if (pair.giver == give) {
+    if (pair.give >= 0) {
+      back = first_after(side, x, i, pair.give);
+      if (pair.give == give) {
         back = std::min(back, given);
       } else if (give >= 0 && given < n_) {
         // What runs after a step that has not run has not run either.
-        back = std::min(back, first_after(side, give, given, pair.giver));
+        back = std::min(back, first_after(side, give, given, pair.give));
       }
     }
     if (taken > back) used += pair.bytes * (taken - back);

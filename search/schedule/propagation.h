@@ -20,7 +20,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "search/bounds/matching.h"
 #include "search/placement/instance.h"
 
 namespace ostinato {
@@ -50,12 +49,19 @@ class Propagation {
   /// Steps that were looked at: a clock that runs alike on every machine.
   std::int64_t work() const { return work_; }
 
+  /// Bytes that `take` takes and `give`, which comes after it, gives back, on one device.
+  struct MemoryPair {
+    int take;
+    int give;  ///< -1: nothing gives them back
+    Bytes bytes;
+  };
+
  private:
   /// The problem in one direction of time.
   struct Side {
     const Instance* in;
     std::vector<Nanoseconds> head;
-    std::vector<std::vector<Held>> held;  ///< per device; empty: memory says nothing there
+    std::vector<std::vector<MemoryPair>> pairs;  ///< per device; empty: memory says nothing there
   };
   struct Conflict {
     int a;
