@@ -88,7 +88,8 @@ struct Found {
 
 /// One stage per device: exact, or StoppedError. Bisection on the busiest device, then a dynamic program that
 /// among the partitions with that optimum takes the least transfer time, then the smallest sum of squared
-/// loads, then the fewest bytes over the cuts. Devices of several kinds are put in the best order first.
+/// loads, then the fewest bytes over the cuts. Devices of several kinds, and those that must run certain
+/// layers, are put in the best order first.
 Found solve_single(const Problem& problem);
 
 /// The device of every stage, where devices of several kinds may stand in any order: exact in

@@ -117,24 +117,22 @@ def _check_autocast(configuration: dict) -> None:
         )
 
 
-UNTRIED = (
-    "bf16.bf16_master_weights_and_grads",
-    "fp16.fp16_master_weights_and_grads",
-    "optimizer.legacy_fusion",
-)
+# The key beside which it was tried; "": none.
+UNTRIED = {
+    "bf16.bf16_master_weights_and_grads": "bf16.bf16_optimizer_states",
+    "fp16.fp16_master_weights_and_grads": "",
+    "optimizer.legacy_fusion": "",
+}
 UNTRIED_OPTIMIZERS = ("lamb", "lion", "muadam", "muadamw", "muon", "musgd")
 
 
 def untried_keys(configuration: dict) -> str:
     """What to say of keys that need more than the tests' machine has; "" where there are none."""
-    on = {
-        key: bool(_look_up(configuration, key.split("."))[1])
-        for key in (*UNTRIED, "bf16.bf16_optimizer_states")
-    }
-    on["bf16.bf16_master_weights_and_grads"] &= not on[
-        "bf16.bf16_optimizer_states"
-    ]  # together they are tried
-    found = [key for key in UNTRIED if on[key]]
+
+    def on(key: str) -> bool:
+        return bool(key and _look_up(configuration, key.split("."))[1])
+
+    found = [key for key, tried in UNTRIED.items() if on(key) and not on(tried)]
     _, optimizer = _look_up(configuration, ["optimizer", "type"])
     found += [f"optimizer {optimizer}"] if str(optimizer).lower() in UNTRIED_OPTIMIZERS else []
     return (
