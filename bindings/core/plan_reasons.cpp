@@ -114,12 +114,14 @@ const Candidate* next_best(const JointChoice& choice) {
 std::string although_longer(const Candidate& best, const Candidate& shorter) {
   if (shorter.step > best.step)
     return fmt::format(
-        "{} was chosen: including the optimizer's step it takes {}, the least found within the memory; {} "
+        "\"{}\" was chosen: including the optimizer's step it takes {}, the least found within the memory; "
+        "\"{}\" "
         "has a shorter {}, but takes {} more with that step",
         best.name, format_time(best.step), shorter.name, to_string(best.plan->objective),
         gap(shorter.step, best.step));
   return fmt::format(
-      "{} was chosen: it has {} blocks; {} has {} and is {} shorter, which is within the error of a replay",
+      "\"{}\" was chosen: it has {} blocks; \"{}\" has {} and is {} shorter, which is within the error of a "
+      "replay",
       best.name, best.placement->blocks.size(), shorter.name, shorter.placement->blocks.size(),
       gap(best.value(), shorter.value()));
 }
@@ -130,13 +132,14 @@ std::string as_shortest(const JointChoice& choice) {
   const Candidate* next = next_best(choice);
   if (next != nullptr && next->value() < best.value()) return although_longer(best, *next);
   const std::string text = fmt::format(
-      "{} was chosen: its {} of {} is the shortest found within the memory{}; ", best.name,
+      "\"{}\" was chosen: its {} of {} is the shortest found within the memory{}; ", best.name,
       to_string(best.plan->objective), format_time(best.value()),
       choice.all_devices && choice.devices > 1 ? fmt::format(", on all {} devices", choice.devices) : "");
-  if (next != nullptr && next->value() == best.value()) return text + next->name + " takes as long";
+  if (next != nullptr && next->value() == best.value())
+    return fmt::format("{}\"{}\" takes as long", text, next->name);
   if (next != nullptr)
     return text +
-           fmt::format("the next best, {}, takes {} more", next->name, gap(next->value(), best.value()));
+           fmt::format("the next best, \"{}\", takes {} more", next->name, gap(next->value(), best.value()));
   const bool proved = std::all_of(
       choice.candidates.begin(), choice.candidates.end(),
       [&](const Candidate& c) { return &c == &best || c.no_shorter || c.infeasible || c.forbidden; });
@@ -157,9 +160,9 @@ std::string although_known(const JointChoice& choice, const Profile& profile) {
                               : fmt::format("it has {} blocks instead of {}", best.placement->blocks.size(),
                                             shortest.placement->blocks.size());
   if (its <= least)
-    return fmt::format("{} was chosen: {}, and its {} of {} is as short as that of {}", best.name, why, what,
-                       format_time(its), shortest.name);
-  return fmt::format("{} was chosen: {}, and its {} of {} is only {} longer than the shortest, {}. ",
+    return fmt::format("\"{}\" was chosen: {}, and its {} of {} is as short as that of \"{}\"", best.name,
+                       why, what, format_time(its), shortest.name);
+  return fmt::format("\"{}\" was chosen: {}, and its {} of {} is only {} longer than the shortest, \"{}\". ",
                      best.name, why, what, format_time(its), gap(its, least), shortest.name) +
          fmt::format(
              "That is within the uncertainty of the profile's times: half of the samples are off by up to "

@@ -103,7 +103,7 @@ Result of_even_layers(const TemporaryFolder& folder, long off, const std::vector
 TEST(PlanCommand, KeepsLossesWhereTheTimesAreNotKnownBetter) {
   const TemporaryFolder folder;
   const Result exact = of_even_layers(folder, 0, {});
-  EXPECT_NE(exact.out.find(", split was chosen"), std::string::npos) << exact.out << exact.err;
+  EXPECT_NE(exact.out.find(", split\" was chosen"), std::string::npos) << exact.out << exact.err;
   const Result measured = of_even_layers(folder, 5'000, {});
   EXPECT_NE(measured.out.find("losses are equal to 1F1B's"), std::string::npos) << measured.out;
   const Result data = of_even_layers(folder, 5'000, {"--json"});
