@@ -115,8 +115,7 @@ std::string although_longer(const Candidate& best, const Candidate& shorter) {
   if (shorter.step > best.step)
     return fmt::format(
         "\"{}\" was chosen: including the optimizer's step it takes {}, the least found within the memory; "
-        "\"{}\" "
-        "has a shorter {}, but takes {} more with that step",
+        "\"{}\" has a shorter {}, but takes {} more with that step",
         best.name, format_time(best.step), shorter.name, to_string(best.plan->objective),
         gap(shorter.step, best.step));
   return fmt::format(

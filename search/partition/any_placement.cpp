@@ -19,6 +19,28 @@ constexpr __int128 kMostHeld = __int128{1} << 50;
 /// Layers of D4; it tries this many prices times the square of the number of layers.
 constexpr std::size_t kMostStaged = 4096;
 
+PartitionOptions with_halves(const Profile& profile, const JointOptions& options) {
+  PartitionOptions partition = options.partition;
+  partition.split_backward = joint::splits(profile, options).back();
+  return partition;
+}
+
+/// Of a micro-batch on a device of this kind, its backward whole or in halves.
+Nanoseconds work_on(const chain::Model& model, std::size_t kind, std::size_t layer) {
+  const LayerCost& cost = model.on_kind[kind][layer];
+  const Nanoseconds whole = cost.backward.median;
+  const Nanoseconds halves = cost.backward_input.median + cost.backward_weight.median;
+  return cost.forward.median + (model.split ? std::min(whole, halves) : whole);
+}
+
+/// w(l) of D1.
+std::vector<Nanoseconds> least_works(const chain::Model& model) {
+  std::vector<Nanoseconds> works(model.on_kind.front().size(), std::numeric_limits<Nanoseconds>::max());
+  for (std::size_t kind = 0; kind < model.on_kind.size(); ++kind)
+    for (std::size_t l = 0; l < works.size(); ++l) works[l] = std::min(works[l], work_on(model, kind, l));
+  return works;
+}
+
 class AnyPlacementBound {
  public:
   AnyPlacementBound(const Profile& profile, const JointOptions& options)
@@ -53,23 +75,7 @@ class AnyPlacementBound {
     return any_;
   }
 
-  const std::vector<Nanoseconds>& works() const { return works_; }
-
  private:
-  static PartitionOptions with_halves(const Profile& profile, const JointOptions& options) {
-    PartitionOptions partition = options.partition;
-    partition.split_backward = joint::splits(profile, options).back();
-    return partition;
-  }
-
-  /// Of a micro-batch on a device of this kind, its backward whole or in halves.
-  Nanoseconds work_on(std::size_t kind, std::size_t layer) const {
-    const LayerCost& cost = model_.on_kind[kind][layer];
-    const Nanoseconds whole = cost.backward.median;
-    const Nanoseconds halves = cost.backward_input.median + cost.backward_weight.median;
-    return cost.forward.median + (model_.split ? std::min(whole, halves) : whole);
-  }
-
   template <class Time>
   Nanoseconds least_over_kinds(Time time) const {
     Nanoseconds least = std::numeric_limits<Nanoseconds>::max();
@@ -78,10 +84,10 @@ class AnyPlacementBound {
   }
 
   void add_works() {
+    works_ = least_works(model_);
     for (std::size_t l = 0; l < divided_.size(); ++l) {
-      works_.push_back(least_over_kinds([&](std::size_t kind) { return work_on(kind, l); }));
-      sum_ += works_.back();
-      if (!divided_[l]) whole_.push_back(works_.back());
+      sum_ += works_[l];
+      if (!divided_[l]) whole_.push_back(works_[l]);
     }
   }
 
@@ -91,7 +97,7 @@ class AnyPlacementBound {
       Slowness least{0, 0};
       for (std::size_t l = 0; l < works_.size(); ++l) {
         if (works_[l] == 0) continue;
-        const Slowness here{work_on(kind, l), works_[l]};
+        const Slowness here{work_on(model_, kind, l), works_[l]};
         const bool less =
             static_cast<__int128>(here.times) * least.per < static_cast<__int128>(least.times) * here.per;
         if (least.per == 0 || less) least = here;
@@ -309,7 +315,7 @@ AnyPlacement bound_any_placement(const Profile& profile, const JointOptions& opt
 }
 
 std::vector<Nanoseconds> least_times(const Profile& profile, const JointOptions& options) {
-  return AnyPlacementBound(profile, with_lanes(options)).works();
+  return least_works(chain::Model(profile, with_halves(profile, with_lanes(options))));
 }
 
 }  // namespace ostinato

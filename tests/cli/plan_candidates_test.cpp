@@ -187,6 +187,15 @@ TEST(PlanCommand, SaysWhatWasNotTriedAndWhy) {
   for (const char* text : {"not tried: more than 2 stages per device (--max-chunks 2)",
                            "wave, 2 chunks per device (not allowed: fixed_ends)", "; none of"})
     EXPECT_NE(waves.out.find(text), std::string::npos) << text << waves.out << waves.err;
+  // Of these layers a wave is shorter than what is left.
+  const nlohmann::json plain = nlohmann::json::parse(profile_text({10'000, 9000, 2000, 1000}));
+  const Result shorter =
+      ostinato_run({"plan", folder.write("plain.json", plain.dump()), "--devices", "2", "--micro-batches",
+                    "32", "--all-devices", "--without", "moves", "--fixed-ends", "--placement-output",
+                    folder / "p.toml", "--output", folder / "p.json", "--json"});
+  EXPECT_NE(shorter.json()["not_tried"].dump().find("; the closest of these, wave, 2 chunks"),
+            std::string::npos)
+      << shorter.out << shorter.err;
   profile["restrictions"] = {
       {{"rule", "most_chunks"}, {"chunks", 1}, {"reason", "Net has its own forward()"}},
       {{"rule", "whole_backwards"}, {"reason", "halves draw other numbers"}}};

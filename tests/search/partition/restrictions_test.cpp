@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <map>
 #include <optional>
@@ -153,25 +154,31 @@ TEST(Restrictions, EveryPlanObeysThem) {
   for (const Rule rule : kRules) EXPECT_GT(broken_without[rule], 0) << to_string(rule);
 }
 
+/// All ways to cut a chain into three stages.
+std::vector<std::array<std::pair<int, int>, 3>> cuts_in_three(int layers) {
+  std::vector<std::array<std::pair<int, int>, 3>> cuts;
+  for (int a = 1; a < layers; ++a)
+    for (int b = a + 1; b < layers; ++b) cuts.push_back({{{0, a}, {a, b}, {b, layers}}});
+  return cuts;
+}
+
 /// Time of the busiest of three stages in a row that have a layer of `spread` each, where every cut is tried.
 Nanoseconds least_spread(const Profile& profile, const std::vector<int>& spread) {
-  const int layers = static_cast<int>(profile.layers.size());
   Nanoseconds least = std::numeric_limits<Nanoseconds>::max();
-  for (int a = 1; a < layers; ++a) {
-    for (int b = a + 1; b < layers; ++b) {
-      Nanoseconds busiest = 0;
-      for (const auto& [first, end] : {std::pair{0, a}, {a, b}, {b, layers}}) {
-        Nanoseconds time = 0;
-        bool has = false;
-        for (int l = first; l < end; ++l) {
-          time += profile.layers[l].forward.median + profile.layers[l].backward.median;
-          has |= std::ranges::find(spread, l) != spread.end();
-        }
-        busiest = has ? std::max(busiest, time) : std::numeric_limits<Nanoseconds>::max();
-        if (!has) break;
+  for (const auto& stages : cuts_in_three(static_cast<int>(profile.layers.size()))) {
+    Nanoseconds busiest = 0;
+    bool all_have = true;
+    for (const auto& [first, end] : stages) {
+      Nanoseconds time = 0;
+      bool has = false;
+      for (int l = first; l < end; ++l) {
+        time += test::time_of(profile.layers[l]);
+        has |= std::ranges::find(spread, l) != spread.end();
       }
-      least = std::min(least, busiest);
+      busiest = std::max(busiest, time);
+      all_have &= has;
     }
+    if (all_have) least = std::min(least, busiest);
   }
   return least;
 }
@@ -201,23 +208,20 @@ TEST(Restrictions, TheBestCutThatIsSpreadIsFound) {
 /// Time of the busiest of three stages in a row, one a device, in any order of the devices: nullopt, if no
 /// stage of `one.device` can have all of its layers. The last `slow` devices take twice as long.
 std::optional<Nanoseconds> least_in_any_order(const Profile& profile, const Restriction& one, int slow) {
-  const int layers = static_cast<int>(profile.layers.size());
   std::optional<Nanoseconds> least;
   std::vector<int> order{0, 1, 2};
   do {
-    for (int a = 1; a < layers; ++a) {
-      for (int b = a + 1; b < layers; ++b) {
-        Nanoseconds busiest = 0;
-        bool obeys = false;
-        for (int s = 0; s < 3; ++s) {
-          const int first = s == 0 ? 0 : s == 1 ? a : b, end = s == 0 ? a : s == 1 ? b : layers;
-          Nanoseconds time = 0;
-          for (int l = first; l < end; ++l) time += test::time_of(profile.layers[l]);
-          busiest = std::max(busiest, time * (order[s] >= 3 - slow ? 2 : 1));
-          obeys |= order[s] == one.device && first <= one.layers.front() && one.layers.back() < end;
-        }
-        if (obeys && (!least || busiest < *least)) least = busiest;
+    for (const auto& stages : cuts_in_three(static_cast<int>(profile.layers.size()))) {
+      Nanoseconds busiest = 0;
+      bool obeys = false;
+      for (int s = 0; s < 3; ++s) {
+        const auto [first, end] = stages[s];
+        Nanoseconds time = 0;
+        for (int l = first; l < end; ++l) time += test::time_of(profile.layers[l]);
+        busiest = std::max(busiest, time * (order[s] >= 3 - slow ? 2 : 1));
+        obeys |= order[s] == one.device && first <= one.layers.front() && one.layers.back() < end;
       }
+      if (obeys && (!least || busiest < *least)) least = busiest;
     }
   } while (std::ranges::next_permutation(order).found);
   return least;

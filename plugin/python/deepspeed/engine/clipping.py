@@ -120,13 +120,12 @@ def _norms(engine: Engine, order: list[str]) -> dict[str, tuple[torch.Tensor, bo
             f'"{added}" was added to the model after deepspeed.initialize(), which does not work with "gradient_clipping" (1.0 by default): '
             "make it in the constructor, or set the key to 0"
         )
-    learners = zip(order, table[:-1, 4].tolist(), strict=True)
-    if several := [(name, ranks) for name, ranks in learners if ranks > 1 and not in_layers(name)]:
-        # DeepSpeed counts the gradients of one rank, under a plan of another.
-        raise OstinatoError(
-            f'"{several[0][0]}" belongs to no layer, and gets gradients on {several[0][1]:.0f} ranks, whose copies then differ; that does not '
-            'work with "gradient_clipping" (1.0 by default): set it to 0, or give the parameter to one layer'
-        )
+    for name in (name for name in order if not in_layers(name)):
+        if table[place[name], 4] > 1:  # DeepSpeed counts the gradients of one rank, under a plan of another
+            raise OstinatoError(
+                f'"{name}" belongs to no layer, and gets gradients on {int(table[place[name], 4])} ranks, whose copies then differ; that does not '
+                'work with "gradient_clipping" (1.0 by default): set it to 0, or give the parameter to one layer'
+            )
     table[:, 0] += table[:, 3].sqrt()  # of a sharded parameter: from the squares of its parts
     return {name: (row[0], bool(row[1]), bool(row[2])) for name, row in zip(order, table[:-1], strict=True)}
 
