@@ -138,7 +138,7 @@ def add_program_options(group: Any) -> None:
     )
     loss = "loss of the output, as a last step with made-up labels (default: no loss, with a gradient given for the output)"
     group.add_argument("--loss", choices=LOSSES, help=loss)
-    numbers = "fp32 values that the optimizer keeps per parameter: 2 for Adam, 0 for SGD (2); also of a .pt2 archive"
+    numbers = "values that the optimizer keeps per parameter, in fp32 or wider: 2 for Adam, 0 for SGD (2); also of a .pt2 archive"
     group.add_argument("--optimizer-numbers", type=natural, metavar="NUMBERS", help=numbers)
     group.add_argument(
         "--eval", action="store_true", help="run the program in evaluation mode, not in training mode"

@@ -77,7 +77,7 @@ class Settings:
         Where it keeps fp32 copies of parameters, the optimizer sees one flat parameter, whose gradient is a
         copy as well where gradients are no fp32.
         """
-        sizes = [p.numel() * self.master_number for p in parameters]
+        sizes = [p.numel() * self._number(p, self.master_number) for p in parameters]
         gradients = self.gradient_bytes(parameters)
         if not self.master:
             return max(gradients, sum(sizes) * self.together), max(sizes, default=0) * self.alone
@@ -106,8 +106,18 @@ class Settings:
         return sum(p.numel() * (p.element_size() + self.gradient_copy) for p in parameters)
 
     def optimizer_bytes(self, parameters: list[nn.Parameter]) -> int:
-        number = self.states * self.state_number + (self.master_number if self.master else 0)
-        return 0 if self.offloaded else self._share(sum(p.numel() * number for p in parameters))
+        if self.offloaded:
+            return 0
+        copy = self.master_number if self.master else 0
+        return self._share(
+            sum(p.numel() * (self.states * self._number(p, self.state_number) + copy) for p in parameters)
+        )
+
+    def _number(self, parameter: nn.Parameter, number: int) -> int:
+        """Bytes of an optimizer's number for each of the parameter's. Where the optimizer has the parameter itself,
+        the number has its type, which fp64 and complex parameters make wider.
+        """
+        return number if self.master else max(number, parameter.element_size())
 
     def _summed_bytes(self, parameters: list[nn.Parameter]) -> int:
         return sum(p.numel() * (self.gradient_copy or p.element_size()) for p in parameters)

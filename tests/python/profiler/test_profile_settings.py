@@ -39,6 +39,19 @@ def test_optimizer_state(optimizer, numbers):
     assert read_settings({"optimizer": optimizer}, None).optimizer_bytes(PARAMETERS) == 10 * 4 * numbers
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex64, torch.complex128, torch.float16])
+def test_an_optimizer_keeps_numbers_as_wide_as_the_parameters(dtype):
+    parameter = nn.Parameter(torch.zeros(10, dtype=dtype))
+    adam = torch.optim.Adam([parameter], foreach=False)
+    parameter.grad = torch.zeros_like(parameter)
+    adam.step()
+    kept = adam.state[parameter]["exp_avg"].nbytes + adam.state[parameter]["exp_avg_sq"].nbytes
+    settings = read_settings({}, adam)
+    # Of half precision it counts fp32, which some optimizers keep.
+    assert settings.optimizer_bytes([parameter]) == max(kept, 10 * 4 * 2)
+    assert settings.step_bytes([parameter])[1] == 10 * max(dtype.itemsize, 4) * settings.alone > 0
+
+
 def test_the_optimizers_numbers_may_be_on_the_host():
     offload = {"optimizer": {"type": "Adam"}, "zero_optimization": {"stage": 1, "cpu_offload": True}}
     said = {"stage": 1, "offload_optimizer": {"device": "cpu"}}
