@@ -68,7 +68,12 @@ def section_of(configuration: dict, file: str | None = None) -> Known:
             f'"{SECTION}" is null: give it a "plan"; to train without one, remove the key or rename it "{OFF}"'
         )
     named = _of_environment()
-    return named if named[0] is not None else (configuration[SECTION], file)
+    if named[0] is not None:
+        return named
+    if file is None:  # the script may have read the file that its arguments name
+        section, of = _of_arguments(sys.argv[1:])
+        file = of if section == configuration[SECTION] else None
+    return configuration[SECTION], file
 
 
 def known_section(model: str = "") -> Known:
@@ -177,6 +182,7 @@ def wrap(module) -> None:
         from ostinato.ranks import arrivals
 
         arrivals.name_absent()
+        _speak_last()
     pipeline, plain = module.PipelineEngine, module.DeepSpeedEngine
     if hasattr(pipeline.__init__, "__wrapped__"):
         return
@@ -330,6 +336,7 @@ def _checked_load(original):
                     with optimizer_state.loading_alone(engine, load_dir, tag):
                         return original(engine, *given, **kwargs)
             if optimizer or checkpoint.reads_weights_by_rank(engine):
+                _speak_last()
                 checkpoint.check_alone(load_dir, tag, engine)
             held = checkpoint.held_alone(engine.module.parts)
             with schedule.of_same_groups(engine, None if optimizer else folder, held, held):

@@ -18,9 +18,14 @@ import torch.distributed as dist
 from ostinato.errors import Error, printable, put
 from torch.distributed.distributed_c10d import _get_default_store
 
+from . import again
 from .launcher import tell_agent
 
 PATIENCE = timedelta(seconds=3)
+MADE_BEFORE = (
+    "this is the second start of the script, and the first may have made what exists: let the script accept it, or measure in one "
+    'run ("auto": "measure") and train in the next'
+)
 
 
 def speak_last() -> None:
@@ -31,6 +36,8 @@ def speak_last() -> None:
     def hook(kind, error, trace):
         if not isinstance(error, Error) or sys.flags.dev_mode:
             before(kind, error, trace)
+            if isinstance(error, FileExistsError) and again.folder_of_first_start() is not None:
+                _print(f"ostinato: {MADE_BEFORE}")
         else:
             _say("\n".join([f"ostinato: {error}", *getattr(error, "__notes__", ())]))
 

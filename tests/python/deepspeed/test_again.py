@@ -15,7 +15,7 @@ from pathlib import Path
 import ostinato
 import pytest
 import torch.distributed as dist
-from ostinato.ranks import again
+from ostinato.ranks import again, last_words
 from support import second_start, worlds
 from support.fault_jobs import is_running
 
@@ -325,6 +325,19 @@ def test_programs_of_a_second_start_are_first_starts(tmp_path, monkeypatch):
         monkeypatch.setattr(os, "getpid", lambda pid=pid: pid)
         assert again.folder_of_first_start() == expected
     again.folder_of_first_start.cache_clear()
+
+
+def test_a_folder_that_the_first_start_has_made_is_explained(tmp_path, monkeypatch, capsys):
+    """A script that refuses one which exists dies in its second start."""
+    seen = []
+    monkeypatch.setattr(sys, "excepthook", lambda *error: seen.append(error[0]))
+    last_words.speak_last()
+    for folder, kind in ((tmp_path, ValueError), (None, FileExistsError), (tmp_path, FileExistsError)):
+        monkeypatch.setattr(again, "folder_of_first_start", lambda folder=folder: folder)
+        assert "second start" not in capsys.readouterr().err
+        sys.excepthook(kind, kind("it is there"), None)
+    assert seen == [ValueError, FileExistsError, FileExistsError]
+    assert "this is the second start of the script" in capsys.readouterr().err
 
 
 def test_what_a_killed_process_has_left_is_removed(tmp_path, monkeypatch):

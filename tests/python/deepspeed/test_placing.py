@@ -59,6 +59,9 @@ def test_a_section_is_found_where_it_stands(monkeypatch, tmp_path):
         ["--local_rank=0", "--deepspeed-config", str(file)],
     ):
         assert known(monkeypatch, arguments) == (section, str(file))
+        # A script that reads the file and hands on what is in it.
+        assert hook.section_of({"ostinato": dict(section)}) == (section, str(file))
+        assert hook.section_of({"ostinato": {"plan": "another"}}) == ({"plan": "another"}, None)
     encoded = base64.urlsafe_b64encode(json.dumps({"ostinato": section}).encode()).decode()
     assert known(monkeypatch, ["--deepspeed_config", encoded]) == (section, None)
     assert known(monkeypatch, [], json.dumps(section)) == (section, None)
@@ -349,6 +352,20 @@ def test_after_a_plan_that_was_slower_than_in_an_earlier_run_the_next_one_measur
     assert kind == "" and (out / "profile.json").is_file()
 
 
+def test_after_a_plan_that_was_not_equal_the_next_start_measures(world2, plans, tmp_path):
+    """Also where it is to run however slow it is; a retried job would train under it."""
+    out = shutil.copytree(Path(plans["stock"]).parent, tmp_path / "out")
+    said = "step 1 differs from DeepSpeed's 1F1B beyond rounding: loss by 0.1"
+    section = {"auto": True, "fallback": False, "output": str(out), "search": {"time_limit": 1}}
+    under = {"plan_sha256": verdict.digest_of(out / "plan.json")}
+    for within, require in ((True, True), (False, False), (False, True)):
+        verdict.leave_check(out / "plan.json", verdict.Check(under, said, False, within))
+        options = replace(BASE, section=section | {"require": require})
+        printed, kind = world2.run(said_in_the_first_start, options)[0]
+        measures = require and not within
+        assert (f"is not used ({said}); measuring again" in printed) == (kind == "") == measures
+
+
 def said_on_a_gpu(options: Options, name: str) -> tuple[str, str]:
     with mock.patch.object(kept, "gpu", lambda: name):
         return said_in_the_first_start(options)
@@ -432,7 +449,7 @@ def test_a_run_leaves_no_verdict_on_the_plan_of_another(tmp_path):
     verdict.leave(plan, verdict.digest_of(plan), verdict.OWN, "theirs")
     assert not verdict.leave(plan, DIGEST_OF_A, verdict.OWN, "ours")
     assert not verdict.withdraw(plan, DIGEST_OF_A)
-    verdict.leave_check(plan, verdict.Check({"plan_sha256": DIGEST_OF_A}, "step 1: equal", True))
+    verdict.leave_check(plan, verdict.Check({"plan_sha256": DIGEST_OF_A}, "step 1: equal", True, True))
     verdict.leave_options(plan, DIGEST_OF_A, {})
     assert verdict.found(plan) == (verdict.OWN, "theirs")
     assert {path.name for path in tmp_path.iterdir()} == {"plan.json", verdict.VERDICT}
@@ -440,7 +457,7 @@ def test_a_run_leaves_no_verdict_on_the_plan_of_another(tmp_path):
 
 def test_what_was_compared_belongs_to_one_plan_and_partition(tmp_path):
     under = {"plan_sha256": DIGEST_OF_A, "partition": [0, 4, 7]}
-    plan, check = tmp_path / "plan.json", verdict.Check(under, "step 1: equal", True)
+    plan, check = tmp_path / "plan.json", verdict.Check(under, "step 1: equal", True, True)
     plan.write_text("a")
     verdict.leave_check(plan, check)
     assert verdict.check_of(plan, check.under) == check and verdict.found(plan) is None

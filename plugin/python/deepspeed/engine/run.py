@@ -32,7 +32,9 @@ from ..tell.outside import Outside
 from ..section.plans import Stage
 from ..section.kept import PLAN
 from ..equal.compared import ComparedSteps
+from ..equal.comparison import Comparison
 from ..equal.random_numbers import RandomNumbers
+from ..place.tied import Holders
 from ..data.same_data import SameData
 from ..stages.sharding import Courier
 from ..tell.step_memory import StepMemory
@@ -72,6 +74,7 @@ class Run:
     # Parameters of each pipeline rank in it; None where the plan has the same partition.
     stock_names: list[list[str]] | None
     shards: dict[int, Shard]  # this rank's place in sharded stages, by layer
+    holders: Holders  # of the model's parameters in DeepSpeed's partition
     parameter_parts: list[ParameterPart]  # the parameters that this rank holds in part
     copies: Copies | None  # weights that several ranks hold; None where the plan runs in one direction
     idle: torch.nn.Parameter | None  # where this rank has nothing to train
@@ -135,10 +138,11 @@ class Run:
             "versions": versions(),
         }
 
-    def leave_check(self, said: str, equal: bool) -> None:
+    def leave_check(self, told: Comparison) -> None:
         """For later starts with this plan, on rank 0."""
         if self.paths.output is not None and dist.get_rank() == 0:
-            verdict.leave_check(self.paths.output / PLAN, verdict.Check(self.compared_under, said, equal))
+            check = verdict.Check(self.compared_under, told.sentence(), told.equal, told.within_rounding)
+            verdict.leave_check(self.paths.output / PLAN, check)
 
     def check_before(self) -> verdict.Check | None:
         """What an earlier start has measured of this plan. All ranks must call it."""

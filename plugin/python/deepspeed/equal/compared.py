@@ -49,11 +49,11 @@ class ComparedSteps:
 
     `first`: Records of the first start, as text. A script that goes on from a checkpoint which the first start
     saved begins with a later step, and is compared from there. Where the steps differ beyond rounding the run
-    stops after the last of them, unless `require` is off. `leave`: for later starts; gets the result, and whether
-    bits are equal. All ranks must make one.
+    stops after the last of them, unless `require` is off. `leave`: for later starts; gets the result. All
+    ranks must make one.
     """
 
-    def __init__(self, engine: Engine, first: str, require: bool, leave: Callable[[str, bool], None]):
+    def __init__(self, engine: Engine, first: str, require: bool, leave: Callable[[Comparison], None]):
         self.shown = Shown()  # rank 0 says it with the result, if it explains that
         self._engine, self._require, self._leave = engine, require, leave
         self._theirs = Records.from_text(first)
@@ -76,7 +76,7 @@ class ComparedSteps:
         keys = [getattr(spec, "key", None) for spec in self._engine.module._layer_specs]
         told = compare(self._theirs, self._recorder.all(), keys, self.shown.written_again)
         if told.steps:
-            self._leave(told.sentence(), told.equal)
+            self._leave(told)
         others = any(everyones(self._engine._ostinato.random_numbers.said))
         tell(told, self.shown, self._require, self._theirs.drew, others)
 

@@ -230,7 +230,7 @@ def check_alone(load_dir: str, tag: str | None, engine: Engine) -> None:
         if engine.has_moe_layers:
             raise Saved(folder, held_in(record), now, True, True).refused(BY_RANK)
         raise OstinatoError(
-            f"{folder} holds optimizer state from an ostinato placement (layers by rank: {record['layers']}), but without a plan ranks hold "
+            f"{folder}: this optimizer state belongs to an ostinato placement (layers by rank: {record['layers']}), but without a plan ranks hold "
             f"{now['layers']}. Convert it (ostinato checkpoint convert), or load only the weights: load_checkpoint(..., load_optimizer_states=False)"
         )
 

@@ -347,7 +347,8 @@ def _fault(error: Any) -> str:
         name: int(limit) if isinstance(limit, float) else limit
         for name, limit in error.get("ctx", {}).items()
     }
-    return f"{_in_section(keys)}{words.format(**limits)}, not {_as_written(error['input'])}"
+    seconds = " of seconds" * (error["type"] == "float_type" and keys[-1] in ("time_limit", "timeout_s"))
+    return f"{_in_section(keys)}{words.format(**limits)}{seconds}, not {_as_written(error['input'])}"
 
 
 def _as_written(value: object) -> str:

@@ -163,6 +163,8 @@ def verdict_of(section: Section, paths: Paths) -> tuple[str, str] | None:
     then, here = _gpu_of_profile(paths), gpu()
     if then and here and then != here:
         return verdict.MEASURE, f"it was measured on {then}, this is {here}"
+    if section.require and (unlike := verdict.unlike_1f1b(paths.output / PLAN)):
+        return verdict.MEASURE, unlike
     return verdict.found(paths.output / PLAN) if section.falls_back else None
 
 

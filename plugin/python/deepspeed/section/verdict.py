@@ -3,8 +3,9 @@
 
     leave(output / "plan.json", digest, OWN, "this plan is slower than ...")        # on rank 0
     found(output / "plan.json")             # (OWN, "this plan is slower than ..."); None: no verdict on this plan
-    leave_check(output / "plan.json", Check(under, "step 1: ... bit for bit", True))    # what "check" has measured
+    leave_check(output / "plan.json", Check(under, "step 1: ... bit for bit", True, True))  # what "check" has measured
     check_of(output / "plan.json", under)   # the same Check; None: this plan was not checked, or not under the same
+    unlike_1f1b(output / "plan.json")       # "step 1 differs from DeepSpeed's 1F1B beyond rounding: ..."; "": it does not
     withdraw(output / "plan.json", digest)  # the verdict
     leave_options(output / "plan.json", digest, {"device_memory": "70GiB"})     # what the search was asked for
     options_of(output / "plan.json")        # the same options; None: not known
@@ -29,11 +30,13 @@ OWN, MEASURE = "DeepSpeed's own schedule", "measure"  # what the next start does
 @dataclass(frozen=True)
 class Check:
     """`under`: what the comparison depends on: the plan that ran, the losses that were expected, DeepSpeed's partition
-    and configuration, and versions. `said`: its result, in words. `equal`: bit for bit."""
+    and configuration, and versions. `said`: its result, in words. `equal`: bit for bit; `within_rounding`: if not,
+    by no more than rounding."""
 
     under: dict[str, Any]
     said: str
     equal: bool
+    within_rounding: bool
 
 
 def leave(plan: Path, digest: str, then: str, why: str) -> bool:
@@ -66,8 +69,14 @@ def check_of(plan: Path, under: dict[str, Any]) -> Check | None:
     told = _found(plan, CHECK)
     with suppress(LookupError, TypeError):
         if told["under"] == under:
-            return Check(under, str(told["said"]), told["equal"] is True)
+            return Check(under, str(told["said"]), told["equal"] is True, told["within_rounding"] is True)
     return None
+
+
+def unlike_1f1b(plan: Path) -> str:
+    """What "check" has measured, where the plan's numbers were not those of 1F1B."""
+    told = _found(plan, CHECK)
+    return str(told.get("said")) if told.get("within_rounding") is False else ""
 
 
 def leave_options(plan: Path, digest: str, options: dict[str, Any]) -> None:
