@@ -14,8 +14,9 @@ std::string row(const Degree& degree, bool chosen) {
   std::string text = fmt::format("{:1} {:>8} {:>6} {:>5} {:>13}", chosen ? "*" : "", degree.pipeline,
                                  degree.slices, degree.replicas, degree.options.search.micro_batches);
   if (!degree.choice) return text + "   " + degree.why_not + "\n";
-  return text + fmt::format(" {:>12} {:>12} {:>12}\n", format_time(degree.winner().value()),
-                            format_time(degree.all_reduce), format_time(degree.step()));
+  return text + fmt::format(" {:>12} {:>12} {:>12} {:>12}\n", format_time(degree.winner().value()),
+                            format_time(degree.all_reduce), format_time(degree.optimizer()),
+                            format_time(degree.step()));
 }
 
 std::string module_arguments(const Degree& best) {
@@ -28,9 +29,9 @@ std::string module_arguments(const Degree& best) {
 
 std::string degrees_text(const std::vector<Degree>& degrees, std::size_t chosen) {
   const Degree& best = degrees[chosen];
-  std::string text =
-      fmt::format("{:1} {:>8} {:>6} {:>5} {:>13} {:>12} {:>12} {:>12}\n", "", "pipeline", "slices", "data",
-                  "micro-batches", to_string(best.winner().plan->objective), "gradients", "step");
+  std::string text = fmt::format("{:1} {:>8} {:>6} {:>5} {:>13} {:>12} {:>12} {:>12} {:>12}\n", "",
+                                 "pipeline", "slices", "data", "micro-batches",
+                                 to_string(best.winner().plan->objective), "gradients", "optimizer", "step");
   for (std::size_t i = 0; i < degrees.size(); ++i) text += row(degrees[i], i == chosen);
   const bool costs = best.all_reduce > 0 || best.replicas == 1;
   return text + wrapped(fmt::format(
@@ -55,6 +56,7 @@ Json degrees_json(const std::vector<Degree>& degrees) {
     if (degree.choice) {
       json["objective_value"] = degree.winner().value();
       json["all_reduce"] = degree.all_reduce;
+      json["optimizer"] = degree.optimizer();
       json["step"] = degree.step();
     } else {
       json["why_not"] = degree.why_not;

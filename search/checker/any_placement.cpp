@@ -164,7 +164,7 @@ class Proof {
     const LayerCost& cost = on_kind_.front()[l];
     const bool backwards_end_it = trains_ && !plan_.any_placement->split && chain();
     layer.pass = Wide{cost.forward.median} + (backwards_end_it ? cost.backward.median : 0);
-    if (!layer.whole) layer.pass = (layer.pass + count() - 1) / count();
+    if (!layer.whole) layer.pass /= count();
     for (const int from : read_by(l)) {
       const Layer& input = layers_[from];
       layer.before = std::max(layer.before, input.before + input.pass);
@@ -194,7 +194,7 @@ class Proof {
     }
     layer.kept = std::max<Wide>(0, layer.kept - given_back);
     layer.input = profile_.layers[l].input_bytes;
-    if (!layer.whole) layer.there = (layer.there + count() - 1) / count();
+    if (!layer.whole) layer.there /= count();
     for (const int from : read_by(l)) {
       Wide& behind = layers_[from].behind;
       behind = std::max(behind, layer.behind + layer.there);

@@ -130,7 +130,12 @@ class AnyPlacementBound {
     const LayerCost& cost = model_.on_kind.front()[layer];
     const bool both = !model_.inference && !model_.split && model_.graph.is_chain();
     const Nanoseconds time = cost.forward.median + (both ? cost.backward.median : 0);
-    return divided_[layer] ? chain::share(time, devices_) : time;
+    return on_each(layer, time);
+  }
+
+  /// Sharded layers of one stage are rounded up together: each by itself counts rounded down.
+  Nanoseconds on_each(std::size_t layer, Nanoseconds time) const {
+    return divided_[layer] ? time / devices_ : time;
   }
 
   /// What is kept of layer l is held from its forward to its backward: while the layers that read from it,
@@ -157,7 +162,7 @@ class AnyPlacementBound {
   Nanoseconds there_and_back(std::size_t layer) const {
     const Nanoseconds time = least_over_kinds(
         [&](std::size_t kind) { return model_.on_kind[kind][layer].forward.median + back(kind, layer); });
-    return divided_[layer] ? chain::share(time, devices_) : time;
+    return on_each(layer, time);
   }
 
   /// Until a gradient has passed through it.

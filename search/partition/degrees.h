@@ -35,8 +35,10 @@ struct Degree {
   std::string why_not;         ///< where there is no choice
 
   const Candidate& winner() const { return choice->candidates[choice->winner]; }
-  /// Its plan's objective and what follows it; only where there is a choice.
-  Nanoseconds step() const { return winner().value() + all_reduce; }
+  /// Of the optimizer, behind all gradients; as the next, only where there is a choice.
+  Nanoseconds optimizer() const { return winner().step - winner().value(); }
+  /// Its plan's objective and what follows it.
+  Nanoseconds step() const { return winner().step + all_reduce; }
 };
 
 struct DegreeChoice {

@@ -124,18 +124,28 @@ class Shortest {
  private:
   void add_layer(std::vector<Stage>& stages, int layer) {
     if (layer == static_cast<int>(profile_.layers.size())) return search_one(stages);
-    for (int device = 0; device < options_.partition.devices; ++device) {
-      const bool same = !stages.empty() && stages.back().devices.front() == device;
-      if (same) {
+    for (const std::vector<int>& devices : places_of(layer)) {
+      if (!stages.empty() && stages.back().devices == devices) {
         stages.back().layers.push_back(layer);
         add_layer(stages, layer + 1);
         stages.back().layers.split(stages.back().layers.size() - 1);
       } else {
-        stages.push_back({.layers = {layer}, .devices = {device}});
+        stages.push_back({.layers = {layer}, .devices = devices});
         add_layer(stages, layer + 1);
         stages.pop_back();
       }
     }
+  }
+
+  std::vector<std::vector<int>> places_of(int layer) const {
+    std::vector<std::vector<int>> places;
+    std::vector<int> all;
+    for (int device = 0; device < options_.partition.devices; ++device) {
+      places.push_back({device});
+      all.push_back(device);
+    }
+    if (std::ranges::count(options_.shardable, layer) > 0) places.push_back(all);
+    return places;
   }
 
   void search_one(const std::vector<Stage>& stages) {
@@ -160,6 +170,7 @@ TEST(AnyPlacement, IsBelowEveryPlacementAndOftenTheBestOfThem) {
     if (round % 2) profile.rank = some_block_times(blocks);
     JointOptions options = joint_options(2, 1 + static_cast<int>(random() % 5));
     options.partition.inference = round % 4 == 3;
+    if (round % 5 == 2) options.shardable = {0, 1, 3};
     if (round % 4 == 1) options.partition.device_memory = 60 + static_cast<Bytes>(random() % 60);
     const Nanoseconds best = Shortest(profile, options).find();
     const AnyPlacement any = bound_any_placement(profile, options, std::numeric_limits<Nanoseconds>::max());
@@ -168,6 +179,14 @@ TEST(AnyPlacement, IsBelowEveryPlacementAndOftenTheBestOfThem) {
     tight += any.lower_bound == best;
   }
   EXPECT_GE(tight, 4);
+}
+
+TEST(AnyPlacement, RoundsTheShardedLayersOfAStageUpTogether) {
+  const Profile profile = profile_of(std::vector<Nanoseconds>(4, 1));
+  JointOptions options = joint_options(2, 1);
+  options.shardable = {0, 1, 2, 3};
+  EXPECT_EQ(Shortest(profile, options).find(), 2 + 4);
+  EXPECT_LE(bound_any_placement(profile, options, 1000).lower_bound, 6);
 }
 
 /// The shortest schedule of any division into stages on any devices, of which each may recompute.

@@ -91,6 +91,15 @@ TEST(Degrees, SlowSumsMakeOnePipeline) {
   EXPECT_EQ(choice.best().all_reduce, 0);
 }
 
+TEST(Degrees, TheOptimizersStepCounts) {
+  Profile profile = eight_layers();
+  for (LayerCost& layer : profile.layers) layer.step_time = 100'000;
+  const DegreeChoice choice = choose_degree(profile, options_for(4, 8));
+  EXPECT_EQ(choice.best().replicas, 1);
+  EXPECT_EQ(choice.best().optimizer(), 2 * 100'000);
+  EXPECT_EQ(choice.best().step(), choose_degree(profile, options_for(4, 8, 1)).best().step());
+}
+
 /// Memory of the fullest device.
 Bytes most_static(const Profile& profile, int devices, int replicas) {
   const DegreeChoice choice = choose_degree(profile, options_for(devices, 8, replicas));
