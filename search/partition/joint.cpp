@@ -48,9 +48,7 @@ class Chooser {
         options_(options),
         searcher_(searcher),
         judged_(profile, options, searcher, below),
-        lanes_(options.partition.lanes != LanesOf::none &&
-               std::ranges::any_of(profile.layers,
-                                   [](const LayerCost& layer) { return !layer.lane.empty(); })) {}
+        lanes_(joint::has_lanes(profile, options)) {}
 
   JointChoice choose() {
     place_and_search();
@@ -152,7 +150,7 @@ class Chooser {
     const auto step = static_cast<double>(judged_.whole_value(list()[shortest]));
     const auto most = static_cast<Nanoseconds>(step * (1 + unknown));
     search_fewer(most);
-    const Nanoseconds longest = std::max(list()[shortest].value(), least_usual());
+    const Nanoseconds longest = std::max(list()[shortest].value(), judged_.least_usual());
     const auto key = [&](const Candidate& c) {
       return std::pair(c.placement->blocks.size(), judged_.whole_value(c));
     };
@@ -182,16 +180,6 @@ class Chooser {
       judged_.search(candidate, judged_.shortly(order.size() - i));
       candidate.no_shorter = !candidate.plan;
     }
-  }
-
-  /// What no plan is to be longer than: 1F1B, as is_usual() says, which is no shorter than this.
-  Nanoseconds least_usual() {
-    Nanoseconds least = kNone;
-    for (const Candidate& c : list()) {
-      const Nanoseconds value = c.plan ? c.value() : c.bound;
-      if (is_usual(c, options_.partition) && value > 0) least = std::min(least, value);
-    }
-    return least;
   }
 
   /// What choose() finds of plans below a value; nullopt: none. `any`: of more candidates than these.
@@ -283,7 +271,7 @@ class Chooser {
     for (const Recompute how : {Recompute::needed, Recompute::partly}) {
       if (how == Recompute::partly && (list()[index].graph || list()[index].usual)) continue;
       judged_.add_placed(joint::recomputing(list()[index], how));
-      if (!lanes_ || list()[index].usual) continue;
+      if (!lanes_ || list()[index].usual || list()[index].options.lanes == LanesOf::none) continue;
       Candidate beside = joint::recomputing(list()[index], how);
       beside.name += ", lanes too";
       beside.options.lanes = LanesOf::all;

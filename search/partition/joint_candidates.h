@@ -16,7 +16,8 @@ struct DeviceOrder {
 /// found as the stages are (chain::best_kind_order).
 std::vector<DeviceOrder> device_orders(const Cluster& cluster);
 
-/// Every candidate that keeps its activations, on all devices. `graph`: the profile has branches.
+/// Every candidate that keeps its activations, on all devices. `graph`: the profile has branches. What 1F1B
+/// runs on is listed without lanes, too: each lane is a stage more, with what that takes (Profile::rank).
 std::vector<Candidate> list_candidates(const Profile& profile, const JointOptions& options);
 
 /// The same shape with recomputation where it is needed; `how`: needed or partly.
@@ -37,6 +38,9 @@ Candidate on_fewer(const JointOptions& options, const DeviceOrder& order, int de
 
 /// What is tried: backwards whole (false), split (true), or both.
 std::vector<bool> splits(const Profile& profile, const JointOptions& options);
+
+/// Layers name lanes, and may run on them.
+bool has_lanes(const Profile& profile, const JointOptions& options);
 
 /// Restrictions without which the list, or the `tried` ones that were made from it, would be another.
 Restrictions that_cut(const Profile& profile, const JointOptions& options,

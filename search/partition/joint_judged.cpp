@@ -129,7 +129,9 @@ std::vector<std::vector<int>> Judged::usual_sizes(Recompute most) const {
 const Candidate* Judged::with_the_same_stages(const Candidate& candidate) const {
   for (const Candidate& other : list_) {
     if (&other == &candidate || !other.placement || other.cuts->stages != candidate.cuts->stages) continue;
-    const bool as_many_lanes = other.options.lanes == candidate.options.lanes || !recomputes(candidate);
+    const auto with = [](const Candidate& c) { return c.options.lanes != LanesOf::none; };
+    const bool as_many_lanes = other.options.lanes == candidate.options.lanes ||
+                               (with(other) && with(candidate) && !recomputes(candidate));
     if (other.idle == candidate.idle && other.options.split_backward == candidate.options.split_backward &&
         as_many_lanes)
       return &other;
@@ -283,9 +285,20 @@ void Judged::hold_less(Candidate& candidate) const {
     candidate.plan = in_variation(*candidate.placement, within_a_part(1), {*before.plan, *candidate.plan});
 }
 
+Nanoseconds Judged::least_usual() const {
+  Nanoseconds least = kNone;
+  for (const Candidate& c : list_) {
+    const Nanoseconds value = c.plan ? c.value() : c.bound;
+    if (is_usual(c, options_.partition) && value > 0) least = std::min(least, value);
+  }
+  return least;
+}
+
 std::size_t Judged::best() const {
   std::size_t best = list_.size();
-  const Nanoseconds as_short = sharing_ && found_ != kNone ? found_ + found_ / kReplayed : 0;
+  const Nanoseconds as_short = sharing_ && found_ != kNone
+                                   ? std::max(found_, std::min(found_ + found_ / kReplayed, least_usual()))
+                                   : 0;
   const auto key = [&](const Candidate& c) {
     return std::tuple(whole_value(c) + std::max<Nanoseconds>(0, as_short - c.value()),
                       c.placement->blocks.size(), c.value());

@@ -122,6 +122,19 @@ TEST(PartitionLanes, APlanHidesThem) {
   EXPECT_LE(with.any_placement.lower_bound, makespan(with));
 }
 
+TEST(PartitionLanes, APlanDoesWithoutThemWhereTheirBlocksCostMore) {
+  Profile profile = two_blocks();
+  for (const int devices : {1, 2}) {
+    JointOptions options = test::joint_options(devices, 4), without = options;
+    without.partition.lanes = LanesOf::none;
+    for (const Nanoseconds each : {0, 2, 5, 50}) {
+      profile.rank.forward = profile.rank.backward = each;
+      const JointChoice with = choose_plan(profile, options), none = choose_plan(profile, without);
+      EXPECT_LE(with.candidates[with.winner].value(), none.candidates[none.winner].value()) << each;
+    }
+  }
+}
+
 TEST(PartitionLanes, APlanThatHasToRecomputeHidesThem) {
   Profile profile = two_blocks();
   for (LayerCost& layer : profile.layers)
