@@ -14,6 +14,7 @@ def make_layers(given, inputs, change, kind, dtype, untried: bool) -> list:
     from deepspeed.pipe import LayerSpec, TiedLayerSpec
 
     from .parts import Block, Front, Logits, Tail, Words, as_head
+    from .saving import check_configurations
 
     source = source_of(given, kind, dtype, untried)
     source.change = change
@@ -22,6 +23,9 @@ def make_layers(given, inputs, change, kind, dtype, untried: bool) -> list:
     main = source.kind.main_input_name
     inputs = (main,) if inputs is None else (inputs,) if isinstance(inputs, str) else tuple(inputs)
     check_inputs(inputs, source.config.model_type, main, parameters_of(source.kind))
+    source.find_tied()
+    if source.wrapped is None:  # else save() writes adapters only
+        check_configurations(source)
     _say(source, inputs)
     blocks = [LayerSpec(Block, source, inputs, index) for index in range(source.outline.count)]
     chain = [LayerSpec(Front, source, inputs), *blocks, LayerSpec(Tail, source, inputs)]

@@ -7,17 +7,23 @@ tensor (a tied embedding, replicas, two directions), the lowest of them writes i
 
 import copy
 import json
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
+from ostinato.errors import Error
 from ostinato.files import replaced, write_text
+from ostinato.groups import everyones
 
 from . import adapters
 from .errors import Refused
-from .sources import Source
+from .sources import INDEX, WHOLE, Source
 
-INDEX, WHOLE, LEARNED = "model.safetensors.index.json", "model.safetensors", "learned.safetensors"
+LEARNED = "learned.safetensors"
+Made = TypeVar("Made")
 Written = dict[str, tuple[int, torch.dtype]]  # bytes and type by name
 
 
@@ -25,20 +31,17 @@ def save_model(engine, folder) -> None:
     """All ranks must call it. `engine`: a DeepSpeed engine, or its PipelineModule."""
     module = getattr(engine, "module", engine)
     source, mine = _source(module), weights_of(module)
-    everyones = _everyones(list(mine))
-    _check(source, {name for names in everyones for name in names})
-    first = {name: rank for rank in reversed(range(len(everyones))) for name in everyones[rank]}
+    held = everyones(list(mine))
+    _check(source, {name for names in held for name in names})
+    first = {name: rank for rank in reversed(range(len(held))) for name in held[rank]}
     own = {name: value.detach().cpu() for name, value in mine.items() if first[name] == dist.get_rank()}
     path = Path(folder)
-    if any(_everyones((path / WHOLE).exists())):
+    if any(everyones((path / WHOLE).exists())):
         raise Refused(
             f"save(): {path / WHOLE} exists, and from_pretrained() would read it instead: use another folder"
         )
-    path.mkdir(parents=True, exist_ok=True)
-    written = _everyones(_write(source, own, path))
-    if dist.get_rank() == 0:
-        _write_index(source, written, path)
-    dist.barrier()
+    written = _together(lambda: _write(source, own, path))
+    _together(lambda: _write_index(source, written, path) if dist.get_rank() == 0 else None)
 
 
 def save_learned(engine, folder) -> None:
@@ -50,10 +53,12 @@ def save_learned(engine, folder) -> None:
     source, mine = _source(module), weights_of(module)
     if source.wrapped is not None:
         return _save_adapters(source.wrapped, mine, folder)
-    if (made := _on_rank_0({name: value for name, value in mine.items() if value.requires_grad})) is not None:
+
+    def write(made: dict[str, torch.Tensor]) -> None:
         Path(folder).mkdir(parents=True, exist_ok=True)
         save_file(made, Path(folder) / LEARNED, metadata={"format": "pt"})
-    dist.barrier()
+
+    _on_rank_0({name: value for name, value in mine.items() if value.requires_grad}, write)
 
 
 def _save_adapters(wrapped, mine: dict[str, torch.Tensor], folder) -> None:
@@ -63,28 +68,43 @@ def _save_adapters(wrapped, mine: dict[str, torch.Tensor], folder) -> None:
         name: value for name, value in mine.items() if value.requires_grad or not adapters.is_put_aside(name)
     }
     of_all: dict[str, tuple] = {}
-    for held in _everyones({name: (tuple(value.shape), value.requires_grad) for name, value in kept.items()}):
+    for held in everyones({name: (tuple(value.shape), value.requires_grad) for name, value in kept.items()}):
         of_all |= held
     wanted = adapters.names_saved(wrapped, {name: shape for name, (shape, _) in of_all.items()})
     if lost := sorted(name for name, (_, learns) in of_all.items() if learns and name not in wanted):
         raise Refused(
             f'save(): "{lost[0]}" ({len(lost)} such) is trainable but in no adapter, so peft would not save it: add it to modules_to_save'
         )
-    if (made := _on_rank_0({name: value for name, value in kept.items() if name in wanted})) is not None:
-        wrapped.save_pretrained(
+    _on_rank_0(
+        {name: value for name, value in kept.items() if name in wanted},
+        lambda made: wrapped.save_pretrained(
             folder, state_dict={adapters.PREFIX + name: value for name, value in made.items()}
-        )
-    dist.barrier()
-
-
-def _on_rank_0(mine: dict[str, torch.Tensor]) -> dict[str, torch.Tensor] | None:
-    """All ranks' tensors on rank 0, where the lowest rank's win; None elsewhere."""
-    everyones = _everyones({name: value.detach().cpu().contiguous() for name, value in mine.items()})
-    return (
-        {name: value for held in reversed(everyones) for name, value in held.items()}
-        if dist.get_rank() == 0
-        else None
+        ),
     )
+
+
+def _on_rank_0(mine: dict[str, torch.Tensor], write: Callable[[dict[str, torch.Tensor]], None]) -> None:
+    """Writes all ranks' tensors there, of which the lowest rank's win."""
+    of_all = everyones({name: value.detach().cpu().contiguous() for name, value in mine.items()})
+    made = {name: value for held in reversed(of_all) for name, value in held.items()}
+    _together(lambda: write(made) if dist.get_rank() == 0 else None)
+
+
+def _together(write: Callable[[], Made]) -> list[Made]:
+    """What it returns on each rank. Where it fails on one, all raise: they would wait for that rank in the next
+    collective."""
+    made, failed = None, None
+    try:
+        made = write()
+    except Exception as error:
+        failed = error
+    everyone = everyones((made, "" if failed is None else f"{type(failed).__name__}: {failed}"))
+    for rank, (_, why) in enumerate(everyone):
+        if why:
+            raise Error(
+                f"save(): rank {rank} could not write its part, so the checkpoint is not whole: {why}"
+            ) from failed
+    return [made for made, _ in everyone]
 
 
 def weights_of(module) -> dict[str, torch.Tensor]:
@@ -119,6 +139,7 @@ def _write(source: Source, own: dict[str, torch.Tensor], folder: Path) -> Writte
 
     model = source.empty()
     made = {name: value.contiguous() for name, value in revert_weight_conversion(model, own).items()}
+    folder.mkdir(parents=True, exist_ok=True)
     if made:
         with replaced(folder / _file_name(dist.get_rank())) as beside:
             save_file(made, beside, metadata={"format": "pt"})
@@ -134,20 +155,29 @@ def _write_index(source: Source, written: list[Written], folder: Path) -> None:
         json.dumps({"metadata": {"total_size": total}, "weight_map": dict(sorted(where.items()))}, indent=2)
         + "\n",
     )
-    config = copy.deepcopy(source.config)
-    config.architectures = [source.kind.__name__]
     types = [dtype for names in written for _, dtype in names.values() if dtype.is_floating_point]
-    config.dtype = max(types, key=lambda dtype: dtype.itemsize)
+    _write_configurations(source, max(types, key=lambda dtype: dtype.itemsize), folder)
+
+
+def _write_configurations(source: Source, dtype, folder) -> None:
+    config = copy.deepcopy(source.config)
+    config.architectures, config.dtype = [source.kind.__name__], dtype
     config.save_pretrained(folder)
     if source.generation is not None:
         source.generation.save_pretrained(folder)
 
 
+def check_configurations(source: Source) -> None:
+    """Raises Refused where save() could not write them: that would be found out when the training is over."""
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            _write_configurations(source, source.config.dtype, folder)
+    except ValueError as error:
+        raise Refused(
+            f"{source}: transformers refuses to save its configurations, and so would save() after the training: mend "
+            f"model.config or model.generation_config (of a folder, its files): {error}"
+        ) from error
+
+
 def _file_name(rank: int) -> str:
     return f"model-{rank + 1:05}-of-{dist.get_world_size():05}.safetensors"
-
-
-def _everyones(mine) -> list:
-    made = [None] * dist.get_world_size()
-    dist.all_gather_object(made, mine)
-    return made

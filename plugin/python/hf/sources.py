@@ -9,7 +9,9 @@ source.carved(stubs, keeps)                      # the model with only some modu
 
 import contextlib
 import copy
+import json
 import os
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,6 +24,8 @@ from .carving import Stub, carve, drop, shallow
 from .errors import Refused
 from .outline import check_tied, check_untouched, outline_of
 
+INDEX, WHOLE = "model.safetensors.index.json", "model.safetensors"
+
 
 class Source(ABC):
     """`kind`: the class, e.g. LlamaForCausalLM; `outline`: where its parts are; `children`: by module, the names
@@ -30,6 +34,7 @@ class Source(ABC):
     """
 
     in_memory = False
+    folder: str | None = None  # of a checkpoint
     wrapped: Any = None  # peft's PeftModel around the model
     loss: Callable | None = None  # the model's `loss_function`, where it is known
     change: Callable | None = (
@@ -43,11 +48,28 @@ class Source(ABC):
         self.tables = [name for name, module in model.named_modules() if name and module._buffers]
         plain = self.empty()
         self.tied = dict(plain.all_tied_weights_keys)
+        # Patterns of tied names that are alone in the files, and where they go.
+        self.moved: dict[str, str] = {}
         self.saved = set(plain.state_dict()) - set(self.tied)
         self.loss = loss_of(model)
 
     def __repr__(self) -> str:  # DeepSpeed prints the arguments of layers
         return self.kind.__name__
+
+    def find_tied(self) -> None:
+        """Finds tied weights in the files as transformers does, which takes them under either name. Raises Refused
+        where it would not tie them: if both names are there, and differ."""
+        prefix = f"{self.kind.base_model_prefix}."  # the files of a model without a head do not have it
+        held = {name.removeprefix(prefix): (name, file) for name, file in _files(self.folder).items()}
+        for target, source in self.tied.items():
+            first, second = (held.get(name.removeprefix(prefix)) for name in (target, source))
+            if first and second and not _equal(first, second):
+                raise Refused(
+                    f'{self}: "{self.folder}" holds {target} and {source}, which differ, but its configuration ties them: set '
+                    '"tie_word_embeddings": false in its config.json, as transformers does not tie them either'
+                )
+            if first and not second:
+                self.moved[f"^{re.escape(first[0])}$"] = source
 
     def carved(self, stubs: dict[str, Stub], keeps: Callable[[str], bool]):
         made = self._carved(stubs, keeps)
@@ -109,7 +131,9 @@ class FromFiles(Source):
             self.kind.__name__, (self.kind,), {"__init__": begin, "__module__": self.kind.__module__}
         )
         given: dict[str, Any] = (
-            {"state_dict": {}} if self.folder is None else {"local_files_only": True, "use_safetensors": True}
+            {"state_dict": {}}
+            if self.folder is None
+            else {"local_files_only": True, "use_safetensors": True, "key_mapping": self.moved}
         )
         with _quiet(missing_too=self.folder is None):
             made = kind.from_pretrained(
@@ -122,6 +146,31 @@ class FromFiles(Source):
         for module in [module for module in made.modules() if vars(module).get("config") is own]:
             module.config = self.shared  # all layers share it, so the profile sees that they are equal
         return made.train()
+
+
+def _files(folder: str | None) -> dict[str, Path]:
+    """By the names of a checkpoint's tensors, as transformers looks for them."""
+    from safetensors import safe_open
+
+    if folder and Path(folder, WHOLE).is_file():
+        with safe_open(Path(folder, WHOLE), "pt") as file:
+            return dict.fromkeys(file.keys(), Path(folder, WHOLE))
+    if folder and Path(folder, INDEX).is_file():
+        where = json.loads(Path(folder, INDEX).read_text())["weight_map"]
+        return {name: Path(folder, file) for name, file in where.items()}
+    return {}
+
+
+def _equal(*saved: tuple[str, Path]) -> bool:
+    from safetensors import safe_open
+
+    def read(name: str, path: Path) -> torch.Tensor:
+        with safe_open(path, "pt") as file:
+            return file.get_tensor(name)
+
+    first, second = (read(*of) for of in saved)
+    wider = torch.promote_types(first.dtype, second.dtype)
+    return torch.equal(first.to(wider), second.to(wider))
 
 
 @contextlib.contextmanager

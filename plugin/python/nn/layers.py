@@ -25,14 +25,16 @@ def sharded(layer: nn.Module, shard: Shard, last: bool = False) -> nn.Module:
     if why_not(kind):
         raise ShardingError(why_not(kind))
     marks = {name: dict(vars(tensor)) for name, tensor in tensors_of(layer).items()}
-    if hasattr(layer, "sharded"):
-        made = layer.sharded(shard)  # type: ignore[operator]  # not a tensor
-    elif kind is nn.Embedding and isinstance(layer, nn.Embedding):
-        made = ShardedEmbedding.of(_plain(layer), shard)
-    elif kind is nn.Linear and isinstance(layer, nn.Linear):
-        made = ShardedLinear.of(layer, shard, gather=not last)
-    else:
-        made = layer
+    devices = {tensor.device for tensor in tensors_of(layer).values() if tensor.is_cuda}
+    with torch.random.fork_rng(devices):  # parts of unequal size draw unequal numbers of weights
+        if hasattr(layer, "sharded"):
+            made = layer.sharded(shard)  # type: ignore[operator]  # not a tensor
+        elif kind is nn.Embedding and isinstance(layer, nn.Embedding):
+            made = ShardedEmbedding.of(_plain(layer), shard)
+        elif kind is nn.Linear and isinstance(layer, nn.Linear):
+            made = ShardedLinear.of(layer, shard, gather=not last)
+        else:
+            made = layer
     _check(layer, made, shard)
     if lost := added_to(layer) - added_to(made):
         raise ShardingError(

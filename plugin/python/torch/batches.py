@@ -45,11 +45,12 @@ class Batches:
         targets: Any,
         keywords: Mapping[str, Any],
         apart: Callable[[Any], Any] = lambda value: value,
+        named_apart: Callable[[Any], Any] = lambda value: value,
     ) -> Iterator[None]:
-        """Around a run, so that nothing stays in memory until the next one. `apart` of each micro-batch is kept.
-        Raises BatchError."""
+        """Around a run, so that nothing stays in memory until the next one. `apart` of each micro-batch is kept, and
+        `named_apart` of its keywords. Raises BatchError."""
 
-        def cut(value: Any, what: str) -> list:
+        def cut(value: Any, what: str, apart: Callable[[Any], Any] = apart) -> list:
             return list(map(apart, micro_batches(value, self._count, what)))
 
         try:
@@ -58,7 +59,7 @@ class Batches:
             }
             self.targets = cut(targets, "targets")
             self._check_keywords(inputs, keywords)
-            self.keywords = cut(keywords, "what the stages are given by name")
+            self.keywords = cut(keywords, "what the stages are given by name", named_apart)
             yield
         finally:
             self._clear()

@@ -6,13 +6,14 @@ rank, ranks = place_in(None, program)    # this process among the plan's devices
 check_copies(program)                    # PipelineError says what does not fit, and what would
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from ostinato.autograd import strangers
 from ostinato.errors import Error, counted
 from ostinato.groups import backends_of
 from ostinato.nn import ShardedLogits
@@ -21,7 +22,6 @@ from torch.utils._pytree import tree_leaves
 
 from ostinato import _plugin
 
-from .graph import behind, leaves, nodes
 from .ties import Tie
 from .wrappers import one_in_flight
 
@@ -78,8 +78,14 @@ def check_copies(program) -> None:
 
 
 def check_ties(ties: list[Tie]) -> None:
-    """Raises PipelineError where a shared weight would be cut into parts."""
+    """Raises PipelineError where a shared weight would be cut into parts, or is several parameters, each of which an
+    optimizer would change wherever it is."""
     for tie in ties:
+        if tie.separate:
+            raise PipelineError(
+                f"{tie} are different parameters in the same memory, which ranks do not share: let both layers register one and the same "
+                "torch.nn.Parameter (head.weight = embedding.weight)"
+            )
         if tie.sharded:
             raise PipelineError(
                 f"{tie} share a weight, but one of them is in a sharded stage, whose parts would train separately: "
@@ -150,18 +156,24 @@ def checked_loss(stage: str, loss_fn: Callable | None, outputs: Any, targets: An
     return loss
 
 
-def check_loss(loss: torch.Tensor, outputs: Any, known: Iterable[nn.Parameter], rank: int) -> None:
-    """Raises PipelineError where loss_fn made `loss` of the last stage's `outputs` with a weight that is not
-    `known`, as one that it closes over."""
-    made = [held.part if isinstance(held, ShardedLogits) else held for held in tree_leaves(outputs)]
-    # A stage may have more: fully_shard() makes whole weights of parts.
-    own = behind(nodes([loss]), but=set(behind(nodes(made))))
-    ids = {id(parameter) for parameter in known}
-    for weight in leaves(own):
-        # Not a tensor that loss_fn makes itself and lets require a gradient.
-        if isinstance(weight, nn.Parameter) and id(weight) not in ids:
-            raise PipelineError(
-                f"loss_fn computes with a weight of shape {tuple(weight.shape)} that is no parameter of the pipeline on rank {rank}, so its "
-                "gradients would be lost, and copies of it on other ranks would not follow: make loss_fn a torch.nn.Module that has this "
-                "weight, or compute with it in a layer of the last stage; if it is not to be trained, call requires_grad_(False) on it"
-            )
+REGISTERED = "register it in each layer that computes with it (head.weight = embedding.weight)"
+IN_A_MODULE = (
+    "make loss_fn a torch.nn.Module that has this weight, or compute with it in a layer of the last stage"
+)
+
+
+def check_weights(
+    pipe: nn.Module, maker: str, made: Any, given: Any, names: Mapping[int, str], right: str = REGISTERED
+) -> None:
+    """Raises PipelineError where the forward of a stage, or loss_fn, made `made` of `given` with a weight that `pipe`
+    does not have, as one that it closes over or keeps in a list. `names`: of weights, by id. `right`: what would be."""
+    tensors, before = (
+        [held.part if isinstance(held, ShardedLogits) else held for held in tree_leaves(values)]
+        for values in (made, given)
+    )
+    for weight in strangers(tensors, before, pipe.parameters()):
+        known = f", {names[id(weight)]}," if id(weight) in names else ""
+        raise PipelineError(
+            f"{maker} computes with a weight of shape {tuple(weight.shape)}{known} that is no parameter of the pipeline on rank {pipe.rank}, so its "
+            f"gradients would be lost, and copies of it on other ranks would not follow: {right}; if it is not to be trained, call requires_grad_(False) on it"
+        )

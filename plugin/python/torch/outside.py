@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inputs or targets of a step that modules outside the pipeline compute and train with: encoder(x), for example.
+"""What a step is given that modules outside the pipeline compute and train with: encoder(x), for example.
 
     outside = Outside()
     value = outside.apart(value)      # of one micro-batch: cuts the graph of the stages off here
@@ -12,12 +12,15 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 
 class Outside:
-    """Of one step."""
+    """Of one step. `group`: of ranks that have all been given it, each of which makes a part of its gradients, as with
+    keyword arguments; they are summed, so that a module that each rank has a copy of stays the same on all."""
 
-    def __init__(self):
+    def __init__(self, group: dist.ProcessGroup | None = None):
+        self._group = group
         # The given tensor, and the leaf that the stages take instead.
         self._made: list[tuple[torch.Tensor, torch.Tensor]] = []
 
@@ -26,13 +29,17 @@ class Outside:
         if torch.is_tensor(value):
             return self._leaf(value) if value.requires_grad else value
         if isinstance(value, Mapping):
-            return {name: self.apart(item) for name, item in value.items()} if self._is_made(value) else value
-        if isinstance(value, tuple | list) and self._is_made(value):
+            return {name: self.apart(item) for name, item in value.items()} if self.is_made(value) else value
+        if isinstance(value, tuple | list) and self.is_made(value):
             items = [self.apart(item) for item in value]
             return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
         return value
 
     def backward(self) -> None:
+        for _, leaf in self._made if self._group is not None else ():
+            part = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad  # None: no stage here uses it
+            leaf.grad = part.to_dense().contiguous()
+            dist.all_reduce(leaf.grad, group=self._group)
         reached = [(given, leaf.grad) for given, leaf in self._made if leaf.grad is not None]
         self._made = []
         if reached:
@@ -43,11 +50,12 @@ class Outside:
         self._made.append((given, leaf))
         return leaf
 
-    def _is_made(self, value: Any) -> bool:
+    @classmethod
+    def is_made(cls, value: Any) -> bool:
         """Whether anything in it has a graph; anything else stays the same object."""
         if torch.is_tensor(value):
             return value.requires_grad
         items = (
             value.values() if isinstance(value, Mapping) else value if isinstance(value, tuple | list) else ()
         )
-        return any(self._is_made(item) for item in items)
+        return any(cls.is_made(item) for item in items)

@@ -26,13 +26,14 @@ from ostinato import _plugin, offload
 
 from .batches import Batches, as_arguments
 from .checks import (
+    IN_A_MODULE,
     PipelineError,
     changes_named,
     check_copies,
     check_device,
-    check_loss,
     check_ties,
     check_trained,
+    check_weights,
     check_wrapped,
     checked_loss,
     lowered,
@@ -141,6 +142,7 @@ class Pipeline(nn.Module):
         if isinstance(self.loss_fn, nn.Module):
             self.loss_fn.to(self._device)
         modules = build.modules(loss_fn) if isinstance(build, ChainOfLayers) else {}
+        self._names = build.names(loss_fn) if isinstance(build, ChainOfLayers) else {}
         here = {layer for stage in self._own for layer in stage.layers} | ({LOSS} if scores else set())
         self._ties = Ties(ties, modules, here, ranks, self._group, self._timeout_s)
         self._ties.begin()
@@ -167,7 +169,7 @@ class Pipeline(nn.Module):
             self._executor = self._running = self._make_executor(self.program, self._forward_of)
             self._forwards: Any = None  # its executor
             self._runs = {stage.index: self._held(stage) for stage in self._own}
-            self._seen_losses: set[str] = set()  # stages whose loss was looked at
+            self._seen: set[tuple[int, str]] = set()  # stages whose weights, or whose loss, were looked at
             self._serving: tuple[Serving, Any] | None = None  # with its executor
 
     def step(
@@ -192,10 +194,10 @@ class Pipeline(nn.Module):
                 "step() computes gradients, but torch.no_grad() or inference_mode() has switched them off"
             )
         with self._one_call():
-            fully_sharded, outside = outermost(self), Outside()
+            fully_sharded, outside, named = outermost(self), Outside(), Outside(self._group)
             if self._splits:
                 keep_unsharded(fully_sharded)
-            with self._taken(inputs, targets, keywords, outside.apart):
+            with self._taken(inputs, targets, keywords, outside.apart, named.apart):
                 for stage in self._own:
                     if not self.program.stages[stage.index].has_backward:
                         check_trained(stage.name, self.stages[str(stage.index)])
@@ -206,6 +208,7 @@ class Pipeline(nn.Module):
             if self._draws is not None:
                 self._check_draws(self._draws)
             outside.backward()
+            named.backward()
             if losses is not None:
                 losses.extend(each)
             return torch.stack(each).sum() / self.micro_batches if each else None
@@ -431,11 +434,8 @@ class Pipeline(nn.Module):
 
     def _check_draws(self, draws: Draws) -> None:
         self._draws = None
-        if stage := unlike(self.program.stages, self._exchanged("draws", draws.text())):
-            raise PipelineError(
-                f'stage "{stage}" is sharded, and draws other random numbers on each of its ranks, which would train different models: let its '
-                "layers draw from a generator with one seed on all of them, or place what draws in a stage on one device"
-            )
+        if said := unlike(self.program.stages, self._exchanged("draws", draws.text())):
+            raise PipelineError(said)
 
     def _after_first(self, call: str, keywords: dict[str, Any]) -> None:
         """Of step() or infer(): a rank that leaves out an argument would compute something else with its default."""
@@ -445,7 +445,9 @@ class Pipeline(nn.Module):
         if call == "step":
             self._warn_of_whole()
         if self._group is not None:
-            self._agree(f"{call} keywords", ", ".join(sorted(keywords)), "gave other keyword arguments")
+            trained = {name for name in keywords if call == "step" and Outside.is_made(keywords[name])}
+            said = ", ".join(sorted({name + " (trained)" * (name in trained) for name in keywords}))
+            self._agree(f"{call} keywords", said, "gave other keyword arguments")
 
     def _warn_of_whole(self) -> None:
         if names := [f'"{self.program.stages[index].name}"' for index in self._executor.unsplit_stages]:
@@ -504,13 +506,18 @@ class Pipeline(nn.Module):
         def run(micro_batch: int, inputs: tuple | None):
             arguments = this._given(stage.name, micro_batch) if inputs is None else inputs
             keywords = this._batches.keywords[micro_batch]
+            if this.rank != stage.ranks[0]:  # each rank has their whole gradients, and the first one's count
+                keywords = Outside().apart(keywords)
             draws = this._draws if len(stage.ranks) > 1 and trains else None
+            given = inputs is None and arguments, keywords, last and this._batches.targets[micro_batch]
             with (
                 nullcontext() if scored else torch.no_grad(),
-                nullcontext() if draws is None else draws.noted(index, micro_batch),
+                nullcontext() if draws is None else draws.noted(index, micro_batch, given),
                 changes_named(stage.name),
             ):
                 outputs = module(*arguments, **keywords)
+            if scored:
+                this._check_weights(index, module, f'stage "{stage.name}"', outputs, (arguments, keywords))
             if not last:
                 return outputs
             if not scored:
@@ -518,7 +525,7 @@ class Pipeline(nn.Module):
                     outputs.whole() if isinstance(outputs, ShardedLogits) else outputs
                 )
                 return ()
-            loss = this._loss(stage.name, outputs, micro_batch)
+            loss = this._loss(index, outputs, micro_batch)
             this._results[index][micro_batch] = loss.detach()
             return loss / this.micro_batches
 
@@ -530,14 +537,21 @@ class Pipeline(nn.Module):
             raise PipelineError(f'stage "{name}" takes the inputs of the step, but rank {self.rank} got none')
         return as_arguments(given)
 
-    def _loss(self, stage: str, outputs: Any, micro_batch: int) -> torch.Tensor:
-        loss = checked_loss(stage, self.loss_fn, outputs, self._batches.targets[micro_batch], self.rank)
-        if stage not in self._seen_losses:
-            self._seen_losses.add(stage)
-            # A loss_fn that fully_shard() has changed computes with other weights.
-            if not (isinstance(self.loss_fn, nn.Module) and outermost(self.loss_fn)):
-                check_loss(loss, outputs, self.parameters(), self.rank)
+    def _loss(self, index: int, outputs: Any, micro_batch: int) -> torch.Tensor:
+        stage, targets = self.program.stages[index].name, self._batches.targets[micro_batch]
+        loss = checked_loss(stage, self.loss_fn, outputs, targets, self.rank)
+        self._check_weights(index, self.loss_fn, "loss_fn", loss, (outputs, targets), right=IN_A_MODULE)
         return loss
+
+    def _check_weights(
+        self, index: int, module: Any, maker: str, made: Any, given: Any, **right: str
+    ) -> None:
+        """Of the first micro-batch of a stage."""
+        if (index, maker) not in self._seen:
+            self._seen.add((index, maker))
+            # What fully_shard() has changed computes with weights that it makes.
+            if not (isinstance(module, nn.Module) and outermost(module)):
+                check_weights(self, maker, made, given, self._names, **right)
 
     def _exchanged(self, what: str, mine: str, missing: str = "") -> list[str]:
         """Of all ranks. `missing`: what it means where some do not take part."""

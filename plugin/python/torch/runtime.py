@@ -18,12 +18,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from ostinato.autograd import nodes, reaches
 from ostinato.buffers import Buffers
 from torch.utils._pytree import tree_map
 
 from .checks import PipelineError, check_device, lowered, place_in
 from .fully_sharded import keep_unsharded
-from .graph import nodes, reaches
 from .stages import Build, ChainOfLayers, build_of, module_of, own_stages
 from .ties import ties_of
 

@@ -42,6 +42,11 @@ MOST = 64  # outputs of a layer that are looked at
 LOSS = -1  # stands for loss_fn among the numbers of layers
 
 
+def named(layer: int, name: str) -> str:
+    """A parameter, in words."""
+    return f"{'loss_fn' if layer == LOSS else f'layer {layer}'} ({name})"
+
+
 def build_of(build: Any) -> Build:
     """A chain of layers may be given as it is. Raises ValueError for what makes no stages."""
     if isinstance(build, nn.Sequential | nn.ModuleList | list | tuple):
@@ -115,13 +120,26 @@ class ChainOfLayers:
         layers = dict(enumerate(self.chain))
         return {**layers, LOSS: loss_fn} if isinstance(loss_fn, nn.Module) else layers
 
-    def ties(self, loss_fn: Any = None) -> list[dict[int, str]]:
-        """Parameters that several layers share: by layer, the name there."""
-        held: dict[int, dict[int, str]] = {}
+    def names(self, loss_fn: Any = None) -> dict[int, str]:
+        """Of the parameters of all layers, by id."""
+        layers = self.modules(loss_fn).items()
+        return {
+            id(p): named(layer, name) for layer, module in layers for name, p in module.named_parameters()
+        }
+
+    def ties(self, loss_fn: Any = None) -> list[dict[int, tuple[str, nn.Parameter]]]:
+        """Weights that several layers share: by layer, the name and the parameter there."""
+        held: dict[int, dict[int, tuple[str, nn.Parameter]]] = {}
         for index, layer in self.modules(loss_fn).items():
             for name, parameter in layer.named_parameters():
-                held.setdefault(id(parameter), {})[index] = name
+                held.setdefault(_memory(parameter), {})[index] = name, parameter
         return [by_layer for by_layer in held.values() if len(by_layer) > 1]
+
+
+def _memory(parameter: nn.Parameter) -> int:
+    """What is the same for parameters that begin at the same element, also of different shapes."""
+    here = type(parameter) is nn.Parameter  # has its elements, unlike a DTensor, or one that a LazyLinear has
+    return parameter.data_ptr() if here and parameter.data_ptr() else id(parameter)
 
 
 class InARow(nn.Sequential):

@@ -21,7 +21,7 @@ from ostinato.nn import Shard
 from ostinato.groups import later_than, make_group
 from torch import nn
 
-from .stages import LOSS, ChainOfLayers, computes_loss
+from .stages import LOSS, ChainOfLayers, computes_loss, named
 from .wrappers import imported
 
 
@@ -32,12 +32,10 @@ class Tie:
     layers: dict[int, str]
     ranks: tuple[int, ...]
     sharded: bool  # whether a sharded stage cuts it into parts
+    separate: bool  # whether it is several parameters that share memory, and train
 
     def __str__(self) -> str:
-        return " and ".join(
-            f"{'loss_fn' if layer == LOSS else f'layer {layer}'} ({name})"
-            for layer, name in self.layers.items()
-        )
+        return " and ".join(named(layer, name) for layer, name in self.layers.items())
 
 
 def ties_of(program, build: Callable, loss_fn: Any = None) -> list[Tie]:
@@ -51,7 +49,10 @@ def ties_of(program, build: Callable, loss_fn: Any = None) -> list[Tie]:
         ]
         ranks = tuple(sorted({rank for stage in holders for rank in stage.ranks}))
         if len(ranks) > 1:
-            ties.append(Tie(layers, ranks, any(len(stage.ranks) > 1 for stage in holders)))
+            names = {layer: name for layer, (name, _) in layers.items()}
+            held = {parameter for _, parameter in layers.values()}
+            separate = len(held) > 1 and any(parameter.requires_grad for parameter in held)
+            ties.append(Tie(names, ranks, any(len(stage.ranks) > 1 for stage in holders), separate))
     return sorted(ties, key=lambda tie: (tie.ranks, str(tie)))
 
 
@@ -137,6 +138,7 @@ def _sum(shard: Shard, copies: list[Copy]) -> None:
     for parameter, (count, _) in zip(parameters, total, strict=True):
         if count:
             gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.detach()
+            gradient = gradient.to_dense() if gradient.is_sparse else gradient
             part = local(gradient)
             summed = shard.sum_(part.contiguous())
             if part is gradient:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Layers from files are those that from_pretrained() reads, one at a time; what save() writes is read by it."""
 
+import errno
 import json
 import os
 
@@ -9,7 +10,9 @@ import torch
 import torch.distributed as dist
 import transformers
 from ostinato import hf
+from ostinato.errors import Error
 from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from support.hf_jobs import MICRO_BATCHES, Job, engine_of, train_hf
 from support.hf_models import KINDS, Case, batch, built, own_loss, run, weights
 from support.plans import Layout, make_plan
@@ -34,6 +37,19 @@ def test_layers_from_a_checkpoint(model, tied, tmp_path):
         module.eval()
     logits = run(layers, given)
     assert torch.equal(hf.loss(tmp_path)(logits, labels), own_loss(whole, given, labels).loss)
+
+
+@pytest.mark.parametrize("both", everyday([False, True], False), ids=["one name", "both names"])
+@pytest.mark.parametrize("model", everyday(["gpt2", "bert"], "bert"))
+def test_tied_weights_are_read_under_either_name(model, both, tmp_path):
+    made = Case(model, True).make()
+    made.save_pretrained(tmp_path)
+    held = load_file(file := tmp_path / "model.safetensors")
+    for target, source in made.all_tied_weights_keys.items():
+        held[target] = held[source].clone() if both else held.pop(source)
+    save_file(held, file, metadata={"format": "pt"})
+    read = weights(built(hf.layers(tmp_path)))
+    assert all(torch.equal(read[name], made.state_dict()[name]) for name in read)
 
 
 def test_the_files_hold_each_expert_apart(tmp_path):
@@ -118,6 +134,30 @@ def test_an_older_file_that_would_be_read_instead_is_refused(world2, tmp_path):
     Case().make().save_pretrained(tmp_path)
     for said in world2.run(saved, Job(Case()), str(tmp_path)):
         assert "model.safetensors exists, and from_pretrained() would read it instead" in said
+
+
+def save_on_a_full_disk(rank: int, folder: str, learned: bool) -> str:
+    """What save() raises where that rank cannot write."""
+    import safetensors.torch
+
+    def full(*_args, **_named):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    engine, write = engine_of(Job(Case())), safetensors.torch.save_file
+    safetensors.torch.save_file = full if dist.get_rank() == rank else write
+    try:
+        hf.save(engine, folder, learned=learned)
+    except Error as error:
+        return str(error)
+    finally:
+        safetensors.torch.save_file = write
+    return ""
+
+
+@pytest.mark.parametrize(("rank", "learned"), [(1, False), (0, True)])
+def test_what_one_rank_cannot_write_all_ranks_raise(rank, learned, world2, tmp_path):
+    for said in world2.run(save_on_a_full_disk, rank, str(tmp_path), learned):
+        assert f"rank {rank} could not write its part" in said and "No space left on device" in said
 
 
 def replica_saves(folder: str) -> None:

@@ -8,7 +8,7 @@ import torch
 import transformers
 from ostinato import hf
 from ostinato.hf.refusals import check_class
-from support.hf_models import SIZES, Case, batch, built, run
+from support.hf_models import SIZES, Case, batch, built, run, weights
 
 T5 = transformers.T5Config(vocab_size=48, d_model=16, d_kv=8, d_ff=32, num_layers=2, num_heads=2)
 
@@ -181,14 +181,30 @@ def test_a_head_tied_by_hand_only():
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
-def test_a_head_tied_in_the_configuration_only(kind):
+def test_a_head_tied_in_the_configuration_only(kind, tmp_path):
     model = Case(kind, tied=True).make()
     model.lm_head.weight = torch.nn.Parameter(2 * model.lm_head.weight.detach())
+    model.save_pretrained(tmp_path)
     with pytest.raises(
         hf.Refused, match="lm_head has its own weight.*: set model.config.tie_word_embeddings = False"
     ):
         hf.layers(model)
+    with pytest.raises(
+        hf.Refused, match='holds lm_head.weight and .*, which differ, .*"tie_word_embeddings": false'
+    ):
+        hf.layers(tmp_path)
     model.config.tie_word_embeddings = False
+    model.save_pretrained(tmp_path)
+    for source in (model, tmp_path):
+        assert torch.equal(weights(built(hf.layers(source)))["lm_head.weight"], model.lm_head.weight)
+
+
+def test_a_generation_config_that_could_not_be_saved():
+    model = Case().make()
+    model.generation_config.temperature = 0.6
+    with pytest.raises(hf.Refused, match="(?s)save.. after the training.*set `do_sample=True`"):
+        hf.layers(model)
+    model.generation_config.do_sample = True
     hf.layers(model)
 
 

@@ -6,6 +6,7 @@ import tomllib
 
 import pytest
 from support.commands import output_of
+from support.hf_models import Case
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -166,6 +167,16 @@ def test_named_arguments():
     profile = profile_layers(job(Scaled(), {"scale": torch.ones(4), "x": torch.ones(2, 4)}))
     assert [row.name for row in profile.layers] == ["0:mul", "1:mul"]
     assert [row.parameters for row in profile.layers] == [16, 0]
+
+
+def test_a_decoder_of_transformers_is_exported_without_its_cache(capsys):
+    model, tokens = Case(more={"num_hidden_layers": 1}).make(), torch.randint(3, 48, (2, 8))
+    rows = [
+        len(build_graph(job(model, inputs), read_settings({}, None)).rows)
+        for inputs in (tokens, {"input_ids": tokens, "use_cache": False})
+    ]
+    assert rows[0] == rows[1]
+    assert capsys.readouterr().err.count("a call with use_cache=False: give this in the script") == 1
 
 
 def test_frozen_parameters_take_no_gradient():

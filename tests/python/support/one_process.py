@@ -161,6 +161,26 @@ def tied() -> list[nn.Module]:
     return [embedding, *linears()[2:], head]
 
 
+def tied_sparse() -> list[nn.Module]:
+    layers = tied()
+    layers[0].sparse = True
+    return layers
+
+
+def tied_unregistered() -> list[nn.Module]:
+    layers = tied()
+    weight = layers[-1]._parameters.pop("weight")
+    vars(layers[-1])["weight"] = weight
+    return layers
+
+
+def tied_memory() -> list[nn.Module]:
+    """By two parameters."""
+    layers = tied()
+    layers[-1].weight = nn.Parameter(layers[0].weight.data)
+    return layers
+
+
 def frozen() -> list[nn.Module]:
     return [layer.requires_grad_(False) for layer in linears()]
 
@@ -226,6 +246,9 @@ CHAINS = {
         tied,
         twice,
         tied_frozen,
+        tied_memory,
+        tied_sparse,
+        tied_unregistered,
         pairs,
         in_place,
         lists,

@@ -433,13 +433,38 @@ class Masked(nn.Module):
 def refusal_of_draws(case: Case, seeded: bool) -> str:
     from ostinato.torch import Pipeline, layers
 
-    torch.manual_seed(dist.get_rank())
     first = Dropping(VOCABULARY, WIDTH)
     first.seeded = seeded
     try:
         pipe = Pipeline(case.plan, layers([first, *chain()[1:]]), loss_fn=loss)
+        torch.manual_seed(dist.get_rank())
         tokens, _, targets = batch(0)
         pipe.step(tokens, targets)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+class Moved(Block):
+    def forward(self, hidden, by):
+        return super().forward(hidden + by)
+
+
+def refusal_of_data(case: Case, what: str) -> str:
+    """Of inputs, targets and a keyword argument that each rank draws, `what` with a different seed."""
+    from ostinato.torch import Pipeline, layers
+
+    torch.manual_seed(0)
+    pipe = Pipeline(case.plan, layers([chain()[0], Moved(), *chain()[2:]]), loss_fn=loss)
+
+    def drawn(name: str) -> torch.Tensor:
+        with torch.random.fork_rng():
+            if name == what:
+                torch.manual_seed(dist.get_rank())
+            return torch.randint(VOCABULARY, (MICRO_BATCHES * BATCH, LENGTH))
+
+    try:
+        pipe.step(drawn("inputs"), drawn("targets"), by=drawn("keywords")[..., None])
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return ""

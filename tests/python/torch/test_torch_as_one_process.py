@@ -32,9 +32,14 @@ def check(reports) -> None:
 
 
 @pytest.mark.parametrize("layout", everyday(LAYOUTS, "looped", "wave"))
-@pytest.mark.parametrize("kind", ["tied", "twice", "tied_frozen"])
+@pytest.mark.parametrize("kind", ["tied", "twice", "tied_frozen", "tied_sparse"])
 def test_weights_in_common(world2, tmp_path, kind, layout):
     check(world2.run(one_process.train, plan_of(tmp_path, layout), kind))
+
+
+@pytest.mark.parametrize("kind", ["tied_memory", "tied_unregistered"])
+def test_weights_in_common_that_ranks_cannot_see_are_on_one(world2, tmp_path, kind):
+    check(world2.run(one_process.train, plan_of(tmp_path, "wave"), kind))
 
 
 def test_weights_in_common_accumulate(world2, tmp_path):
@@ -126,6 +131,19 @@ REFUSED = {  # by how it is used: the chain, whether each rank says it, words
         "tied",
         False,
         ["PipelineError: loss_fn computes with a weight of shape (12, 8)", "on rank 1", "torch.nn.Module"],
+    ),
+    "unregistered": (
+        "tied_unregistered",
+        False,
+        [
+            'PipelineError: stage "s1" computes with a weight of shape (12, 8), layer 0 (weight),',
+            "register it in",
+        ],
+    ),
+    "one memory": (
+        "tied_memory",
+        True,
+        ["PipelineError: layer 0 (weight) and layer 7 (weight) are different parameters in the same memory"],
     ),
     "two losses": ("linears", False, ["PipelineError: loss_fn returns a tuple", "the mean loss"]),
     "in place": (

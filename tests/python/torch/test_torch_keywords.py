@@ -16,6 +16,7 @@ LAYOUTS = {
     "stock": Layout("stock", (4,), (0, 1)),
     "looped": Layout("looped", (2, 4, 6), (0, 1, 0, 1)),
     "split": Layout("split", (2, 4, 6), (0, 1, 1, 0), split=True),
+    "sharded": Layout("sharded", (2, 4, 6), ((0, 1), 0, 1, (0, 1))),
 }
 
 
@@ -23,6 +24,9 @@ class Scaled(nn.Module):
     def __init__(self):
         super().__init__()
         self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def sharded(self, shard):
+        return self  # whole on each rank
 
     def forward(self, x, scale, *, flips=False):
         out = self.linear(x) * scale
@@ -34,6 +38,9 @@ class Plain(nn.Linear):
 
     def __init__(self):
         super().__init__(WIDTH, WIDTH)
+
+    def sharded(self, shard):
+        return self
 
 
 class Through(nn.Module):
@@ -78,7 +85,7 @@ def alone() -> tuple[list, float]:
 
 
 def through_the_pipeline(plan: str) -> tuple[dict, list, float | None]:
-    """By layer its gradients; those of the module outside, from the stages of this rank; the loss."""
+    """By layer its gradients; those of the module outside; the loss."""
     model, (x, y, outer, scale) = chain(), given()
     pipe, losses = Pipeline(plan, model, loss_fn=error), []
     before = pipe.infer(x, scale=scale, flips=True)
@@ -103,10 +110,11 @@ def test_every_stage_gets_those_that_its_layers_take(layout, world2, tmp_path):
     expected, total = alone()
     results = world2.run(through_the_pipeline, plan)
     grads = [g for _, of_layer in sorted({**results[0][0], **results[1][0]}.items()) for g in of_layer]
-    outer = [a + b for a, b in zip(results[0][1], results[1][1], strict=True)]
-    assert [value for _, _, value in results if value is not None] == [pytest.approx(total)]
-    for ours, theirs in zip([*grads, *outer], expected, strict=True):
-        torch.testing.assert_close(ours, theirs)
+    losses = [value for _, _, value in results if value is not None]
+    assert losses and losses == [pytest.approx(total)] * len(losses)
+    for _, outer, _ in results:  # whole on each rank
+        for ours, theirs in zip([*grads, *outer], expected, strict=True):
+            torch.testing.assert_close(ours, theirs)
 
 
 def test_in_inference(tmp_path):
@@ -142,16 +150,23 @@ def test_refusals(tmp_path):
         Pipeline(plan, chain(), group="world")
 
 
-def forgets(plan: str) -> str:
+def forgets(plan: str, trains: bool) -> str:
     model = [Scaled(), *(Through() for _ in range(7))]
-    pipe, (x, y, _, _) = Pipeline(plan, nn.Sequential(*model), error), given()
+    pipe, (x, y, _, scale) = Pipeline(plan, nn.Sequential(*model), error), given()
+    first = dist.get_rank() == 0
     try:
-        pipe.step(x, y, scale=2.0, **({"flips": True} if dist.get_rank() == 0 else {}))
+        if trains:
+            pipe.step(x, y, scale=scale if first else scale.detach())
+        else:
+            pipe.step(x, y, scale=2.0, **({"flips": True} if first else {}))
     except PipelineError as refused:
         return str(refused)
     return ""
 
 
-def test_a_rank_that_leaves_one_out_is_named(world2, tmp_path):
-    said = world2.run(forgets, str(make_plan(tmp_path, LAYOUTS["stock"], 8, MICRO_BATCHES)))
-    assert said == ["ranks [1] gave other keyword arguments than rank 0: scale against flips, scale"] * 2
+@pytest.mark.parametrize(
+    ("trains", "differ"), [(False, "scale against flips, scale"), (True, "scale against scale (trained)")]
+)
+def test_a_rank_that_leaves_one_out_is_named(world2, tmp_path, trains, differ):
+    said = world2.run(forgets, str(make_plan(tmp_path, LAYOUTS["stock"], 8, MICRO_BATCHES)), trains)
+    assert said == [f"ranks [1] gave other keyword arguments than rank 0: {differ}"] * 2

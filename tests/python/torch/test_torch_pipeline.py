@@ -169,7 +169,18 @@ def test_ranks_of_a_sharded_stage_that_draw_different_numbers_are_named(world2, 
     said = world2.run(torch_jobs.refusal_of_draws, Case(plan_of(tmp_path, SHARDED)), seeded)
     for message in said:
         assert message.startswith("" if seeded else "PipelineError: stage "), message
-        assert bool(message) != seeded and ("is sharded, and draws other" in message) != seeded
+        assert bool(message) != seeded and ("is sharded, and draws different" in message) != seeded
+
+
+@pytest.mark.parametrize("what", ["", "inputs", "targets", "keywords"])
+def test_ranks_of_a_sharded_stage_that_are_given_different_data_are_named(world2, tmp_path, what):
+    """Not where each draws them, once its pipeline is made: parts of unequal size leave the generators alike."""
+    for message in world2.run(torch_jobs.refusal_of_data, Case(plan_of(tmp_path, SHARDED)), what):
+        stage = "s3" if what == "targets" else "s0"
+        said = (
+            f'PipelineError: stage "{stage}" is sharded, and its ranks were given different inputs, targets'
+        )
+        assert message.startswith(said) if what else not message, message
 
 
 @pytest.mark.parametrize("how", ["Pipeline", "schedule"])

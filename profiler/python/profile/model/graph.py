@@ -8,6 +8,7 @@ function, the loss is part of the graph.
 
 from __future__ import annotations
 
+import inspect
 import operator
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from torch.fx import Node
 from torch.fx.node import map_arg
 from torch.utils._pytree import tree_leaves
 
+from ostinato.errors import put
 from ostinato.profile.errors import ProfileError
 from ostinato.profile.model.chain import Chain
 from ostinato.profile.model.faithful import check_faithful
@@ -199,6 +201,25 @@ def arguments(inputs: Any) -> tuple[tuple, dict[str, Any]]:
     return (tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)), {}
 
 
+def without_cache(module: nn.Module, inputs: tuple, named: dict[str, Any]) -> dict[str, Any]:
+    """The named arguments of a call that returns no cache of keys and values, where the configuration of transformers'
+    model asks for one and the call does not: torch.export does not know its type."""
+    config: Any = getattr(module, "config", None)
+    config = config.get_text_config() if hasattr(config, "get_text_config") else config
+    if not getattr(config, "use_cache", False):
+        return named
+    takes = list(inspect.signature(module.forward).parameters)
+    generates: Any = getattr(module, "can_generate", bool)  # peft's wrappers pass it on
+    if "use_cache" in [*named, *takes[: len(inputs)]] or not ("use_cache" in takes or generates()):
+        return named
+    put(
+        "ostinato: the graph is that of a call with use_cache=False: give this in the script, too, as training does not read "
+        "the cache",
+        error=True,
+    )
+    return named | {"use_cache": False}
+
+
 def build_groups(exported: Exported, trainable: set[int], device: Any, inputs: Sequence[Any]) -> Chain:
     """A row of each group."""
     builder = StepBuilder(trainable, device, dict(zip(exported.inputs, inputs, strict=True)))
@@ -216,6 +237,7 @@ def build_graph(job: Job, settings: Settings) -> Chain:
     module, (inputs, named) = job.module, arguments(moved(job.inputs, job.device))
     assert module is not None
     module.to(device=job.device.place, dtype=settings.dtype)
+    named = without_cache(module, inputs, named)
     whole: nn.Module = module
     if job.autocast is not None:
         whole = UnderAutocast(module, job.device.place.type, job.autocast)
