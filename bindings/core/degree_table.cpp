@@ -11,10 +11,10 @@ namespace ostinato::core {
 namespace {
 
 std::string row(const Degree& degree, bool chosen) {
-  std::string text = fmt::format("{:1} {:>8} {:>6} {:>5} {:>13}", chosen ? "*" : "", degree.pipeline,
+  std::string text = fmt::format("{:1} {:>8} {:>6} {:>4} {:>13}", chosen ? "*" : "", degree.pipeline,
                                  degree.slices, degree.replicas, degree.options.search.micro_batches);
   if (!degree.choice) return text + "   " + degree.why_not + "\n";
-  return text + fmt::format(" {:>12} {:>12} {:>12} {:>12}\n", format_time(degree.winner().value()),
+  return text + fmt::format(" {:>10} {:>10} {:>10} {:>10}\n", format_time(degree.winner().value()),
                             format_time(degree.all_reduce), format_time(degree.optimizer()),
                             format_time(degree.step()));
 }
@@ -29,7 +29,7 @@ std::string module_arguments(const Degree& best) {
 
 std::string degrees_text(const std::vector<Degree>& degrees, std::size_t chosen) {
   const Degree& best = degrees[chosen];
-  std::string text = fmt::format("{:1} {:>8} {:>6} {:>5} {:>13} {:>12} {:>12} {:>12} {:>12}\n", "",
+  std::string text = fmt::format("{:1} {:>8} {:>6} {:>4} {:>13} {:>10} {:>10} {:>10} {:>10}\n", "",
                                  "pipeline", "slices", "data", "micro-batches",
                                  to_string(best.winner().plan->objective), "gradients", "optimizer", "step");
   for (std::size_t i = 0; i < degrees.size(); ++i) text += row(degrees[i], i == chosen);

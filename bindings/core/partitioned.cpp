@@ -103,7 +103,9 @@ Partitioned partition_profile(const Profile& profile, const PartitionOptions& op
     throw InputError(
         "", 0, fmt::format("the profile's 'restrictions' forbid this placement: {}", words_of(*broken)));
   cut.placement = place_stages(profile, options, cut.cuts.stages);
-  cut.text = format_placement(cut.placement) + format_model(facts_of(profile, options, cut.cuts.stages));
+  const ModelFacts facts = facts_of(profile, options, cut.cuts.stages);
+  check_memory(facts, cut.placement, options.micro_batches);
+  cut.text = format_placement(cut.placement) + format_model(facts);
   cut.scope = bound_scope(cut.cuts, options, over_graph, profile.restrictions);
   return cut;
 }

@@ -25,7 +25,8 @@ struct Partitioned {
 };
 
 /// `over_graph`: stages over the graph of what layers read, else of the chain. Throws what cut_chain() and
-/// cut_graph() throw, and InputError where a restriction of the profile forbids the placement.
+/// cut_graph() throw, and InputError where a restriction of the profile forbids the placement, or its stages
+/// do not fit the memory after all (check_memory()).
 Partitioned partition_profile(const Profile& profile, const PartitionOptions& options, bool over_graph);
 
 /// Stages with their layers and times, the busiest device and what is proved of it.

@@ -13,6 +13,7 @@
 #include "search/files/counted.h"
 #include "search/partition/packing.h"
 #include "search/partition/stage_cost.h"
+#include "search/partition/transit.h"
 #include "search/placement/quantity.h"
 
 namespace ostinato {
@@ -78,7 +79,7 @@ class Packer {
     ++used.layers;
     used.held += cost.fixed + cost.in_flight(recompute_);
     used.workspace = std::max(used.workspace, cost.workspace());
-    used.messages = std::max(used.messages, cost.messages);
+    used.messages = std::max(used.messages, messages_of(model_.rank, cost.received, cost.handed_on));
     used.step_together += cost.step_together;
     used.step_alone = std::max(used.step_alone, cost.step_alone);
   }

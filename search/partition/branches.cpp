@@ -20,6 +20,7 @@
 #include "search/partition/contraction.h"
 #include "search/partition/downsets.h"
 #include "search/partition/stage_cost.h"
+#include "search/partition/transit.h"
 
 namespace ostinato {
 namespace {
@@ -147,6 +148,7 @@ class GraphCutter {
   void grow(int from, Nanoseconds limit);
   std::optional<Fit> fitting(const StageSet& set, int behind, int cap) const;
   void solve(int cap);
+  Nanoseconds least_at(int cap);
   Rest rest_behind(int downset, int k, int cap) const;
   std::vector<Stage> stages() const;
 
@@ -158,6 +160,7 @@ class GraphCutter {
   std::vector<StageSet> stage_sets_;
   std::vector<std::vector<int>> from_;    ///< stage sets by their smaller downset
   std::vector<std::vector<Rest>> table_;  ///< by stages left, then downset
+  bool least_ = false;  ///< counts only what every placement needs: no messages, what is surely in flight
   StageCuts best_;
 };
 
@@ -276,19 +279,21 @@ std::optional<Fit> GraphCutter::fitting(const StageSet& set, int behind, int cap
   for (const bool recompute : {false, true}) {
     if (options_.recompute == (recompute ? Recompute::never : Recompute::always)) continue;
     Nanoseconds time = time_of(cost) + (recompute ? cost.again : 0);
-    Bytes held = cost.in_flight(recompute) * std::min(most, behind + shards), messages = cost.messages;
-    Bytes workspace = cost.workspace() + (recompute ? cost.kept : 0);
+    Bytes held = cost.in_flight(recompute) * std::min(most, behind + (least_ ? 0 : shards));
+    Bytes messages = messages_of(model_.rank, cost.received, cost.handed_on);
+    Bytes workspace = cost.peak(recompute, model_.split);
     Bytes fixed = cost.fixed, together = cost.step_together, alone = cost.step_alone;
     for (const StageCost& shard : shards_) {
       time += shard.forward + shard.backward;
-      held += shard.in_flight(false) * std::min(most, model_.devices() + shards);
-      messages = std::max(messages, shard.messages);
-      workspace = std::max(workspace, shard.workspace());
+      held += shard.in_flight(false) * (least_ ? 1 : std::min(most, model_.devices() + shards));
+      messages = std::max(messages, messages_of(model_.rank, shard.received, shard.handed_on));
+      workspace = std::max(workspace, shard.peak(false, model_.split));
       fixed += shard.fixed;
       together += shard.step_together;
       alone = std::max(alone, shard.step_alone);
     }
     const Bytes running = std::max(held + workspace, model_.end_of_step(together, alone));
+    if (least_) messages = 0;
     if (memory == kUnlimited || fixed + messages + model_.rank.held + running <= memory)
       return Fit{time, recompute};
   }
@@ -325,6 +330,18 @@ void GraphCutter::solve(int cap) {
     for (int downset = sets_.size() - 1; downset >= 0; --downset)
       table_[k][downset] = rest_behind(downset, k, cap);
   }
+}
+
+/// With no memory counted that a placement may not need: messages of one size to several stages are one
+/// buffer, and a shard stands somewhere among the stages.
+Nanoseconds GraphCutter::least_at(int cap) {
+  const bool limited = std::ranges::any_of(all_, [&](int d) { return model_.memory_of(d) != kUnlimited; });
+  constexpr Nanoseconds any = std::numeric_limits<Nanoseconds>::max();
+  if (!limited || (model_.rank.buffers == 0 && shards_.empty())) return any;
+  least_ = true;
+  solve(cap);
+  least_ = false;
+  return table_[model_.devices()][0].busiest;
 }
 
 std::vector<Stage> GraphCutter::stages() const {
@@ -374,6 +391,7 @@ void GraphCutter::look() {
       // A set left out takes more than `limit`, beside the shards.
       const Nanoseconds left_out = joined() ? least_busiest() : limit + shard_time;
       best_ = {stages(), found.busiest, std::min(found.busiest, left_out), cap};
+      best_.lower_bound = std::min(best_.lower_bound, least_at(cap));
     }
     if (limit > first_limit() * model_.devices()) break;  // every set was a candidate
   }

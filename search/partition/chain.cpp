@@ -50,17 +50,28 @@ int in_flight_of(const ChainCosts& costs, const Shard& shard, int stages, int ca
   return std::min(behind, cap);
 }
 
-Problem problem_at(const Model& model, const ChainCosts& costs, const PartitionOptions& options, int cap) {
+/// Whether a problem that is not the least one may count memory that a placement does not need.
+bool counts_too_much(const Model& model, const ChainCosts& costs, const PartitionOptions& options) {
+  const bool chunks = options.chunks > 1, in_part = options.recompute == Recompute::partly;
+  return !costs.shards().empty() || !model.graph.is_chain() || (chunks && in_part) ||
+         ((chunks || in_part) && model.rank.buffers > 0);
+}
+
+Problem problem_at(const Model& model, const ChainCosts& costs, const PartitionOptions& options, int cap,
+                   bool least = false) {
   Problem problem{model, costs, devices_of_stages(options), {}, {}};
   problem.stop = options.stop;
   const int most = std::min(cap, options.micro_batches);
+  problem.least = least;
   int first_shards = 0;  // that stand before all stages, and so behind none
   for (const Shard& shard : costs.shards()) first_shards += shard.position == 0 ? 1 : 0;
-  const int shards_behind = static_cast<int>(costs.shards().size()) - first_shards;
+  const int shards = static_cast<int>(costs.shards().size());
+  const int shards_behind = least ? 0 : shards - first_shards;
   const int stages = problem.stages();
   for (int s = 0; s < stages; ++s) problem.in_flight.push_back(std::min(most, stages - s + shards_behind));
-  for (const Shard& shard : costs.shards())
-    problem.shard_in_flight.push_back(in_flight_of(costs, shard, stages, most));
+  for (int i = 0; i < shards; ++i)
+    problem.shard_in_flight.push_back(least ? std::min(shards - i, most)
+                                            : in_flight_of(costs, costs.shards()[i], stages, most));
   problem.serial = cap == 1;
   problem.may_keep = options.recompute != Recompute::always;
   problem.may_recompute = options.recompute != Recompute::never;
@@ -123,6 +134,7 @@ class Levels {
       : model_(model),
         costs_(costs),
         options_(options),
+        too_much_(counts_too_much(model, costs, options)),
         chain_(costs.least_time(0, costs.layers(), options.recompute == Recompute::always) +
                costs.shard_time()) {}
 
@@ -142,7 +154,12 @@ class Levels {
     return best_;
   }
 
-  bool proved_empty() const { return last_.proved_empty; }  ///< of the last level, cap == 1
+  /// Nothing fits with as few in flight as may be.
+  bool proved_empty() const {
+    return too_much_ ? solve(least_problem(1), options_.nodes / 10).proved_empty : last_.proved_empty;
+  }
+  /// Of one micro-batch in flight; where it proves what does not fit.
+  Problem least_problem(int cap) const { return problem_at(model_, costs_, options_, cap, too_much_); }
 
  private:
   void look() {
@@ -164,6 +181,14 @@ class Levels {
       if (least_period(cap) >= best_.period || best_.found.busiest == quickest.lower_bound) break;
       take(cap);
     }
+    if (too_much_ && has_best()) bound_best();
+  }
+
+  void bound_best() {
+    Nanoseconds& bound = best_.found.lower_bound;
+    bound = std::min(best_.found.busiest, free_bound_);
+    const Found found = solve(least_problem(best_.in_flight), options_.nodes / 10);
+    if (!found.ends.empty()) bound = std::min(best_.found.busiest, std::max(bound, found.lower_bound));
   }
 
   /// Takes the largest cap for which cuts are found, and returns it; fewest - 1: for none. Fewer in flight
@@ -207,6 +232,7 @@ class Levels {
     if (!problem.may_keep || !problem.may_recompute) return solve_chunks(problem, nodes);
     Problem keeping = problem, recomputing = problem;
     keeping.may_recompute = recomputing.may_keep = false;
+    recomputing.in_any_part = problem.in_part && problem.least;
     Found found = solve_chunks(keeping, nodes / 2);
     if (found.ends.empty()) {
       found = solve_chunks(recomputing, nodes / 2);
@@ -222,6 +248,7 @@ class Levels {
   const Model& model_;
   const ChainCosts& costs_;
   const PartitionOptions& options_;
+  const bool too_much_;         ///< counts_too_much(): bounds and proofs are of least problems
   const Nanoseconds chain_;     ///< a micro-batch takes this long at least, through all stages and back
   Nanoseconds free_bound_ = 0;  ///< of the busiest device, where memory does not count and stages may keep
   Found last_;
@@ -283,8 +310,7 @@ StageCuts cut_by(const StageRules& rules, const Model& model, const Profile& pro
             !rules.spread.empty()};
   const bool tied = std::ranges::any_of(profile.layers, [](const LayerCost& l) { return l.tied > 0; });
   if (levels.proved_empty() && rules.empty() && !tied) {  // memory of tied layers is an estimate from above
-    throw InfeasibleError("no partition fits: " +
-                          why_infeasible(profile, problem_at(model, costs, options, 1)));
+    throw InfeasibleError("no partition fits: " + why_infeasible(profile, levels.least_problem(1)));
   }
   throw InputError("", 0,
                    fmt::format("no partition with {} per device was found that fits the memory of the "

@@ -13,7 +13,9 @@
 //   static memory (parameters + gradients + optimizer state of its stages and shards)
 //   + for each of them: (kept bytes of its layers + its input) * micro-batches in flight
 //   + the largest workspace of a stage: the peak of its layers' forwards and backwards, each beside what the
-//     layers before it keep, above what the whole stage keeps
+//     layers before it keep, above what the whole stage keeps; of a split backward, what waits for its second
+//     half; of the first stage, the batch beside its copy; what stages of one device hand to each other
+//   + messages (transit.h), between stages of different devices alone
 //
 // What a stage's outputs show and only later layers' backwards need is not kept: once sent, it goes. A stage
 // that recomputes keeps its input only; its backward takes a forward more, and as workspace what the forward
@@ -23,8 +25,13 @@
 // min(micro_batches, S - s, cap) micro-batches. `cap` is S where memory allows that without making the
 // busiest device busier. Where it does not, the cap is the one with the smallest max(busiest, ceil(chain /
 // cap)), where chain is the time of one micro-batch through all stages and back: with at most `cap`
-// micro-batches in flight no schedule has a shorter period (Little's law). With cap == 1 the estimate is what
-// every schedule needs, so "infeasible" is a proof.
+// micro-batches in flight no schedule has a shorter period (Little's law).
+//
+// Of whole stages, one a device, over a chain without shards, the estimate with cap == 1 is what every
+// schedule needs: "infeasible" is a proof. Elsewhere it may be too much (where a shard stands among the
+// stages and what passes without a message depends on all cuts), so "infeasible" and `lower_bound` are of a
+// least estimate: no messages, and of what is in flight only what surely is. It may be too little where
+// layers read from several others or run on lanes: check_memory() of stages.h has the last word.
 //
 // Source: the exact algorithms for the chains-on-chains partitioning problem (Pinar, Aykanat, "Fast optimal
 // load balancing algorithms for 1D partitioning", JPDC 2004), with memory, uneven devices and recomputation

@@ -10,8 +10,9 @@
 namespace ostinato::chain {
 
 LayerSums::LayerSums(const std::vector<LayerCost>& layers, bool split_backward)
-    : time_{0}, again_{0}, fixed_{0}, kept_{0}, sent_{0}, together_{0} {
-  std::vector<Bytes> alone;
+    : time_{0}, again_{0}, fixed_{0}, kept_{0}, sent_{0}, together_{0}, waiting_{0}, whole_{0} {
+  std::vector<Bytes> alone, weight_workspace;
+  Bytes forward = 0, forward_again = 0;
   for (const LayerCost& layer : layers) {
     const Nanoseconds backward =
         split_backward ? layer.backward_input.median + layer.backward_weight.median : layer.backward.median;
@@ -29,8 +30,16 @@ LayerSums::LayerSums(const std::vector<LayerCost>& layers, bool split_backward)
         apart_ && layer.passed.empty() && std::none_of(layer.released.begin(), layer.released.end(), other);
     together_.push_back(together_.back() + layer.step_together);
     alone.push_back(layer.step_alone);
+    waiting_.push_back(waiting_.back() + layer.waiting);
+    whole_.push_back(whole_.back() + (split_backward && layer.halves() ? 0 : 1));
+    weight_workspace.push_back(layer.weight_workspace);
+    const Bytes passed = of_run(layer.passed, 0);
+    forward_.push_back(forward = std::max(forward, forward_peak_.back() + passed));
+    forward_again = std::max(forward_again, layer.kept + layer.forward_workspace + passed);
+    forward_again_.push_back(forward_again);
   }
   alone_ = largest_of(std::move(alone));
+  weight_workspace_ = largest_of(std::move(weight_workspace));
   tabulate();
 }
 
@@ -57,6 +66,12 @@ Bytes LayerSums::of_run(const std::vector<LayerInput>& parts, int first) const {
   Bytes bytes = 0;
   for (const LayerInput& part : parts) bytes += part.layer >= layers_[first].index ? part.bytes : 0;
   return bytes;
+}
+
+/// While a second half runs, with what waits for it.
+Bytes LayerSums::between_halves(int first, int end) const {
+  if (whole_[end] > whole_[first]) return 0;
+  return waiting_[end] - waiting_[first] + largest(weight_workspace_, first, end) - sent(end);
 }
 
 Bytes LayerSums::peak_of(int layer, int first) const {
@@ -131,7 +146,7 @@ ChainCosts::ChainCosts(const Model& model, const std::vector<int>& sharded, Stag
     std::vector<LayerCost> cut;
     for (const int l : layer_) {
       cut.push_back(all[l]);
-      if (l + 1 == model.graph.layers()) cut.back().sent = 0;  // no layer reads it
+      if (model.graph.readers(l).empty()) cut.back().sent = 0;
     }
     on_kind_.emplace_back(cut, model.split);
   }

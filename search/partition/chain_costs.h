@@ -35,7 +35,13 @@ class LayerSums {
   Bytes step_alone(int first, int end) const { return largest(alone_, first, end); }  ///< first < end
   /// Peak of the forwards and backwards above what the run keeps; first < end.
   Bytes workspace(int first, int end) const {
-    return std::max<Bytes>(0, peak(first, end) - kept_[first] - kept(first, end) - sent(end));
+    return std::max({Bytes{0}, peak(first, end) - kept_[first] - kept(first, end) - sent(end),
+                     between_halves(first, end)});
+  }
+  /// Of the forwards alone, of the run that begins with the first layer.
+  Bytes first_forward(int end, bool recompute) const {
+    const Bytes above = recompute ? forward_again_[end - 1] : forward_[end - 1] - kept(0, end);
+    return std::max<Bytes>(0, above - sent(end));
   }
 
  private:
@@ -48,6 +54,7 @@ class LayerSums {
   Bytes peak(int first, int end) const;
   Bytes peak_of(int layer, int first) const;
   Bytes of_run(const std::vector<LayerInput>& parts, int first) const;
+  Bytes between_halves(int first, int end) const;
   void tabulate();
 
   std::vector<Nanoseconds> time_, again_;  ///< prefix sums, as the next two
@@ -59,7 +66,10 @@ class LayerSums {
   static Bytes largest(const Largest& table, int first, int end);
 
   std::vector<Bytes> together_;  ///< prefix sums
-  Largest alone_;
+  Largest alone_, weight_workspace_;
+  std::vector<Bytes> waiting_;                  ///< prefix sums, as the next one
+  std::vector<int> whole_;                      ///< layers whose backward is not split
+  std::vector<Bytes> forward_, forward_again_;  ///< peaks of the forwards up to each layer: first_forward()
   std::vector<Shown> layers_;
   std::vector<Bytes> forward_peak_, backward_peak_;  ///< per layer, of what it shows nothing counted
   bool apart_ = true;  ///< no layer shows memory of another: its peaks do not depend on where the run begins
@@ -115,6 +125,11 @@ class ChainCosts {
   bool splits(int first, int end) const { return shards_before_[end - 1] != shards_before_[first]; }
   /// Whether the run may be a stage of this device, and the next one begin at its end.
   bool allows(int device, int first, int end) const;
+  /// Whether a shard runs before this position.
+  bool shard_at(int position) const {
+    const int before = position == 0 ? 0 : shards_before_[position - 1];
+    return before < (position == layers() ? static_cast<int>(shards_.size()) : shards_before_[position]);
+  }
   /// Whether one stage may end here and the next begin on the same device.
   bool may_end(int end) const;
   /// Whether layers must lie on this device, and so not on another one of its kind.

@@ -9,51 +9,90 @@
 
 namespace ostinato::chain {
 
-Load Problem::add(Load load, int device, int stage, int first, int end, bool recompute) const {
+void Load::add_messages(Bytes in, Bytes out) {
+  gradient = std::max(gradient, held_when_sent(in));
+  for (const Bytes size : {in, out}) {
+    if (std::ranges::find(sizes, size) != sizes.end() || size == 0) continue;
+    if (const auto free = std::ranges::find(sizes, 0); free != sizes.end()) *free = size;
+    buffered += size;
+  }
+}
+
+Problem::Beside Problem::beside(int stage, int first, int end) const {
+  const auto same = [&](int a, int b) { return a >= 0 && b < stages() && device_of[a] == device_of[b]; };
+  return {costs.shard_at(first) || same(stage - 1, stage), costs.shard_at(end) || same(stage, stage + 1)};
+}
+
+Load Problem::add(Load load, int device, int stage, int first, int end, bool recompute, Beside beside) const {
   if (model.inference) return add_forward(load, device, first, end);
   const LayerSums& on = sums(device);
   const Bytes kept = on.kept(first, end);
-  const Bytes workspace = on.workspace(first, end) + (recompute ? kept : 0);
+  Bytes workspace = on.workspace(first, end) + (recompute ? kept : 0);
+  if (model.rank.buffers > 0 && costs.layer(first) == 0)  // it reads the batch
+    workspace = std::max(workspace, on.first_forward(end, recompute) + on.input(first));
   load.time += on.time(first, end) + model.blocks() + (recompute ? on.again(first, end) : 0);
   load.fixed += on.fixed(first, end);
   load.together += on.step_together(first, end);
   load.alone = std::max(load.alone, on.step_alone(first, end));
-  load.messages = std::max(load.messages, messages_of(model.rank, costs.read_by(first), costs.sent_by(end)));
+  if (model.rank.buffers > 0 && !least) {
+    const Bytes in = costs.read_by(first), out = costs.sent_by(end);
+    load.add_messages(beside.before ? 0 : in, beside.behind ? 0 : out);
+    // What is handed on without a message lies there twice while the stage runs.
+    workspace += std::max(beside.before ? in : 0, beside.behind ? out : 0);
+  }
+  if (least && serial && !model.graph.is_chain()) load.kept = 0;  // later stages may have run before
   load.kept += ((recompute ? 0 : kept) + on.sent(end) + on.input(first)) * in_flight[stage];
   load.workspace = std::max(load.workspace, serial ? load.kept + workspace : workspace);
   return load;
 }
 
 Load Problem::add_stage(const Load& load, int device, int stage, int first, int end, int recomputed) const {
+  Load result = add_parts(load, device, stage, first, end, recomputed);
+  for (int other = 0; in_any_part && other <= end - first; ++other) {
+    const Load with = add_parts(load, device, stage, first, end, other);
+    result.time = std::min(result.time, with.time);
+    result.kept = std::min(result.kept, with.kept);
+    result.workspace = std::min(result.workspace, with.workspace);
+  }
+  return result;
+}
+
+Load Problem::add_parts(const Load& load, int device, int stage, int first, int end, int recomputed) const {
   if (recomputed == 0 || recomputed == end - first)
     return add(load, device, stage, first, end, recomputed > 0);
   const int kept_from = first + recomputed;
-  return add(add(load, device, stage, first, kept_from, true), device, stage, kept_from, end, false);
+  const Beside outside = beside(stage, first, end);
+  return add(add(load, device, stage, first, kept_from, true, {outside.before, true}), device, stage,
+             kept_from, end, false, {true, outside.behind});
 }
 
 Load Problem::add_forward(Load load, int device, int first, int end) const {
   const LayerSums& on = sums(device);
   load.time += on.time(first, end) + model.blocks();
-  load.fixed += on.fixed(first, end) + messages_ahead(on.input(first), costs.sent_by(end));
+  load.fixed += on.fixed(first, end) + messages_ahead(on.input(first), least ? 0 : costs.sent_by(end));
   load.workspace = std::max(load.workspace, on.input(first) + on.workspace(first, end));
   return load;
 }
 
-Load Problem::add_shard(Load load, int shard) const {
+Load Problem::add_shard(Load load, int shard, Beside beside) const {
   const StageCost& cost = costs.shards()[shard].cost;
+  Bytes workspace = cost.peak(false, model.split);
   load.time += cost.forward + cost.backward;
   load.fixed += cost.fixed;
   load.together += cost.step_together;
   load.alone = std::max(load.alone, cost.step_alone);
-  load.messages = std::max(load.messages, cost.messages);
+  if (model.rank.buffers > 0 && !least) {
+    load.add_messages(beside.before ? 0 : cost.received, beside.behind ? 0 : cost.handed_on);
+    workspace += std::max(cost.received, cost.handed_on);  // on some device, and a block counts one number
+  }
   load.kept += cost.in_flight(false) * shard_in_flight[shard];
-  load.workspace = std::max(load.workspace, serial ? load.kept + cost.workspace() : cost.workspace());
+  load.workspace = std::max(load.workspace, serial ? load.kept + workspace : workspace);
   return load;
 }
 
 Bytes Problem::needed(const Load& load) const {
   const Bytes running = load.workspace + (serial ? 0 : load.kept);
-  return load.fixed + load.messages + model.rank.held +
+  return load.fixed + model.rank.buffers * load.buffered + load.gradient + model.rank.held +
          std::max(running, model.end_of_step(load.together, load.alone));
 }
 
@@ -80,9 +119,11 @@ Load Problem::with_shards(int device, int stage, int first, int end, int recompu
   const int shards = static_cast<int>(costs.shards().size());
   Load load;
   int shard = 0;
-  while (shard < shards && costs.shards()[shard].position <= first) load = add_shard(load, shard++);
+  const auto position = [&] { return costs.shards()[shard].position; };
+  for (; shard < shards && position() <= first; ++shard)
+    load = add_shard(load, shard, {.behind = position() == first});
   load = add_stage(load, device, stage, first, end, recomputed);
-  while (shard < shards) load = add_shard(load, shard++);
+  for (; shard < shards; ++shard) load = add_shard(load, shard, {.before = position() == end});
   return load;
 }
 
@@ -123,7 +164,8 @@ Nanoseconds longest_load(const Problem& problem) {
     const int layers = on.layers();
     longest = std::max(longest, on.time(0, layers) + (problem.may_recompute ? on.again(0, layers) : 0));
   }
-  return longest + problem.stages() * problem.model.blocks() + problem.costs.shard_time();
+  const int parts = (problem.in_part ? 2 : 1) * problem.stages();  // that recompute, and that keep
+  return longest + parts * problem.model.blocks() + problem.costs.shard_time();
 }
 
 std::vector<Load> loads_of(const Problem& problem, const Ends& ends) {
@@ -137,19 +179,24 @@ std::vector<Load> loads_of(const Problem& problem, const Ends& ends, const std::
   std::vector<Load> loads(problem.devices());
   const auto& shards = problem.costs.shards();
   std::size_t shard = 0;
-  const auto add_shards = [&](int position) {
+  const auto is_on = [&](int stage, int device) {
+    return stage >= 0 && stage < problem.stages() && problem.device_of[stage] == device;
+  };
+  const auto add_shards = [&](int stage, int position) {  // before this stage
     for (; shard < shards.size() && shards[shard].position <= position; ++shard) {
-      for (Load& load : loads) load = problem.add_shard(load, static_cast<int>(shard));
+      for (int d = 0; d < problem.devices(); ++d)
+        loads[d] =
+            problem.add_shard(loads[d], static_cast<int>(shard), {is_on(stage - 1, d), is_on(stage, d)});
     }
   };
   int first = 0;
   for (int s = 0; s < problem.stages(); ++s) {
-    add_shards(first);
+    add_shards(s, first);
     const int device = problem.device_of[s];
     loads[device] = problem.add_stage(loads[device], device, s, first, ends[s], recomputed[s]);
     first = ends[s];
   }
-  add_shards(problem.costs.layers());
+  add_shards(problem.stages(), problem.costs.layers());
   return loads;
 }
 

@@ -3,6 +3,7 @@
 // The chain partition with one number of micro-batches in flight: what a device carries when stages are put
 // on it, and the algorithms that cut. Private to search/partition.
 
+#include <array>
 #include <functional>
 #include <optional>
 #include <vector>
@@ -16,10 +17,14 @@ namespace ostinato::chain {
 struct Load {
   Nanoseconds time = 0;
   Bytes fixed = 0;
-  Bytes kept = 0;                 ///< of all micro-batches in flight
-  Bytes together = 0, alone = 0;  ///< of the end of a step, when nothing is kept (LayerCost)
-  Bytes messages = 0;             ///< StageCost; of the stage that has most
+  Bytes kept = 0;                    ///< of all micro-batches in flight
+  Bytes together = 0, alone = 0;     ///< of the end of a step, when nothing is kept (LayerCost)
+  Bytes buffered = 0, gradient = 0;  ///< messages (transit.h): of each size, and the largest sent back
+  std::array<Bytes, 4> sizes{};      ///< the first sizes; later ones may be buffered twice
   Bytes workspace = 0;  ///< above fixed + kept; where one micro-batch is in flight at a time: above fixed
+
+  /// Of a stage that receives and hands on this much.
+  void add_messages(Bytes in, Bytes out);
 };
 
 /// One level of the partition: which device runs stage s, and how many micro-batches of it are in flight.
@@ -33,7 +38,9 @@ struct Problem {
   bool serial = false;   ///< one micro-batch at a time: later stages keep nothing while an earlier one runs
   bool may_keep = true;  ///< a stage may keep its activations
   bool may_recompute = false;
+  bool least = false;    ///< counts only what every placement needs: no messages, what is surely in flight
   bool in_part = false;  ///< the first layers of a stage may recompute alone, as a separate stage
+  bool in_any_part = false;  ///< counts of each stage the least that any such number of layers takes
   std::function<bool()> stop = {};
 
   bool stopped() const { return stop && stop(); }
@@ -47,13 +54,22 @@ struct Problem {
   Bytes memory(int device) const { return unlimited ? kUnlimited : model.memory_of(device); }
   const LayerSums& sums(int device) const { return costs.on(model.kind_of(device)); }
 
+  /// Which neighbours of a stage are on its device: what they read and hand on is no message.
+  struct Beside {
+    bool before = false, behind = false;
+  };
+  Beside beside(int stage, int first, int end) const;
   /// `load` of this device with layers [first, end) as stage `stage` added.
-  Load add(Load load, int device, int stage, int first, int end, bool recompute) const;
+  Load add(Load load, int device, int stage, int first, int end, bool recompute) const {
+    return add(load, device, stage, first, end, recompute, beside(stage, first, end));
+  }
+  Load add(Load load, int device, int stage, int first, int end, bool recompute, Beside beside) const;
   /// The same; the first `recomputed` layers recompute.
   Load add_stage(const Load& load, int device, int stage, int first, int end, int recomputed) const;
+  Load add_parts(const Load& load, int device, int stage, int first, int end, int recomputed) const;
   /// Of an inference, which keeps nothing: inference.h.
   Load add_forward(Load load, int device, int first, int end) const;
-  Load add_shard(Load load, int shard) const;
+  Load add_shard(Load load, int shard, Beside beside) const;
   Bytes needed(const Load& load) const;
   bool fits(const Load& load, int device) const {
     return memory(device) == kUnlimited || needed(load) <= memory(device);

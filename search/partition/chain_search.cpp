@@ -50,7 +50,8 @@ class CutSearch {
     --left_[device];
     for (int end = last_stage ? layers : first + 1; end <= last && !found; ++end) {
       if (!next_node()) break;
-      loads_[device] = problem_.add(before, device, stage, first, end, !problem_.may_keep);
+      loads_[device] =
+          problem_.add_stage(before, device, stage, first, end, problem_.may_keep ? 0 : end - first);
       // Longer stages take longer still.
       if (loads_[device].time > limit_ || problem_.costs.splits(first, end)) break;
       if (!problem_.costs.allows(device, first, end) || !problem_.fits(loads_[device], device) ||

@@ -3,6 +3,7 @@
 #include "search/plan/sends_ahead.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -72,12 +73,12 @@ Bytes output_of(const Model& model, const Layers& layers) {
   return output;
 }
 
-/// Bytes that it reads from other stages.
-Bytes received_by(const Model& model, const Layers& layers) {
-  Bytes received = 0;
+/// By layer, what it reads from other stages: an output once, however many layers read it.
+std::map<int, Bytes> received_by(const Model& model, const Layers& layers) {
+  std::map<int, Bytes> received;
   for (const int l : layers) {
     for (const LayerInput& from : model.graph.inputs(l))
-      if (!layers.contains(from.layer)) received += from.bytes;
+      if (!layers.contains(from.layer)) received[from.layer] = std::max(received[from.layer], from.bytes);
   }
   return received;
 }
@@ -96,7 +97,7 @@ void take_larger(StageCost& cost, const StageCost& other) {
         &StageCost::backward_weight, &StageCost::kept, &StageCost::input, &StageCost::forward_workspace,
         &StageCost::backward_workspace, &StageCost::forward_peak, &StageCost::fixed,
         &StageCost::step_together, &StageCost::step_alone, &StageCost::step_time, &StageCost::sent,
-        &StageCost::messages})
+        &StageCost::data, &StageCost::received, &StageCost::handed_on})
     take(field);
 }
 
@@ -172,7 +173,10 @@ StageCost cost_of_layers(const Model& model, int kind, const Layers& layers) {
     cost.fixed += layer.held();
   }
   cost.kept -= released;  // which was sent
-  cost.messages = messages_of(model.rank, received_by(model, layers), output_of(model, layers));
+  const std::map<int, Bytes> received = received_by(model, layers);
+  for (const auto& [layer, bytes] : received) cost.received += bytes;
+  cost.handed_on = output_of(model, layers);
+  if (model.rank.buffers > 0 && received.empty()) cost.data = cost.input;
   // The output is in a forward's peak, and when a backward begins it has been received.
   const Bytes held = cost.kept + cost.sent;
   cost.forward_workspace = std::max<Bytes>(0, cost.forward_workspace - held);

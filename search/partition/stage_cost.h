@@ -32,10 +32,17 @@ struct StageCost {
   Bytes step_together = 0, step_alone = 0;  ///< LayerCost
   Nanoseconds step_time = 0;                ///< LayerCost
   bool halves = true;                       ///< every layer's backward was measured in two halves
-  Bytes fixed = 0;     ///< parameters, gradients, optimizer state; for an inference messages (inference.h)
-  Bytes messages = 0;  ///< of its rank where it has no other stage (transit.h)
+  Bytes fixed = 0;  ///< parameters, gradients, optimizer state; for an inference messages (inference.h)
+  Bytes data = 0;   ///< a batch that its forward reads, beside its copy (transit.h)
+  Bytes received = 0, handed_on = 0;  ///< bytes between it and other stages
 
   Bytes workspace() const { return std::max(forward_workspace, backward_workspace); }
+  /// Its peak above in_flight(). `split`: its backward runs in halves, one right behind the other.
+  Bytes peak(bool recompute, bool split) const {
+    const Bytes first = recompute ? std::max<Bytes>(0, forward_peak - sent) : forward_workspace;
+    const Bytes between = split && halves ? waiting + weight_workspace - sent : 0;
+    return std::max(first + data, std::max(workspace(), between) + (recompute ? kept : 0));
+  }
   /// Of each micro-batch in flight.
   Bytes in_flight(bool recompute) const { return input + sent + (recompute ? 0 : kept); }
 };

@@ -8,7 +8,9 @@
 #include <numeric>
 #include <set>
 
+#include "search/bounds/feasible.h"
 #include "search/files/digest.h"
+#include "search/files/error.h"
 #include "search/partition/stage_cost.h"
 #include "search/partition/transit.h"
 #include "search/placement/lanes.h"
@@ -157,11 +159,15 @@ class Builder {
     return std::find(devices.begin(), devices.end(), device) != devices.end();
   }
 
-  /// What these hand to a stage without a message.
-  Bytes handed_on(const Neighbours& others, int device) const {
-    Bytes bytes = 0;
-    for (const auto& [stage, carried] : others) bytes += is_on(stage, device) ? carried : 0;
-    return model_.rank.buffers == 0 ? 0 : bytes;
+  /// What these hand to stage s without a message, on the device where that is most.
+  Bytes handed_on(const Neighbours& others, int s) const {
+    Bytes most = 0;
+    for (const int device : parts_[s].stage.devices) {
+      Bytes bytes = 0;
+      for (const auto& [stage, carried] : others) bytes += is_on(stage, device) ? carried : 0;
+      most = std::max(most, bytes);
+    }
+    return model_.rank.buffers == 0 ? 0 : most;
   }
 
   /// As transit.h says.
@@ -256,14 +262,10 @@ class Builder {
     return placement_.blocks.emplace_back(std::move(block));
   }
 
-  /// What a stage reads of a batch.
-  Bytes data_of(int s) const { return model_.rank.buffers == 0 ? 0 : costs_[s].input; }
-
   void add_forward(int s) {
     const StageCost& cost = costs_[s];
     // The forward runs on a copy, beside the batch that was read and what another stage of the rank made.
-    const Bytes beside =
-        inputs_[s].empty() ? data_of(s) : handed_on(inputs_[s], parts_[s].stage.devices.front());
+    const Bytes beside = cost.data + handed_on(inputs_[s], s);
     Block& block = add(s, Kind::forward, ".F", cost.forward, cost.forward_workspace + beside);
     block.memory = cost.in_flight(parts_[s].stage.recompute);
     for (const auto& [input, bytes] : inputs_[s]) block.after.push_back({output_[input], bytes});
@@ -283,7 +285,7 @@ class Builder {
     const Nanoseconds whole = model_.split && parts_[s].stage.devices.size() == 1
                                   ? cost.backward_input + cost.backward_weight
                                   : cost.backward;
-    const Bytes workspace = cost.backward_workspace + handed_on(readers_[s], parts_[s].stage.devices.front());
+    const Bytes workspace = cost.backward_workspace + handed_on(readers_[s], s);
     int beside = -1;
     if (lane_of_[s] >= 0) {
       beside = add_beside(s, Kind::backward, output_[s]);
@@ -374,6 +376,19 @@ bool step_fits(const ModelFacts& facts, const Placement& placement) {
     if (device.memory != kUnlimited && facts.step_memory[d] > room) return false;
   }
   return true;
+}
+
+void check_memory(const ModelFacts& facts, const Placement& placement, int micro_batches) {
+  const auto refuse = [](const std::string& why) {
+    throw InputError("", 0, "the stages that were found do not fit the memory, but others may: " + why);
+  };
+  if (!step_fits(facts, placement)) refuse("the optimizer's step needs more than a device has");
+  try {
+    const Instance instance(placement);
+    fitting_order(instance, Bounds(instance), micro_batches);
+  } catch (const InfeasibleError& error) {
+    refuse(error.what());
+  }
 }
 
 std::vector<WholeBackward> whole_backwards(const Profile& profile, const PartitionOptions& options,

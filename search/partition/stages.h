@@ -27,6 +27,9 @@ ModelFacts facts_of(const Profile& profile, const PartitionOptions& options,
 /// Whether every device has the memory for the end of a step, when its optimizer runs and nothing is kept.
 bool step_fits(const ModelFacts& facts, const Placement& placement);
 
+/// Throws InputError where it is proved that not one micro-batch, or not the end of a step, fits the memory.
+void check_memory(const ModelFacts& facts, const Placement& placement, int micro_batches);
+
 /// A stage on one device whose backward stays whole where backwards are split: some of its layers were not
 /// measured in two halves (torch refuses to cut them, or they recompute by themselves).
 struct WholeBackward {
