@@ -21,15 +21,7 @@ from ostinato.profile.measure.kept import Memory
 from ostinato.profile.measure.operators import Operators, record_operators
 from ostinato.profile.measure.optimizer import StepClock
 from ostinato.profile.measure.passes import in_turns
-from ostinato.profile.measure.rows import (
-    layer_cost,
-    layer_rows,
-    mark_tied,
-    mark_tied_state,
-    rank_cost,
-    set_zero,
-    with_labels,
-)
+from ostinato.profile.measure.rows import layer_cost, layer_rows, mark_tied, rank_cost, set_zero, with_labels
 from ostinato.profile.measure.samples import Progress, Samples, counted_memory, no_progress
 from ostinato.profile.model.lanes import mark_lanes
 from ostinato.profile.model.build import build_chain
@@ -39,6 +31,7 @@ from ostinato.profile.model.job import Job
 from ostinato.profile.model.layer import Layer
 from ostinato.profile.model.outputs import of_outputs
 from ostinato.profile.model.program import build_program
+from ostinato.profile.model.shared import held_again, held_by, of_shared
 from ostinato.profile.model.shardable import mark_shardable
 from ostinato.profile.model.tensors import bytes_of, tensors
 from ostinato.profile.settings import Settings, read_settings
@@ -160,8 +153,9 @@ def profile_layers(job: Job, progress: Progress = no_progress) -> Any:
     profile.tokens = tokens_of(job.inputs)
     if job.stages:
         profile.set_run(job.stages, job.micro_batches)
-    rows = mark_tied(with_labels(layer_rows(chain, costs, memory, footprints), job), job.layers)
-    rows = mark_tied_state(rows, chain, settings)
+    held = [held_by(layer) for layer in job.held or job.layers]
+    rows = with_labels(layer_rows(chain, costs, memory, footprints), job)
+    rows = mark_tied(rows, job.layers, held_again(held) or chain.tied, settings)
     profile.layers = mark_lanes(mark_shardable(rows, job.layers), job.layers)
     if job.device.own_clock:  # a host runs ahead of its accelerator
         profile.rank = rank_cost(settings)
@@ -169,10 +163,16 @@ def profile_layers(job: Job, progress: Progress = no_progress) -> Any:
         of_layer = {layer.index: s for layer, s in zip(chain.layers, measured.samples, strict=True)}
         profile.rank = rank_cost(settings, job.read, [of_layer[layer.index] for _, layer in chain.rows])
     experts = [index for index, (_, layer) in enumerate(chain.rows) if layer.experts]
+    owners = [stage for stage, count in enumerate(job.stages) for _ in range(count)]
     staying = of_outputs({index: layer.stays for index, (_, layer) in enumerate(chain.rows[:-1])}, job.stages)
     profile.restrictions = [
         one.row
-        for one in (*job.restrictions, *of_experts(experts, job.stages), *(staying if job.layers else ()))
+        for one in (
+            *job.restrictions,
+            *of_experts(experts, job.stages),
+            *(staying if job.layers else ()),
+            *(of_shared(job.layers, held, owners) if owners else ()),
+        )
     ]
     set_zero(profile, settings, bool(experts))
     profile.operators = measured.operators.rows

@@ -1,13 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a script does to layers between PipelineModule() and initialize() it does to what trains."""
 
+import json
 from dataclasses import replace
 
 import pytest
 import torch.distributed as dist
 from support.changed_model import ADDED, DONE, LAYERS
 from support.plans import Layout, make_plan
-from support.training import MICRO_BATCHES, Options, data_of, make_engine, refusal, train, weights
+from support.training import (
+    MICRO_BATCHES,
+    Options,
+    data_of,
+    in_both_starts,
+    make_engine,
+    refusal,
+    train,
+    weights,
+)
 
 WAVE = Layout("wave", (2, 4, 6), (0, 1, 1, 0))
 BASE = Options(model="changed", optimizer="SGD", steps=2)
@@ -77,6 +87,14 @@ def test_one_object_at_several_places(world2, plan):
         )
 
 
+def test_auto_measures_one_object_at_several_places(world2, tmp_path):
+    section = {"auto": True, "search": {"time_limit": 1}, "output": str(tmp_path)}
+    world2.run(in_both_starts, train, replace(BASE, change="one_object", section=section))
+    profile = json.loads((tmp_path / "profile.json").read_text())
+    assert [(one["layers"], one["device"]) for one in profile["restrictions"]] == [([1, 3], 0), ([5], 1)]
+    assert [row["index"] for row in profile["layers"] if row.get("tied")] == [3, 5]
+
+
 def test_one_object_on_both_ranks(world2, plan):
     """A model's embedding and head, say, each as an argument of a LayerSpec: each rank trains its own."""
     for message in world2.run(refusal, replace(BASE, change="borrowed_twice", section={"plan": plan})):
@@ -86,10 +104,27 @@ def test_one_object_on_both_ranks(world2, plan):
         )
 
 
-@pytest.mark.parametrize("change", ["front_frozen", "one_table"])
+def stopped(options: Options) -> str:
+    try:
+        train(options)
+    except Exception as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("change", ["unregistered", "borrowed_once"])
+def test_a_weight_of_a_layer_that_another_layer_has_not_registered(world2, tmp_path, change):
+    apart = make_plan(tmp_path, Layout("looped", (1, 4, 6), (0, 1, 0, 1)), LAYERS, MICRO_BATCHES)
+    told = world2.run(stopped, replace(BASE, change=change, section={"plan": str(apart)}))
+    assert "the stage with layers 1, 2, 3 computes with a parameter (3" in told[1]
+    assert ") of layer 0, which is not registered there" in told[1]
+
+
+@pytest.mark.parametrize("change", ["front_frozen", "one_table", "no_layer's"])
 def test_layers_move(world2, stock, plan, change):
     """front_frozen: a stage without a gradient to compute, frozen by the script after its layers were made.
-    one_table: a module without parameters that several layers have been given, as rotary embeddings are."""
+    one_table: a module without parameters that several layers have been given, as rotary embeddings are. no_layer's:
+    weights that are not registered anywhere."""
     options = replace(BASE, change=change)
     theirs, ours = stock(world2, options)[0], world2.run(train, replace(options, section={"plan": plan}))[0]
     assert (ours["losses"], ours["evaluation"], ours["last"]) == (

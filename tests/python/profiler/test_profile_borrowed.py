@@ -61,6 +61,15 @@ class Uncopied(nn.Linear):
     def __deepcopy__(self, memo):
         raise TypeError("there is one only")
 
+class Around(nn.Module):
+    def __init__(self, part):
+        super().__init__()
+        self.own, self.part = nn.Linear(8, 8), part
+    def forward(self, x):
+        return self.own(self.part(x))
+
+one = nn.Linear(8, 8)
+
 class Fails(nn.Module):
     def forward(self, x):
         return torch.addmm(x)  # wrong
@@ -73,6 +82,8 @@ WAYS = {
     "a graph": lambda: ostinato.deepspeed.graph(
         {f"n{i}": (part, f"n{i - 1}" if i else "x") for i, part in enumerate(there.parts)}, inputs=("x",)),
     "no copies": lambda: [Uncopied(8, 8) for _ in range(6)],
+    "one object": lambda: [one, nn.Tanh(), one, nn.Linear(8, 8), one, nn.Tanh()],
+    "one argument": lambda: [LayerSpec(Around, one if index % 3 != 1 else nn.Linear(8, 8)) for index in range(6)],
     "fails": lambda: [LayerSpec(Block, there, 0), LayerSpec(Fails), LayerSpec(Block, there, 1)],
 }
 way, config = sys.argv[1], eval(sys.argv[2])
@@ -119,6 +130,28 @@ def test_a_twin_shows_the_memory_of_what_is_not_registered_as_well():
     assert all(tensor.requires_grad for tensor in shown) and made.held[0].weight is not inner.weight
     assert made.bias.dtype == torch.float64  # as before DeepSpeed's cast
     assert copy.deepcopy(inner).weight.data_ptr() != inner.weight.data_ptr()  # torch's own again
+
+
+@pytest.mark.parametrize("config", [PLAIN, HALF], ids=["plain", "half"])
+@pytest.mark.parametrize(
+    ("way", "again", "together"),
+    [
+        ("one object", [2, 4], [(0, [0, 2]), (1, [4])]),
+        ("one argument", [2, 3, 5], [(0, [0, 2]), (1, [3, 5])]),
+    ],
+)
+def test_layers_that_share_weights_hold_them_once_and_stay_where_deepspeed_has_them(
+    tmp_path, way, again, together, config
+):
+    (tmp_path / "train.py").write_text(SCRIPT)
+    job = capture(tmp_path / "train.py", [way, config], 2)
+    job.repeats, job.warm_up = 1, 0
+    profile = profile_layers(job)
+    numbers = 4 * 4 if config == PLAIN else 2 + 2 + 3 * 4  # parameters, gradients, and Adam's
+    tied = [72 * numbers if index in again else 0 for index in range(6)]
+    assert [row.tied for row in profile.layers] == tied
+    assert [(device, layers) for _, why, _, layers, device in profile.restrictions] == together
+    assert all("they share tensors" in why for _, why, *_ in profile.restrictions)
 
 
 @pytest.mark.parametrize("options", [[], ["-X", "dev"]], ids=["message", "traceback"])

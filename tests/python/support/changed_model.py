@@ -63,6 +63,17 @@ class Borrowing(Cell):
         return self.lent(super().forward(hidden))
 
 
+class Beside(Cell):
+    """Uses a module that it does not register."""
+
+    def __init__(self, beside: nn.Module):
+        super().__init__()
+        self.beside = [beside]
+
+    def forward(self, hidden):
+        return super().forward(hidden) + self.beside[0](hidden)
+
+
 class Head(nn.Module):
     def __init__(self):
         super().__init__()
@@ -94,8 +105,18 @@ def layers_of(options) -> list:
     if options.change == "one_object":
         cell = Cell()
         return [Cell(), cell, Cell(), cell, Cell(), cell, Cell(), Head()]
+    conv = nn.Conv2d(WIDTH, WIDTH, 3, padding=1)
+    if options.change == "unregistered":
+        first = Cell()
+        return [first, Beside(first.conv), *(Cell() for _ in range(LAYERS - 3)), Head()]
+    if options.change == "borrowed_once":
+        specs = [LayerSpec(Borrowing, conv), *(LayerSpec(Beside, conv) for _ in range(LAYERS - 2))]
+        return [*specs, LayerSpec(Head)]
+    if options.change == "no_layer's":  # as a perceptual network is
+        nn.init.constant_(conv.weight, 0.01)
+        nn.init.constant_(conv.bias, 0.01)
+        return [*(LayerSpec(Beside, conv) for _ in range(LAYERS - 1)), LayerSpec(Head)]
     if options.change == "borrowed_twice":  # on both ranks of DeepSpeed's partition
-        conv = nn.Conv2d(WIDTH, WIDTH, 3, padding=1)
         others = [LayerSpec(Cell) for _ in range(LAYERS - 3)]
         return [LayerSpec(Borrowing, conv), *others, LayerSpec(Borrowing, conv), LayerSpec(Head)]
     if options.change == "one_table":

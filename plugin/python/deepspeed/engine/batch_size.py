@@ -73,7 +73,7 @@ class BatchSize(PlanCheckpoints):
 
     def _first_step_of(self, program: Any) -> FirstStep:
         run, samples = self._ostinato, self.train_micro_batch_size_per_gpu()
-        return FirstStep(program, run.stages, run.stock_parts, self.module, samples)
+        return FirstStep(program, run.stages, run.stock_parts, self.module, samples, run.holders)
 
     def _follow_order(self, reordered: Reordered | None) -> None:
         """From the next step on, if "adapt" has a plan on the same stages."""

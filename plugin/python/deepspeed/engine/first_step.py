@@ -27,10 +27,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from ostinato.autograd import strangers
 from ostinato.groups import everyones
 from torch.utils.hooks import RemovableHandle
 
 from ..equal.compared import Shown
+from ..errors import OstinatoError
+from ..place.tied import Holders
 from ..section import plans
 from ..section.plans import Stage
 from ostinato.buffers import Buffers, Kept
@@ -45,9 +48,16 @@ class FirstStep:
     """Of this rank. `parts`: DeepSpeed's own partition, as PipelineModule has it. `samples`: of a micro-batch."""
 
     def __init__(
-        self, program: Any, stages: Sequence[Stage], parts: list[int], module: StagedLayers, samples: int
+        self,
+        program: Any,
+        stages: Sequence[Stage],
+        parts: list[int],
+        module: StagedLayers,
+        samples: int,
+        holders: Holders,
     ):
         self._program, self._stages, self._parts, self._module = program, stages, parts, module
+        self._holders, self._known = holders, set[int]()  # stages: refuse_unregistered()
         self._hooks: list[RemovableHandle] = []
         self._several: set[int] = set()  # layers after which several tensors with gradients cross
         self._gaps: set[int] = set()  # layers after which something that has gaps in memory crosses
@@ -74,6 +84,25 @@ class FirstStep:
                 self._several.add(layer)
 
         return look
+
+    def refuse_unregistered(self, stage: Stage, inputs: Any, made: Any) -> None:
+        """Once a stage: raises OstinatoError where it computes with a weight of a layer on another rank, which
+        DeepSpeed's partition has on its rank. `made`: its outputs, or the loss."""
+        if stage.index in self._known:
+            return
+        self._known.add(stage.index)
+        owners, layers = {self._owner(layer) for layer in stage.layers}, ", ".join(map(str, stage.layers))
+        for weight in strangers(_tensors(made), _tensors(inputs), self._module.parameters()):
+            for layer in self._holders.get(weight, set()) - set(stage.layers):
+                if self._owner(layer) in owners:
+                    raise OstinatoError(
+                        f"the stage with layers {layers} computes with a parameter ({' x '.join(map(str, weight.shape))}) of layer {layer}, which is not "
+                        "registered there: DeepSpeed's own partition trains it with both, but the plan has that layer on another rank; use "
+                        "TiedLayerSpec for layers that share weights, or register it in both, and plans keep them together"
+                    )
+
+    def _owner(self, layer: int) -> int:
+        return bisect_right(self._parts, layer) - 1
 
     def taken(self, stage: Stage, inputs: Any) -> None:
         """What the stage before it made."""
@@ -149,8 +178,7 @@ class FirstStep:
         return alike and all(self._as_in_1f1b(stage, stage.first) for stage in self._stages)
 
     def _as_in_1f1b(self, stage: Stage, layer: int) -> bool:
-        owner = bisect_right(self._parts, layer) - 1
-        return plans.as_in_1f1b(self._program, stage, owner, len(self._parts) - 1)
+        return plans.as_in_1f1b(self._program, stage, self._owner(layer), len(self._parts) - 1)
 
 
 def _tensors(values: Any) -> list[torch.Tensor]:

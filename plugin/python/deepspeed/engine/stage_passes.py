@@ -148,6 +148,8 @@ class StagePasses(Engine):
         if isinstance(outputs, ShardedLogits):
             self._follow(outputs)
         buffers["inputs"][batch] = buffers["outputs"][batch] = buffers["labels"][batch] = None
+        if run.first_step is not None and torch.is_grad_enabled():
+            run.first_step.refuse_unregistered(stage, inputs, self.loss if stage.ends else outputs)
         if stage.ends:
             return outputs
         return self._made(stage, outputs)

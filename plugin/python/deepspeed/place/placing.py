@@ -28,7 +28,7 @@ from ..errors import OstinatoError, OtherModel, Unsupported
 from .experts import refuse_experts_apart
 from ..stages.idle import give_idle
 from .rebuild import Rebuilt, rebuild
-from .tied import fixed_layers
+from .tied import Holders, fixed_layers, holders_of
 from ..section.kept import Size
 from ..section.search import costs_in, kept_plan, texts_of
 from ..stages.sharding import check_layers, shards_of
@@ -86,6 +86,7 @@ class Placed:
     rebuilt: Rebuilt
     # What DeepSpeed's partition of the layers did not allow, for a search of a plan of another size.
     fixed: list[Restriction]
+    holders: Holders  # in DeepSpeed's partition
 
 
 def placed_of(model) -> Placed | None:
@@ -189,11 +190,12 @@ def lay_out(prepared: Prepared, model: Model) -> Placed:
     timeout_s = prepared.checked()[0].timeout_s
     shards = shards_of(model._grid, stages, timeout_s)
     fixed = fixed_layers(model) if prepared.kept else []
+    holders = holders_of(model)
     rebuilt = rebuild(model, stages, shards, timeout_s)
     refuse_experts_apart(model)
     if plans.trains(prepared.program) and not any(True for _ in model.parameters()):
         give_idle(model, [])  # a script makes an optimizer on every rank
-    made = vars(model)[KEY] = Placed(prepared, stages, shards, rebuilt, fixed)
+    made = vars(model)[KEY] = Placed(prepared, stages, shards, rebuilt, fixed, holders)
     return made
 
 

@@ -15,17 +15,21 @@ classes, or Megatron's embeddings, with a norm on the first stage only), their l
 (uneven_layers).
 """
 
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from operator import attrgetter
 
 import torch
 from ostinato.groups import everyones
 from ostinato.nn.layers import tensors_of
+from ostinato.profile.model.shared import given_to, of_shared, sharing
 from ostinato.restrictions import Restriction
+from torch.utils.weak import WeakIdKeyDictionary
 
 from ..save.tensor_names import module_name_of
 from ..section.plans import Stage
 from ..upstream import stock_parts
+
+Holders = MutableMapping[torch.Tensor, set[int]]  # by parameter, layers; keeps none alive
 
 
 def source_of(
@@ -50,34 +54,45 @@ def beside(spec, module: torch.nn.Module) -> list[str]:
 
 def bound_layers(model) -> list[Restriction]:
     """Which of this rank's layers in DeepSpeed's own partition must stay together, or stay on this rank."""
-    layers_of: dict[str, list[int]] = {}
-    before = owners_of(model)
-    users: dict[int, list[int]] = {}  # layers, by the id of a parameter of a module that the script has built
+    before, layers_of = owners_of(model), dict[str, list[int]]()
     for layer, (rank, spec) in enumerate(zip(before, model._layer_specs, strict=True)):
-        for parameter in spec.parameters() if isinstance(spec, torch.nn.Module) else ():
-            users.setdefault(id(parameter), []).append(layer)
         if rank == model.stage_id and (name := module_name_of(layer, spec)) is not None:
             layers_of.setdefault(name, []).append(layer)
     found: list[Restriction] = []
-    holder: dict[int, str] = {}  # the name of a module, by the address of a parameter
     for name, layers in layers_of.items():
-        spec, module = model._layer_specs[layers[0]], model.get_submodule(name)
-        if "." in name and len(layers) > 1 and (more := beside(spec, module)):
+        spec = model._layer_specs[layers[0]]
+        if "." in name and len(layers) > 1 and (more := beside(spec, model.get_submodule(name))):
             why = f'tied as "{spec.key}", and DeepSpeed\'s own partition runs them on one module, whose "{more[0]}" is not tied'
             found.append(Restriction("together", why, layers=tuple(layers)))
-        others = {
-            holder.setdefault(p.data_ptr(), name) for p in module.parameters() if p.numel() and p.data_ptr()
-        } - {name}
-        found += [_sharing(module, sorted(layers_of[other] + layers), model.stage_id) for other in others]
-        far = {
-            layer
-            for p in module.parameters()
-            for layer in users.get(id(p), ())
-            if before[layer] != model.stage_id
-        }
-        # This rank's copy of a parameter that another rank has too: they would become one.
-        if far and not others:
-            found.append(_sharing(module, layers, model.stage_id))
+    shared = of_shared(model._layer_specs, _held(model), before)
+    return found + [one for one in shared if one.device == model.stage_id]
+
+
+def _held(model) -> list[Sequence[torch.nn.Parameter]]:
+    """By layer, its parameters: of this rank's layers in DeepSpeed's own partition, and of modules that the script has
+    made."""
+    made = [
+        model.get_submodule(name)
+        if rank == model.stage_id and (name := module_name_of(layer, spec))
+        else spec
+        for layer, (rank, spec) in enumerate(zip(owners_of(model), model._layer_specs, strict=True))
+    ]
+    return [tuple(module.parameters()) if isinstance(module, torch.nn.Module) else () for module in made]
+
+
+def holders_of(model) -> Holders:
+    """Of what this rank knows, before layers move: its layers, and what the script has made. All ranks of the pipeline
+    must call it."""
+    found, names, lent = WeakIdKeyDictionary(), _names_of_lent(model._layer_specs), set[tuple[str, int]]()
+    for layer, held in enumerate(_held(model)):
+        for parameter in held:
+            found.setdefault(parameter, set()).add(layer)
+            lent.add((names.get(id(parameter), ""), layer))
+    users: dict[str, set[int]] = {}  # by name of what was lent
+    for name, layer in set[tuple[str, int]]().union(*everyones(lent, model._grid.pp_proc_group)):
+        users.setdefault(name, set()).add(layer)
+    for parameter in (p for spec in model._layer_specs for p in given_to(spec) if id(p) in names):
+        found.setdefault(parameter, set()).update(users.get(names[id(parameter)], ()))
     return found
 
 
@@ -122,7 +137,7 @@ def lent_layers(model) -> list[Restriction]:
     everyone = everyones(list(layers), model._grid.pp_proc_group)
     elsewhere = {name for other, held in enumerate(everyone) if other != rank for name in held}
     stay = sorted({layer for name in layers.keys() & elsewhere for layer in layers[name]})
-    return [_sharing(model.get_submodule(str(layer)), [layer], rank) for layer in stay]
+    return [sharing(model._layer_specs[layer], [layer], rank) for layer in stay]
 
 
 def _names_of_lent(specs: Sequence) -> dict[int, str]:
@@ -181,14 +196,6 @@ def sums_of(model, stages: Sequence[Stage]) -> tuple[list[str], dict[int, list[s
         elif len(sums) == 2 and sums[0].rank == sums[1].rank:
             apart.setdefault(sums[1].index, []).append(key)
     return changed, apart
-
-
-def _sharing(module: torch.nn.Module, layers: list[int], rank: int) -> Restriction:
-    why = (
-        f'they share tensors ("{type(module).__name__}"): an object that several layers use is one set of weights on one rank, but a set '
-        "on each of several ranks; use TiedLayerSpec for layers that share weights"
-    )
-    return Restriction("together", why, layers=tuple(layers), device=rank)
 
 
 def owners_of(model) -> list[int]:

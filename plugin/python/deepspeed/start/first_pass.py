@@ -37,7 +37,8 @@ from ostinato.profile.measure.rows import mark_tied, rank_cost, set_zero
 from ostinato.profile.measure.samples import Samples
 from ostinato.profile.model.model_digest import digest_of_layers
 from ostinato.profile.model.outputs import of_outputs
-from ostinato.profile.settings import read_settings
+from ostinato.profile.model.shared import held_again, held_by
+from ostinato.profile.settings import Settings, read_settings
 from ostinato.ranks import cores
 from ostinato.groups import everyones
 from ostinato.ranks.presence import ranks_in_words
@@ -58,6 +59,7 @@ from ..data.items import again, making_once, own
 from .loss_reads import LossReads, refuse_apart
 from .layer_costs import REPEATS, WARM_UP, MeasuredLayer, chosen_of, measure, rows_by_size
 from ..place.experts import spread_experts
+from ..place.tied import fixed_layers
 from ..place.placing import Prepared
 from ..randomness.random_state import Drawing
 from ..tell.announce import say
@@ -261,7 +263,8 @@ class FirstPass:
         read = max(everyones(self._reading_takes()))
         items = [self._items[i] for i in chosen] if self._items else []
         shares_cores = bool(cores.sharing(self._prepared.places))
-        seen = [*together, *spread_experts(self._engine.module)]
+        fixed = [one for of_rank in everyones(fixed_layers(self._engine.module)) for one in of_rank]
+        seen = [*dict.fromkeys((*together, *spread_experts(self._engine.module), *fixed))]
         return _profile(self._engine, items, len(chosen), sizes, read, shares_cores, seconds, seen)
 
     def _search_with(self, profile: str) -> None:
@@ -371,7 +374,7 @@ def _profile(
     profile.warm_up, profile.repeats = WARM_UP, REPEATS
     profile.micro_batch_size = engine.train_micro_batch_size_per_gpu()
     profile.slices = max(1, engine.module.topology().get_dim("model"))
-    profile.layers = _rows(layers, engine.module._layer_specs)
+    profile.layers = _rows(layers, engine.module._layer_specs, settings)
     if sizes and all(size == int(size) for size in sizes):
         profile.tokens = int(sizes[0])
         profile.sizes = [_profiler.SizeCost(*row) for row in rows_by_size(sizes, layers)] if sizes[1:] else []
@@ -405,10 +408,11 @@ def _rank_cost(settings, device: Any, rows: list, read: int, samples: list[Sampl
     return cost
 
 
-def _rows(layers: list[MeasuredLayer], specs: list) -> list[Any]:
+def _rows(layers: list[MeasuredLayer], specs: list, settings: Settings) -> list[Any]:
     """The layers as a profile's rows; for a model with branches, with what each layer reads."""
     rows = [layer.row() for layer in layers]
     if is_graph(specs):
         for row, reads in zip(rows, layers_read(specs), strict=True):
             row.after = [_profiler.LayerInput(source, layers[source].output_bytes) for source in reads]
-    return mark_lanes(mark_tied(rows, specs), specs)
+    again = held_again([held_by(spec) for spec in specs])
+    return mark_lanes(mark_tied(rows, specs, again, settings), specs)

@@ -153,6 +153,7 @@ def _run_of(engine: Engine, placed: Placed, prepared: Prepared, kwargs: dict) ->
         if stock_modules
         else names_where_idle(model, idle),
         shards=placed.shards,
+        holders=placed.holders,
         parameter_parts=rebuilt.parts,
         copies=rebuilt.copies,
         idle=idle,

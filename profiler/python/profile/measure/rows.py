@@ -11,14 +11,13 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-
 from ostinato import _profiler
 from ostinato.profile.measure.footprint import Footprint
 from ostinato.profile.measure.kept import Memory
 from ostinato.profile.measure.samples import Samples, average, computing
 from ostinato.profile.model.chain import Chain
 from ostinato.profile.model.job import Job
+from ostinato.profile.model.shared import tied_key
 from ostinato.profile.model.tensors import bytes_of
 from ostinato.profile.settings import Settings, StateBytes
 
@@ -77,25 +76,19 @@ def layer_rows(
     return rows
 
 
-def mark_tied(rows: list[Any], layers: Sequence[Any]) -> list[Any]:
-    """Rows of layers that share a module or parameters with an earlier one: how much is shared is not looked at, so
-    all may be. `layers`: modules and DeepSpeed's specs."""
-    seen: set[Any] = set()
-    for row, layer in zip(rows, layers, strict=False):
-        tied = {layer.key} if hasattr(layer, "tied_weight_attr") else set()
-        if isinstance(layer, torch.nn.Module):
-            tied |= {id(parameter) for parameter in layer.parameters()}
-        if tied & seen:
-            row.tied = row.parameters + row.gradients + row.optimizer_state
-        seen |= tied
-    return rows
-
-
-def mark_tied_state(rows: list[Any], chain: Chain, settings: Settings) -> list[Any]:
-    """The same of a graph, whose rows know what they share."""
-    for row, (trained, state) in zip(rows, chain.tied, strict=False):
-        again = settings.state_bytes(trained, bytes_of(state))
-        row.tied = again.parameters + again.gradients + again.optimizer
+def mark_tied(
+    rows: list[Any], layers: Sequence[Any], again: Sequence[tuple[list, list]], settings: Settings
+) -> list[Any]:
+    """Rows of layers that share state with an earlier one. `again`: by row, what of it is trained, and all of it. Of
+    tied `layers`, how much is shared is not looked at, so all may be."""
+    whole = [row.parameters + row.gradients + row.optimizer_state for row in rows]
+    for row, most, (trained, state) in zip(rows, whole, again, strict=False):
+        once = settings.state_bytes(trained, bytes_of(state))
+        row.tied = min(most, once.parameters + once.gradients + once.optimizer)
+    keys: set[Any] = set()
+    for row, most, key in zip(rows, whole, map(tied_key, layers), strict=False):
+        row.tied = most if key is not None and key in keys else row.tied
+        keys.add(key)
     return rows
 
 

@@ -43,6 +43,8 @@ class Job:
     checkpointable: Callable[[Sequence[Any]], bool] = any_parameters
     autocast: torch.dtype | None = None  # that the engine runs layers under, but not the loss; None: without
     restrictions: Sequence[Restriction] = ()  # of the script's classes
+    # By layer, what shows the weights that it shares: the script's module or LayerSpec; empty: `layers` do.
+    held: Sequence[Any] = ()
     lengths: Sequence[int] = ()  # of other sequences that layers are measured with, too
     # Layers of each stage of DeepSpeed's own partition; empty: the script makes no pipeline.
     stages: Sequence[int] = ()

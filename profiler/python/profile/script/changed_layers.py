@@ -36,6 +36,13 @@ def built(model: Any, index: int) -> nn.Module | None:
     return called if isinstance(called, nn.Module) else None
 
 
+def built_or_spec(model: Any) -> list[Any]:
+    """By layer, DeepSpeed's module where rank 0 has it: no copy, which may have its weights in another memory."""
+    made = {index: built(model, index) for index in local(model)}
+    specs = enumerate(model._layer_specs)
+    return [spec if (here := made.get(index)) is None else here for index, spec in specs]
+
+
 def local(model: Any) -> range:
     return range(model._local_start, model._local_start + len(model.forward_funcs))
 
@@ -215,13 +222,16 @@ def layers_as_changed(model: Any, states: dict[int, Any], types: Types) -> tuple
         for index in now
         if is_spec(layers[index]) and (now[index] != states.get(index) or index in differ)
     }
-    for index in now:
+    mine = {id(parameter) for parameter in model.parameters()}  # DeepSpeed's hooks are on them
+    modules = {i: one for i, one in enumerate(layers) if i not in now and isinstance(one, nn.Module)}
+    far = {i for i, module in modules.items() if any(id(one) in mine for one in module.parameters())}
+    for index in (*now, *far):
         try:
             if index in touched:
                 copied = twin(touched[index], types)
                 layers[index] = changed(layers[index], copied, functools.partial(twin, copied, {}))
             elif isinstance(layers[index], nn.Module) and not hasattr(layers[index], "reads"):
-                here: Any = built(model, index)
+                here: Any = layers[index] if index in far else built(model, index)
                 layers[index] = twin(here, types)
         except Exception as error:  # whatever a module of the script's may have in it
             instead = "its LayerSpec builds it" if is_spec(layers[index]) else "DeepSpeed has left it"

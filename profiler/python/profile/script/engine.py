@@ -33,6 +33,7 @@ from ostinato.profile.model.job import Job
 from ostinato.profile.model.layer import autocast_of
 from ostinato.profile.script.changed_layers import (
     Types,
+    built_or_spec,
     changed_alike,
     compiled_layers,
     in_training,
@@ -302,6 +303,7 @@ class Takeover:
             checkpoint_interval=model.activation_checkpoint_interval,
             checkpointable=model._is_checkpointable,
             restrictions=of_classes(model, engine),
+            held=built_or_spec(model),
             stages=[end - begin for begin, end in itertools.pairwise(model.partitions())],
             micro_batches=engine.micro_batches,
             slices=max(1, model.topology().get_dim("model")),

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layers that hold the same weights though they are not tied: one object at several places, or given to several
+LayerSpecs.
+
+Within one of DeepSpeed's stages such a weight is held and trained once, and each further stage trains its copy. A plan
+may change neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+from torch.utils._pytree import tree_leaves
+
+from ostinato.profile.model.model_digest import layer_name
+from ostinato.restrictions import Restriction
+
+State = tuple[list[nn.Parameter], list[nn.Parameter]]  # what of it is trained, and all of it
+
+
+def tied_key(layer: Any) -> Any:
+    return layer.key if hasattr(layer, "tied_weight_attr") else None
+
+
+def held_by(layer: Any) -> list[nn.Parameter]:
+    """Parameters of a module; of a LayerSpec those that it was given, as no other layer has those that it makes."""
+    if isinstance(layer, nn.Module):
+        return list(layer.parameters())
+    if given := {id(parameter) for parameter in given_to(layer)}:
+        # What its constructor draws, the script's next layer would not; whoever needs the layer says why it fails.
+        with torch.random.fork_rng([]), suppress(Exception):
+            return [parameter for parameter in layer.build().parameters() if id(parameter) in given]
+    return []
+
+
+def given_to(spec: Any) -> Iterator[nn.Parameter]:
+    """The parameters in the arguments of a LayerSpec: it may hold them, or use them without."""
+    for value in tree_leaves((getattr(spec, "module_args", ()), getattr(spec, "module_kwargs", {}))):
+        if isinstance(value, nn.Parameter):
+            yield value
+        elif isinstance(value, nn.Module):
+            yield from value.parameters()
+        elif hasattr(type(value), "build"):  # a LayerSpec in another's arguments
+            yield from given_to(value)
+
+
+def held_again(held: Sequence[Sequence[nn.Parameter]]) -> list[State]:
+    """By layer, what an earlier one holds, too."""
+    seen: set[int] = set()
+    found = []
+    for parameters in held:
+        again = [parameter for parameter in parameters if _place(parameter) in seen]
+        found.append(([parameter for parameter in again if parameter.requires_grad], again))
+        seen.update(map(_place, parameters))
+    return found
+
+
+def of_shared(
+    layers: Sequence[Any], held: Sequence[Sequence[nn.Parameter]], owners: Sequence[int]
+) -> list[Restriction]:
+    """By layer: the module or spec, what it holds, and its rank in DeepSpeed's own partition, on which it stays if it
+    shares that. Tied layers of one key are one module."""
+    users: dict[int, dict[int, Any]] = {}  # by place in memory and layer: what is registered once
+    for index, (layer, parameters) in enumerate(zip(layers, held, strict=True)):
+        for parameter in parameters:
+            users.setdefault(_place(parameter), {})[index] = (
+                index if (key := tied_key(layer)) is None else key
+            )
+    found = {
+        (tuple(index for index in indices if owners[index] == rank), rank)
+        for indices in users.values()
+        if len(set(indices.values())) > 1
+        for rank in {owners[index] for index in indices}
+    }
+    return [sharing(layers[here[0]], here, rank) for here, rank in sorted(found)]
+
+
+def sharing(layer: Any, layers: Sequence[int], rank: int) -> Restriction:
+    """Of `layers` that stay on the rank; `layer`: the first of them."""
+    kind = layer_name(0, layer).partition(":")[2]
+    why = (
+        f'they share tensors ("{kind}"): an object that several layers use is one set of weights on one rank, but a set '
+        "on each of several ranks; use TiedLayerSpec for layers that share weights"
+    )
+    return Restriction("together", why, layers=tuple(layers), device=rank)
+
+
+def _place(parameter: nn.Parameter) -> int:
+    """Its address, as two parameters may lie in one memory; what has none is itself."""
+    return id(parameter) if is_lazy(parameter) else parameter.data_ptr() or id(parameter)
