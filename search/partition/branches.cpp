@@ -282,17 +282,19 @@ std::optional<Fit> GraphCutter::fitting(const StageSet& set, int behind, int cap
     Bytes held = cost.in_flight(recompute) * std::min(most, behind + (least_ ? 0 : shards));
     Bytes messages = messages_of(model_.rank, cost.received, cost.handed_on);
     Bytes workspace = cost.peak(recompute, model_.split);
+    Bytes apart = held + workspace;  // while one of them runs, the rest may hold nothing
     Bytes fixed = cost.fixed, together = cost.step_together, alone = cost.step_alone;
     for (const StageCost& shard : shards_) {
       time += shard.forward + shard.backward;
-      held += shard.in_flight(false) * (least_ ? 1 : std::min(most, model_.devices() + shards));
+      held += shard.in_flight(false) * std::min(most, model_.devices() + shards);
       messages = std::max(messages, messages_of(model_.rank, shard.received, shard.handed_on));
       workspace = std::max(workspace, shard.peak(false, model_.split));
+      apart = std::max(apart, shard.in_flight(false) + shard.peak(false, model_.split));
       fixed += shard.fixed;
       together += shard.step_together;
       alone = std::max(alone, shard.step_alone);
     }
-    const Bytes running = std::max(held + workspace, model_.end_of_step(together, alone));
+    const Bytes running = std::max(least_ ? apart : held + workspace, model_.end_of_step(together, alone));
     if (least_) messages = 0;
     if (memory == kUnlimited || fixed + messages + model_.rank.held + running <= memory)
       return Fit{time, recompute};
@@ -337,6 +339,7 @@ void GraphCutter::solve(int cap) {
 Nanoseconds GraphCutter::least_at(int cap) {
   const bool limited = std::ranges::any_of(all_, [&](int d) { return model_.memory_of(d) != kUnlimited; });
   constexpr Nanoseconds any = std::numeric_limits<Nanoseconds>::max();
+  if (limited && has_lanes(model_.profile, options_)) return least_busiest();  // a stage is cut behind each
   if (!limited || (model_.rank.buffers == 0 && shards_.empty())) return any;
   least_ = true;
   solve(cap);
@@ -390,8 +393,8 @@ void GraphCutter::look() {
       least = period;
       // A set left out takes more than `limit`, beside the shards.
       const Nanoseconds left_out = joined() ? least_busiest() : limit + shard_time;
-      best_ = {stages(), found.busiest, std::min(found.busiest, left_out), cap};
-      best_.lower_bound = std::min(best_.lower_bound, least_at(cap));
+      best_ = {stages(), found.busiest, std::min(found.busiest, least_busiest()), cap};
+      best_.lower_bound = std::min({best_.busiest, left_out, least_at(cap)});
     }
     if (limit > first_limit() * model_.devices()) break;  // every set was a candidate
   }

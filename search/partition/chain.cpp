@@ -6,7 +6,7 @@
 //    for each. This ends when a smaller cap cannot have a shorter period (Little's law), or when the bound
 //    is met.
 // 3. If nothing fits with one micro-batch in flight and that was proved, why_infeasible() gives the shortest
-//    reason.
+//    reason. Where an estimate may be too much, the least one proves that, and the bound (chain.h).
 // Each level is solved by chain_single.cpp (one chunk per device) or by chain_chunks.cpp (several: at most
 // `nodes` nodes); with several chunks, all stages keep, or all recompute and then keep again what fits.
 #include "search/partition/chain.h"
@@ -50,11 +50,13 @@ int in_flight_of(const ChainCosts& costs, const Shard& shard, int stages, int ca
   return std::min(behind, cap);
 }
 
-/// Whether a problem that is not the least one may count memory that a placement does not need.
+/// Whether a problem that is not the least one may count memory that a placement does not need. With lanes
+/// the least one may, too: a stage is then cut behind each of them.
 bool counts_too_much(const Model& model, const ChainCosts& costs, const PartitionOptions& options) {
+  if (has_lanes(model.profile, options)) return true;
   const bool chunks = options.chunks > 1, in_part = options.recompute == Recompute::partly;
   return !costs.shards().empty() || !model.graph.is_chain() || (chunks && in_part) ||
-         ((chunks || in_part) && model.rank.buffers > 0);
+         ((chunks || in_part) && (model.rank.buffers > 0 || model.split));
 }
 
 Problem problem_at(const Model& model, const ChainCosts& costs, const PartitionOptions& options, int cap,
@@ -156,10 +158,10 @@ class Levels {
 
   /// Nothing fits with as few in flight as may be.
   bool proved_empty() const {
-    return too_much_ ? solve(least_problem(1), options_.nodes / 10).proved_empty : last_.proved_empty;
+    if (!too_much_) return last_.proved_empty;
+    return !has_lanes(model_.profile, options_) && solve(least_problem(1), options_.nodes / 10).proved_empty;
   }
-  /// Of one micro-batch in flight; where it proves what does not fit.
-  Problem least_problem(int cap) const { return problem_at(model_, costs_, options_, cap, too_much_); }
+  Problem least_problem(int cap) const { return problem_at(model_, costs_, options_, cap, true); }
 
  private:
   void look() {
@@ -185,8 +187,10 @@ class Levels {
   }
 
   void bound_best() {
+    const bool mixed = options_.chunks > 1 && options_.recompute != Recompute::never &&
+                       options_.recompute != Recompute::always;  // which solve() does not bound
+    if (mixed || has_lanes(model_.profile, options_)) return;
     Nanoseconds& bound = best_.found.lower_bound;
-    bound = std::min(best_.found.busiest, free_bound_);
     const Found found = solve(least_problem(best_.in_flight), options_.nodes / 10);
     if (!found.ends.empty()) bound = std::min(best_.found.busiest, std::max(bound, found.lower_bound));
   }
@@ -209,6 +213,7 @@ class Levels {
     problem.check_stop();
     last_ = solve(problem, options_.nodes / 10);
     if (last_.ends.empty()) return false;
+    if (too_much_) last_.lower_bound = std::min(last_.busiest, free_bound_);
     const Nanoseconds period = std::max(last_.busiest, least_period(cap));
     if (!has_best() || period < best_.period || (period == best_.period && cap > best_.in_flight))
       best_ = {last_, cap, period};

@@ -30,8 +30,9 @@
 // Of whole stages, one a device, over a chain without shards, the estimate with cap == 1 is what every
 // schedule needs: "infeasible" is a proof. Elsewhere it may be too much (where a shard stands among the
 // stages and what passes without a message depends on all cuts), so "infeasible" and `lower_bound` are of a
-// least estimate: no messages, and of what is in flight only what surely is. It may be too little where
-// layers read from several others or run on lanes: check_memory() of stages.h has the last word.
+// least estimate: no messages, and of what is in flight only what surely is. With lanes nothing is called
+// infeasible, and the bound is that without a limit. The estimate may be too little where layers read from
+// several others, backwards are split or layers run on lanes: check_memory() of stages.h has the last word.
 //
 // Source: the exact algorithms for the chains-on-chains partitioning problem (Pinar, Aykanat, "Fast optimal
 // load balancing algorithms for 1D partitioning", JPDC 2004), with memory, uneven devices and recomputation

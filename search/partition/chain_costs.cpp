@@ -68,8 +68,7 @@ Bytes LayerSums::of_run(const std::vector<LayerInput>& parts, int first) const {
   return bytes;
 }
 
-/// While a second half runs, with what waits for it.
-Bytes LayerSums::between_halves(int first, int end) const {
+Bytes LayerSums::second_half(int first, int end) const {
   if (whole_[end] > whole_[first]) return 0;
   return waiting_[end] - waiting_[first] + largest(weight_workspace_, first, end) - sent(end);
 }

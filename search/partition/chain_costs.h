@@ -35,9 +35,11 @@ class LayerSums {
   Bytes step_alone(int first, int end) const { return largest(alone_, first, end); }  ///< first < end
   /// Peak of the forwards and backwards above what the run keeps; first < end.
   Bytes workspace(int first, int end) const {
-    return std::max({Bytes{0}, peak(first, end) - kept_[first] - kept(first, end) - sent(end),
-                     between_halves(first, end)});
+    return std::max<Bytes>(0, peak(first, end) - kept_[first] - kept(first, end) - sent(end));
   }
+  /// The same of a second half of a split backward, with what waits for it: it runs at any time after the
+  /// first.
+  Bytes second_half(int first, int end) const;
   /// Of the forwards alone, of the run that begins with the first layer.
   Bytes first_forward(int end, bool recompute) const {
     const Bytes above = recompute ? forward_again_[end - 1] : forward_[end - 1] - kept(0, end);
@@ -54,7 +56,6 @@ class LayerSums {
   Bytes peak(int first, int end) const;
   Bytes peak_of(int layer, int first) const;
   Bytes of_run(const std::vector<LayerInput>& parts, int first) const;
-  Bytes between_halves(int first, int end) const;
   void tabulate();
 
   std::vector<Nanoseconds> time_, again_;  ///< prefix sums, as the next two

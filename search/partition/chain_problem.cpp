@@ -18,6 +18,12 @@ void Load::add_messages(Bytes in, Bytes out) {
   }
 }
 
+void Problem::hold(Load& load, Bytes own, Bytes above) const {
+  if (least && serial && !model.graph.is_chain()) load.kept = 0;  // later stages may have run before
+  load.kept += own;
+  load.workspace = std::max(load.workspace, serial ? load.kept + above : above);
+}
+
 Problem::Beside Problem::beside(int stage, int first, int end) const {
   const auto same = [&](int a, int b) { return a >= 0 && b < stages() && device_of[a] == device_of[b]; };
   return {costs.shard_at(first) || same(stage - 1, stage), costs.shard_at(end) || same(stage, stage + 1)};
@@ -40,9 +46,12 @@ Load Problem::add(Load load, int device, int stage, int first, int end, bool rec
     // What is handed on without a message lies there twice while the stage runs.
     workspace += std::max(beside.before ? in : 0, beside.behind ? out : 0);
   }
-  if (least && serial && !model.graph.is_chain()) load.kept = 0;  // later stages may have run before
-  load.kept += ((recompute ? 0 : kept) + on.sent(end) + on.input(first)) * in_flight[stage];
-  load.workspace = std::max(load.workspace, serial ? load.kept + workspace : workspace);
+  const Bytes own = ((recompute ? 0 : kept) + on.sent(end) + on.input(first)) * in_flight[stage];
+  hold(load, own, workspace);
+  // When a second half runs, earlier stages may hold nothing any more.
+  const Bytes second = on.second_half(first, end) + (recompute ? kept : 0);
+  if (serial) load.workspace = std::max(load.workspace, (least ? own : load.kept) + second);
+  if (!serial && !least) load.workspace = std::max(load.workspace, second);
   return load;
 }
 
@@ -85,8 +94,7 @@ Load Problem::add_shard(Load load, int shard, Beside beside) const {
     load.add_messages(beside.before ? 0 : cost.received, beside.behind ? 0 : cost.handed_on);
     workspace += std::max(cost.received, cost.handed_on);  // on some device, and a block counts one number
   }
-  load.kept += cost.in_flight(false) * shard_in_flight[shard];
-  load.workspace = std::max(load.workspace, serial ? load.kept + workspace : workspace);
+  hold(load, cost.in_flight(false) * shard_in_flight[shard], workspace);
   return load;
 }
 

@@ -70,6 +70,8 @@ struct Problem {
   /// Of an inference, which keeps nothing: inference.h.
   Load add_forward(Load load, int device, int first, int end) const;
   Load add_shard(Load load, int shard, Beside beside) const;
+  /// Adds what a stage or shard keeps, and takes above that while it runs.
+  void hold(Load& load, Bytes own, Bytes above) const;
   Bytes needed(const Load& load) const;
   bool fits(const Load& load, int device) const {
     return memory(device) == kUnlimited || needed(load) <= memory(device);

@@ -48,7 +48,7 @@ class Chooser {
         options_(options),
         searcher_(searcher),
         judged_(profile, options, searcher, below),
-        lanes_(joint::has_lanes(profile, options)) {}
+        lanes_(has_lanes(profile, options.partition)) {}
 
   JointChoice choose() {
     place_and_search();

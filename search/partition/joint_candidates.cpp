@@ -89,11 +89,6 @@ std::vector<DeviceOrder> device_orders(const Cluster& cluster) {
   return orders;
 }
 
-bool has_lanes(const Profile& profile, const JointOptions& options) {
-  return options.partition.lanes != LanesOf::none &&
-         !std::ranges::all_of(profile.layers, &std::string::empty, &LayerCost::lane);
-}
-
 std::vector<bool> splits(const Profile& profile, const JointOptions& options) {
   if (options.partition.inference) return {false};
   if (options.partition.split_backward) return {true};
@@ -181,7 +176,7 @@ std::vector<Candidate> list_candidates(const Profile& profile, const JointOption
   for (const bool split : splits(profile, options)) {
     for (const std::vector<int>& sharded : shard_sets(options.shardable)) shapes.add_all(sharded, split);
   }
-  if (!has_lanes(profile, options)) return list;
+  if (!has_lanes(profile, options.partition)) return list;
   for (std::size_t i = 0, listed = list.size(); i < listed; ++i) {
     if (!is_usual(list[i], options.partition)) continue;
     Candidate computing = list[i];

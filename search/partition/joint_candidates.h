@@ -39,9 +39,6 @@ Candidate on_fewer(const JointOptions& options, const DeviceOrder& order, int de
 /// What is tried: backwards whole (false), split (true), or both.
 std::vector<bool> splits(const Profile& profile, const JointOptions& options);
 
-/// Layers name lanes, and may run on them.
-bool has_lanes(const Profile& profile, const JointOptions& options);
-
 /// Restrictions without which the list, or the `tried` ones that were made from it, would be another.
 Restrictions that_cut(const Profile& profile, const JointOptions& options,
                       const std::vector<Candidate>& tried);

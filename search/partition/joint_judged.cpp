@@ -87,7 +87,9 @@ bool Judged::short_of_memory(const Candidate& candidate) const {
 bool Judged::needed(const Candidate& c) const {
   if (below_ != kNone) return false;
   if (c.placement ? found_ == kNone : !any_fits()) return true;
-  return is_usual(c, options_.partition) && (c.placement || c.even);
+  // What 1F1B runs on is without lanes.
+  const bool shown = c.options.lanes == LanesOf::none || !has_lanes(profile_, options_.partition);
+  return shown && is_usual(c, options_.partition) && (c.placement || c.even);
 }
 
 /// Of some candidate there is an order that fits: cuts by memory leave room for one micro-batch.
@@ -102,7 +104,7 @@ StageCuts Judged::cut(const Candidate& candidate, int percent, std::function<boo
   if (candidate.even) return cut_evenly(profile_, options);
   if (candidate.usual)
     return cut_for_usual(profile_, options, options_.restrictions, objective(),
-                         usual_sizes(options.recompute), options.stop);
+                         usual_sizes(options.recompute, options.lanes), options.stop);
   if (candidate.graph) return cut_graph(profile_, options);
   if (candidate.quick)
     return cut_for_latency(profile_, options, options_.fewer_devices != FewerDevices::every);
@@ -110,14 +112,14 @@ StageCuts Judged::cut(const Candidate& candidate, int percent, std::function<boo
 }
 
 /// Numbers of layers of the stages that are known: of the run, and of other candidates with no more
-/// recomputation. Throws InfeasibleError where there are none.
-std::vector<std::vector<int>> Judged::usual_sizes(Recompute most) const {
+/// recomputation, and the same lanes. Throws InfeasibleError where there are none.
+std::vector<std::vector<int>> Judged::usual_sizes(Recompute most, LanesOf lanes) const {
   std::vector<std::vector<int>> list;
   const std::vector<int>& own = profile_.run.layers;
   if (own.size() == cluster_of(options_.partition).devices.size() && std::ranges::min(own) > 0)
     list.push_back(own);
   for (const Candidate& other : list_) {
-    if (!is_usual(other, options_.partition, most)) continue;
+    if (!is_usual(other, options_.partition, most) || other.options.lanes != lanes) continue;
     if (other.infeasible && !other.even && most == Recompute::never) throw InfeasibleError(other.why_not);
     if (!other.cuts) continue;
     std::vector<int>& sizes = list.emplace_back();

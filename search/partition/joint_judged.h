@@ -113,7 +113,7 @@ class Judged {
 
  private:
   StageCuts cut(const Candidate& candidate, int percent, std::function<bool()> stop) const;
-  std::vector<std::vector<int>> usual_sizes(Recompute most) const;
+  std::vector<std::vector<int>> usual_sizes(Recompute most, LanesOf lanes) const;
   const Candidate* with_the_same_stages(const Candidate& candidate) const;
   bool any_fits() const;
   void take_named(std::size_t index, std::optional<Clock::time_point> end);

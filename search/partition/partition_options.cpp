@@ -82,6 +82,11 @@ Cluster cluster_of(const PartitionOptions& options) {
   return options.cluster ? *options.cluster : alike(options.devices, options.device_memory);
 }
 
+bool has_lanes(const Profile& profile, const PartitionOptions& options) {
+  return options.lanes != LanesOf::none &&
+         std::ranges::any_of(profile.layers, [](const LayerCost& layer) { return !layer.lane.empty(); });
+}
+
 void check_partition(const Profile& profile, const PartitionOptions& options) {
   check_ranges(options);
   if (!profile.completeness.complete && !options.allow_incomplete) {

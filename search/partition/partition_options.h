@@ -64,6 +64,9 @@ struct StageCuts {
 /// `options.cluster`, or devices that are all alike.
 Cluster cluster_of(const PartitionOptions& options);
 
+/// Layers name lanes, and may run on them.
+bool has_lanes(const Profile& profile, const PartitionOptions& options);
+
 /// Throws InputError for options out of range or that contradict each other, an incomplete profile that is
 /// not allowed, a time that was not measured, a sharded layer that does not exist, and sums that int64 cannot
 /// hold.

@@ -9,6 +9,7 @@ import copy
 import json
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -168,9 +169,10 @@ def _write_configurations(source: Source, dtype, folder) -> None:
 
 
 def check_configurations(source: Source) -> None:
-    """Raises Refused where save() could not write them: that would be found out when the training is over."""
+    """Raises Refused where transformers refuses to write them in save(), which would show when the training is over.
+    Other errors are left to save(), which a run may do without."""
     try:
-        with tempfile.TemporaryDirectory() as folder:
+        with suppress(OSError, TypeError), tempfile.TemporaryDirectory() as folder:
             _write_configurations(source, source.config.dtype, folder)
     except ValueError as error:
         raise Refused(

@@ -98,6 +98,18 @@ def as_arguments(value: Any) -> tuple:
     return value if type(value) is tuple else (value,)
 
 
+def leaves(value: Any) -> Iterator[Any]:
+    """What tuples, lists and dictionaries hold: in the same order on ranks that fill a dictionary in different ones."""
+    if isinstance(value, Mapping):
+        for name in sorted(value, key=repr):
+            yield from leaves(value[name])
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from leaves(item)
+    else:
+        yield value
+
+
 def by_stage(inputs: Any, takers: Sequence[str]) -> dict[str, Any]:
     """The inputs of each stage in `takers`, the stages that take inputs: a dictionary has them by stage name."""
     if not isinstance(inputs, Mapping):

@@ -174,6 +174,6 @@ def check_weights(
     for weight in strangers(tensors, before, pipe.parameters()):
         known = f", {names[id(weight)]}," if id(weight) in names else ""
         raise PipelineError(
-            f"{maker} computes with a weight of shape {tuple(weight.shape)}{known} that is no parameter of the pipeline on rank {pipe.rank}, so its "
-            f"gradients would be lost, and copies of it on other ranks would not follow: {right}; if it is not to be trained, call requires_grad_(False) on it"
+            f"{maker} computes with a weight of shape {tuple(weight.shape)}{known} that is no parameter of the pipeline on rank {pipe.rank}, so "
+            f"clip_grad_norm_() and copies on other ranks would miss it: {right}; if it is not to be trained, call requires_grad_(False) on it"
         )

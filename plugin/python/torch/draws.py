@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the ranks of a sharded stage are given the same data, and draw the same random numbers, as the contract of
-ostinato.nn asks: with different masks, each would train a different model, and with different data none.
+"""Whether the ranks of a sharded stage are given the same data and draw the same random numbers, as the contract of
+ostinato.nn asks: each computes a part, and parts of different batches, or under different masks, make no whole.
+
+Data are compared where ranks cannot have computed them with different rounding: integer and Boolean tensors, numbers,
+texts; of any other tensor its shape and dtype.
 
     draws = Draws(device)
     with draws.noted(stage, micro_batch, given):       # on every rank of a sharded stage
@@ -9,13 +12,17 @@ ostinato.nn asks: with different masks, each would train a different model, and 
 """
 
 import json
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
+
+from .batches import PLAIN, leaves
+
+EXACT = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 DRAWS = (
     "draws different random numbers on each of its ranks, which would train different models: let its layers draw from a "
@@ -32,38 +39,39 @@ class Draws:
 
     def __init__(self, device: torch.device):
         self._device = device
-        self._noted: dict[str, str] = {}
+        self._noted: defaultdict[str, Any] = defaultdict(sha256)  # by stage and kind, of all micro-batches
 
     @contextmanager
     def noted(self, stage: int, micro_batch: int, given: Any) -> Iterator[None]:
         """`given`: by the script, to this stage."""
-        key, before = f"{stage} {micro_batch}", self._generators()
-        self._noted[f"{key} data"] = digest(tree_leaves(given))
+        before = self._generators()
+        self._noted[f"{stage} data"].update(described(given))
         yield
         if (after := self._generators()) != before:
-            self._noted[f"{key} draws"] = after
+            self._noted[f"{stage} draws"].update(f"{micro_batch} ".encode() + after)
 
     def text(self) -> str:
-        return json.dumps(self._noted)
+        return json.dumps({key: noted.hexdigest() for key, noted in self._noted.items()})
 
-    def _generators(self) -> str:
+    def _generators(self) -> bytes:
         states = [torch.get_rng_state()]
         if self._device.type != "cpu":
             states.append(torch.get_device_module(self._device).get_rng_state(self._device))
-        return digest(states)
+        return described(states)
 
 
-def digest(values: Sequence) -> str:
-    """Of the tensors among them; not of those that train, which ranks may compute with different rounding, nor of
-    subclasses, which may be distributed."""
-    made = sha256()
-    for value in values:
-        if type(value) is torch.Tensor and value.layout is torch.strided and not value.requires_grad:
-            made.update(f"{value.dtype} {tuple(value.shape)}".encode())
-            made.update(
-                value.cpu().resolve_conj().resolve_neg().reshape(-1).view(torch.uint8).numpy().tobytes()
-            )
-    return made.hexdigest()
+def described(given: Any) -> bytes:
+    """What is compared of it."""
+    made = []
+    for value in leaves(given):
+        if isinstance(value, PLAIN):
+            made.append(repr(value).encode())
+        elif torch.is_tensor(value) and not value.is_nested:
+            made.append(f"{value.dtype} {tuple(value.shape)}".encode())
+            # A subclass may be distributed.
+            if type(value) is torch.Tensor and value.layout is torch.strided and value.dtype in EXACT:
+                made.append(value.cpu().numpy().tobytes())
+    return b"; ".join(made)
 
 
 def unlike(stages: Sequence, said: Sequence[str]) -> str:
@@ -71,7 +79,7 @@ def unlike(stages: Sequence, said: Sequence[str]) -> str:
     Draws.text() by rank."""
     noted = [json.loads(text) for text in said]
     for key in dict.fromkeys(key for of_rank in noted for key in of_rank):
-        stage, _, what = key.split()
+        stage, what = key.split()
         if len({noted[rank].get(key) for rank in stages[int(stage)].ranks}) > 1:
             return f'stage "{stages[int(stage)].name}" is sharded, and {DATA if what == "data" else DRAWS}'
     return ""

@@ -42,7 +42,7 @@ from .checks import (
 from .clipping import clip, repeated
 from .draws import Draws, unlike
 from .fully_sharded import keep_unsharded, outermost, reduced_once, reshard
-from .outside import Outside
+from .outside import Outside, shapes_of
 from .precision import Autocast
 from .serving import SLOTS, Answer, Serving
 from .stages import LOSS, Build, ChainOfLayers, InARow, Stage, build_of, computes_loss, module_of, own_stages
@@ -105,7 +105,7 @@ class Pipeline(nn.Module):
         self._draws = Draws(self._device) if sharded and self.trains else None  # of the first step
         # Losses or outputs of the last step, by stage that feeds no other.
         self._results: dict[int, list] = {}
-        ties = ties_of(self.program, build, loss_fn)
+        ties = ties_of(self.program, build, self._device, loss_fn)
         check_ties(ties)
         if len(self._ranks) > 1:
             self._agree("plan", self.program.plan_sha256, "hold a different plan")
@@ -194,7 +194,7 @@ class Pipeline(nn.Module):
                 "step() computes gradients, but torch.no_grad() or inference_mode() has switched them off"
             )
         with self._one_call():
-            fully_sharded, outside, named = outermost(self), Outside(), Outside(self._group)
+            fully_sharded, outside, named = outermost(self), Outside(), Outside()
             if self._splits:
                 keep_unsharded(fully_sharded)
             with self._taken(inputs, targets, keywords, outside.apart, named.apart):
@@ -207,8 +207,9 @@ class Pipeline(nn.Module):
             self._after_first("step", keywords)
             if self._draws is not None:
                 self._check_draws(self._draws)
-            outside.backward()
-            named.backward()
+            if self._group is not None:
+                named.sum(self._group, self._device)
+            outside.backward(named)
             if losses is not None:
                 losses.extend(each)
             return torch.stack(each).sum() / self.micro_batches if each else None
@@ -445,8 +446,8 @@ class Pipeline(nn.Module):
         if call == "step":
             self._warn_of_whole()
         if self._group is not None:
-            trained = {name for name in keywords if call == "step" and Outside.is_made(keywords[name])}
-            said = ", ".join(sorted({name + " (trained)" * (name in trained) for name in keywords}))
+            trains = call == "step"
+            said = ", ".join(name + shapes_of(keywords[name]) * trains for name in sorted(keywords))
             self._agree(f"{call} keywords", said, "gave other keyword arguments")
 
     def _warn_of_whole(self) -> None:

@@ -42,7 +42,7 @@ def schedule(
     check(program)
     if isinstance(build, ChainOfLayers):
         build.check(program.stages)
-    for tie in ties_of(program, build, loss_fn):
+    for tie in ties_of(program, build, device, loss_fn):
         raise PipelineError(
             f"torch.distributed.pipelining cannot run this plan: {tie} share a weight, but are on several ranks; ostinato.torch.Pipeline can"
         )

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import torch
 from ostinato.errors import counted
 from ostinato.nn import Shard, sharded
 from ostinato.nn.layers import split_of
@@ -127,18 +128,24 @@ class ChainOfLayers:
             id(p): named(layer, name) for layer, module in layers for name, p in module.named_parameters()
         }
 
-    def ties(self, loss_fn: Any = None) -> list[dict[int, tuple[str, nn.Parameter]]]:
-        """Weights that several layers share: by layer, the name and the parameter there."""
+    def ties(self, device: Any, loss_fn: Any = None) -> list[dict[int, tuple[str, nn.Parameter]]]:
+        """Weights that several layers share: by layer, the name and the parameter there. `device`: of the pipeline."""
+        device = torch.empty(0, device=device).device  # with its number
+        layers = self.modules(loss_fn).items()
+        every = [(index, name, p) for index, layer in layers for name, p in layer.named_parameters()]
+        trained = {_memory(parameter, device) for _, _, parameter in every if parameter.requires_grad}
         held: dict[int, dict[int, tuple[str, nn.Parameter]]] = {}
-        for index, layer in self.modules(loss_fn).items():
-            for name, parameter in layer.named_parameters():
-                held.setdefault(_memory(parameter), {})[index] = name, parameter
+        for index, name, parameter in every:
+            memory = _memory(parameter, device)
+            held.setdefault(memory if memory in trained else id(parameter), {})[index] = name, parameter
         return [by_layer for by_layer in held.values() if len(by_layer) > 1]
 
 
-def _memory(parameter: nn.Parameter) -> int:
-    """What is the same for parameters that begin at the same element, also of different shapes."""
-    here = type(parameter) is nn.Parameter  # has its elements, unlike a DTensor, or one that a LazyLinear has
+def _memory(parameter: nn.Parameter, device: torch.device) -> int:
+    """What is the same for parameters that begin at the same element, also of different shapes. Moving to a device
+    takes them apart."""
+    # Has its elements, unlike a DTensor, or one that a LazyLinear has.
+    here = type(parameter) is nn.Parameter and parameter.device == device
     return parameter.data_ptr() if here and parameter.data_ptr() else id(parameter)
 
 

@@ -2,7 +2,7 @@
 """Weights that layers on several ranks share, as an embedding and the head that is tied to it: each rank has a
 copy.
 
-    ties = Ties(ties_of(program, build, loss_fn), modules, here, ranks, group, timeout_s)     # on all ranks
+    ties = Ties(ties_of(program, build, device, loss_fn), modules, here, ranks, group, timeout_s)     # on all ranks
     ties.begin()                   # every copy gets the first one's values
     with ties.summed():            # a step: all copies get the sum of their gradients
         executor.run()
@@ -32,16 +32,16 @@ class Tie:
     layers: dict[int, str]
     ranks: tuple[int, ...]
     sharded: bool  # whether a sharded stage cuts it into parts
-    separate: bool  # whether it is several parameters that share memory, and train
+    separate: bool  # whether it is several parameters that share memory
 
     def __str__(self) -> str:
         return " and ".join(named(layer, name) for layer, name in self.layers.items())
 
 
-def ties_of(program, build: Callable, loss_fn: Any = None) -> list[Tie]:
+def ties_of(program, build: Callable, device: Any, loss_fn: Any = None) -> list[Tie]:
     """Ties over several ranks, in the same order on all ranks."""
     ties = []
-    for layers in build.ties(loss_fn) if isinstance(build, ChainOfLayers) else []:
+    for layers in build.ties(device, loss_fn) if isinstance(build, ChainOfLayers) else []:
         holders = [
             stage
             for stage in program.stages
@@ -50,8 +50,7 @@ def ties_of(program, build: Callable, loss_fn: Any = None) -> list[Tie]:
         ranks = tuple(sorted({rank for stage in holders for rank in stage.ranks}))
         if len(ranks) > 1:
             names = {layer: name for layer, (name, _) in layers.items()}
-            held = {parameter for _, parameter in layers.values()}
-            separate = len(held) > 1 and any(parameter.requires_grad for parameter in held)
+            separate = len({parameter for _, parameter in layers.values()}) > 1
             ties.append(Tie(names, ranks, any(len(stage.ranks) > 1 for stage in holders), separate))
     return sorted(ties, key=lambda tie: (tie.ranks, str(tie)))
 

@@ -181,6 +181,14 @@ def tied_memory() -> list[nn.Module]:
     return layers
 
 
+def tied_memory_frozen() -> list[nn.Module]:
+    """Beside the embedding and the head, a parameter of a different shape begins in their memory."""
+    layers = tied()
+    layers[0].requires_grad_(False)
+    layers[-2].weight = nn.Parameter(layers[0].weight.data[:WIDTH], requires_grad=False)
+    return layers
+
+
 def frozen() -> list[nn.Module]:
     return [layer.requires_grad_(False) for layer in linears()]
 
@@ -247,6 +255,7 @@ CHAINS = {
         twice,
         tied_frozen,
         tied_memory,
+        tied_memory_frozen,
         tied_sparse,
         tied_unregistered,
         pairs,

@@ -446,12 +446,12 @@ def refusal_of_draws(case: Case, seeded: bool) -> str:
 
 
 class Moved(Block):
-    def forward(self, hidden, by):
-        return super().forward(hidden + by)
+    def forward(self, hidden, by, times, fine):
+        return super().forward(hidden + by * times + fine)
 
 
 def refusal_of_data(case: Case, what: str) -> str:
-    """Of inputs, targets and a keyword argument that each rank draws, `what` with a different seed."""
+    """Of inputs, targets and keyword arguments that each rank makes, `what` differently on each."""
     from ostinato.torch import Pipeline, layers
 
     torch.manual_seed(0)
@@ -463,8 +463,17 @@ def refusal_of_data(case: Case, what: str) -> str:
                 torch.manual_seed(dist.get_rank())
             return torch.randint(VOCABULARY, (MICRO_BATCHES * BATCH, LENGTH))
 
+    named = {
+        "by": drawn("keywords")[..., None],
+        "times": 2 + (what == "a number") * dist.get_rank(),
+        "fine": drawn("a fraction")[..., None] / 1e6,
+    }
+    if what == "shape":
+        named["fine"] = named["fine"].expand(-1, -1, WIDTH if dist.get_rank() else 1)
+    if what == "order" and dist.get_rank():
+        named = dict(reversed(named.items()))
     try:
-        pipe.step(drawn("inputs"), drawn("targets"), by=drawn("keywords")[..., None])
+        pipe.step(drawn("inputs"), drawn("targets"), **named)
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return ""

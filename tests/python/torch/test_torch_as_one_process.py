@@ -8,6 +8,8 @@ from support.one_process import LAYERS, MICRO_BATCHES
 from support.plans import Layout, make_plan, placement_text
 from support.tiers import everyday
 
+from ostinato.torch import layers
+
 LAYOUTS = {
     "whole": Layout("whole", (4,), (0, 1)),
     "split": Layout("split", (4,), (0, 1), split=True),
@@ -32,9 +34,14 @@ def check(reports) -> None:
 
 
 @pytest.mark.parametrize("layout", everyday(LAYOUTS, "looped", "wave"))
-@pytest.mark.parametrize("kind", ["tied", "twice", "tied_frozen", "tied_sparse"])
+@pytest.mark.parametrize("kind", ["tied", "twice", "tied_frozen", "tied_memory_frozen", "tied_sparse"])
 def test_weights_in_common(world2, tmp_path, kind, layout):
     check(world2.run(one_process.train, plan_of(tmp_path, layout), kind))
+
+
+def test_moving_takes_parameters_in_one_memory_apart():
+    chain = layers(one_process.made("tied_memory"))
+    assert [list(tie) for tie in chain.ties("cpu")] == [[0, LAYERS - 1]] and not chain.ties("meta")
 
 
 @pytest.mark.parametrize("kind", ["tied_memory", "tied_unregistered"])

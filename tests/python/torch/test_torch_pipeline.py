@@ -22,6 +22,7 @@ from ostinato.groups import later_than, timeout_of
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
 from ostinato.torch import Pipeline, PipelineError
+from ostinato.torch.draws import Draws, described
 from ostinato.torch.stages import InARow
 
 LAYERS = 8
@@ -172,15 +173,33 @@ def test_ranks_of_a_sharded_stage_that_draw_different_numbers_are_named(world2, 
         assert bool(message) != seeded and ("is sharded, and draws different" in message) != seeded
 
 
-@pytest.mark.parametrize("what", ["", "inputs", "targets", "keywords"])
+UNLIKE = ["inputs", "targets", "keywords", "a number", "shape"]
+
+
+@pytest.mark.parametrize("what", [*UNLIKE, "", "a fraction", "order"])
 def test_ranks_of_a_sharded_stage_that_are_given_different_data_are_named(world2, tmp_path, what):
-    """Not where each draws them, once its pipeline is made: parts of unequal size leave the generators alike."""
+    """Not where each draws them, once its pipeline is made: parts of unequal size leave the generators alike. Nor
+    where fractions differ, which each may have computed."""
     for message in world2.run(torch_jobs.refusal_of_data, Case(plan_of(tmp_path, SHARDED)), what):
         stage = "s3" if what == "targets" else "s0"
         said = (
             f'PipelineError: stage "{stage}" is sharded, and its ranks were given different inputs, targets'
         )
-        assert message.startswith(said) if what else not message, message
+        assert message.startswith(said) if what in UNLIKE else not message, message
+
+
+def test_data_are_compared_by_what_they_hold():
+    """Of labels that are a column, also where a micro-batch is one sample, and of ones that are repeated."""
+    tokens = torch.arange(12).reshape(4, 3)
+    for label in (tokens[:, -1], tokens[1:2, -1], tokens[1, :1].expand(4), tokens.t() > 3, tokens[0, 0]):
+        assert described([~label]) != described([label]) == described([label.clone().contiguous()])
+    noted = [Draws(torch.device("cpu")) for _ in range(2)]
+    for micro_batch in range(256):
+        for draws, last in zip(noted, (0, 1), strict=True):
+            with draws.noted(0, micro_batch, last if micro_batch == 255 else 0):
+                torch.rand(1)
+    first, other = (draws.text() for draws in noted)
+    assert first != other and len(first) < 200
 
 
 @pytest.mark.parametrize("how", ["Pipeline", "schedule"])

@@ -10,6 +10,7 @@
 #include <numeric>
 #include <optional>
 
+#include "search/bounds/feasible.h"
 #include "search/files/error.h"
 #include "search/partition/branches.h"
 #include "search/partition/chain.h"
@@ -125,21 +126,42 @@ class EveryPlacement {
   std::vector<int> devices_;
 };
 
-/// The busiest device; nullopt where not even one micro-batch fits, block after block as they are listed,
-/// nor `cap` as 1F1B has them in flight.
+/// Whether one micro-batch fits, block after block as they are listed.
+bool fits_as_listed(const Placement& placement, Bytes memory) {
+  std::vector<Bytes> now;
+  for (const Device& device : placement.devices) now.push_back(device.static_memory);
+  for (const Block& block : placement.blocks) {
+    for (const int d : block.devices) {
+      if (now[d] + std::max<Bytes>(0, block.memory) + block.workspace > memory) return false;
+      now[d] += block.memory;
+    }
+  }
+  return true;
+}
+
+/// In any order.
+bool one_fits(const Placement& placement, Bytes memory) {
+  if (fits_as_listed(placement, memory)) return true;
+  try {
+    const Instance instance(placement);
+    return !fitting_order(instance, Bounds(instance), 1).empty();
+  } catch (const InfeasibleError&) {
+    return false;
+  }
+}
+
+/// The busiest device; nullopt where not even one micro-batch fits, nor `cap` as 1F1B has them in flight.
 std::optional<Nanoseconds> busiest(const Drawn& drawn, const std::vector<Stage>& stages, int cap) {
   const Placement placement = place_stages(drawn.profile, drawn.options, stages);
   if (!step_fits(facts_of(drawn.profile, drawn.options, stages), placement)) return std::nullopt;
   std::vector<Nanoseconds> time(placement.devices.size(), 0);
-  std::vector<Bytes> now(time.size()), held(time.size()), most(time.size(), 0);
-  for (std::size_t d = 0; d < time.size(); ++d) now[d] = held[d] = placement.devices[d].static_memory;
+  if (!one_fits(placement, drawn.options.device_memory)) return std::nullopt;
+  std::vector<Bytes> held(time.size()), most(time.size(), 0);
+  for (std::size_t d = 0; d < time.size(); ++d) held[d] = placement.devices[d].static_memory;
   for (const Block& block : placement.blocks) {
     const int behind = static_cast<int>(stages.size()) - std::stoi(block.name.substr(1));
     for (const int d : block.devices) {
       time[d] += block.time;
-      if (now[d] + std::max<Bytes>(0, block.memory) + block.workspace > drawn.options.device_memory)
-        return std::nullopt;
-      now[d] += block.memory;
       most[d] = std::max(most[d], block.workspace);
       if (block.memory > 0) held[d] += block.memory * std::min({cap, drawn.options.micro_batches, behind});
     }
@@ -221,6 +243,18 @@ TEST(PartitionClaims, WhatTheEstimateLeavesOutIsChecked) {
   EXPECT_THROW(check(), InputError);
   options.device_memory = 100;
   check();
+}
+
+// The second half of the last backward may run when the first stage of the device holds nothing any more.
+TEST(PartitionClaims, SecondHalvesMayRunLate) {
+  Profile profile = test::profile_of({10, 10});
+  for (LayerCost& cost : profile.layers) {
+    cost.kept = 10;
+    cost.backward_input = cost.backward_weight = {10, 10, 10, 3};
+  }
+  profile.layers[1].weight_workspace = 50;
+  const PartitionOptions options{.devices = 1, .chunks = 2, .device_memory = 65, .split_backward = true};
+  EXPECT_THROW(cut_chain(profile, options), InputError);  // which proves nothing
 }
 
 // Two layers of the second stage read the first layer's output: one message, in one buffer.

@@ -97,7 +97,7 @@ class FirstStep:
                 if self._owner(layer) in owners:
                     raise OstinatoError(
                         f"the stage with layers {layers} computes with a parameter ({' x '.join(map(str, weight.shape))}) of layer {layer}, which is not "
-                        "registered there: DeepSpeed's own partition trains it with both, but the plan has that layer on another rank; use "
+                        "registered there: DeepSpeed's own partition has both on one rank, but the plan has them apart; use "
                         "TiedLayerSpec for layers that share weights, or register it in both, and plans keep them together"
                     )
 

@@ -21,7 +21,7 @@ from operator import attrgetter
 import torch
 from ostinato.groups import everyones
 from ostinato.nn.layers import tensors_of
-from ostinato.profile.model.shared import given_to, of_shared, sharing
+from ostinato.profile.model.shared import State, lent_by, of_shared, sharing
 from ostinato.restrictions import Restriction
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -29,7 +29,7 @@ from ..save.tensor_names import module_name_of
 from ..section.plans import Stage
 from ..upstream import stock_parts
 
-Holders = MutableMapping[torch.Tensor, set[int]]  # by parameter, layers; keeps none alive
+Holders = MutableMapping[torch.nn.Parameter, set[int]]  # by parameter, layers; keeps none alive
 
 
 def source_of(
@@ -83,16 +83,26 @@ def _held(model) -> list[Sequence[torch.nn.Parameter]]:
 def holders_of(model) -> Holders:
     """Of what this rank knows, before layers move: its layers, and what the script has made. All ranks of the pipeline
     must call it."""
-    found, names, lent = WeakIdKeyDictionary(), _names_of_lent(model._layer_specs), set[tuple[str, int]]()
+    found, lent, users = WeakIdKeyDictionary(), lent_by(model._layer_specs), set[tuple[str, int]]()
+    names = {id(parameter): name for name, parameter in lent.items()}
     for layer, held in enumerate(_held(model)):
         for parameter in held:
             found.setdefault(parameter, set()).add(layer)
-            lent.add((names.get(id(parameter), ""), layer))
-    users: dict[str, set[int]] = {}  # by name of what was lent
-    for name, layer in set[tuple[str, int]]().union(*everyones(lent, model._grid.pp_proc_group)):
-        users.setdefault(name, set()).add(layer)
-    for parameter in (p for spec in model._layer_specs for p in given_to(spec) if id(p) in names):
-        found.setdefault(parameter, set()).update(users.get(names[id(parameter)], ()))
+            if id(parameter) in names:
+                users.add((names[id(parameter)], layer))
+    for name, layer in set[tuple[str, int]]().union(*everyones(users, model._grid.pp_proc_group)):
+        found.setdefault(lent[name], set()).add(layer)
+    return found
+
+
+def held_again(holders: Holders, layers: int) -> list[State]:
+    """By layer, what an earlier one holds, too."""
+    found: list[State] = [([], []) for _ in range(layers)]
+    for parameter, held in holders.items():
+        for layer in sorted(held)[1:]:
+            trained, state = found[layer]
+            state.append(parameter)
+            trained += [parameter] * parameter.requires_grad
     return found
 
 
@@ -128,7 +138,8 @@ def lent_layers(model) -> list[Restriction]:
     """The layers of this rank in DeepSpeed's own partition that hold a parameter of another rank's layers, because
     their LayerSpecs were given the same module (a model's embedding and its head): they stay, as each rank
     trains its own copy. All ranks of the pipeline must call it."""
-    names, rank, layers = _names_of_lent(model._layer_specs), model.stage_id, dict[str, list[int]]()
+    names = {id(parameter): name for name, parameter in lent_by(model._layer_specs).items()}
+    rank, layers = model.stage_id, dict[str, list[int]]()
     for layer, (owner, spec) in enumerate(zip(owners_of(model), model._layer_specs, strict=True)):
         if owner == rank and (module_name_of(layer, spec) or "").isdecimal():
             for parameter in model.get_submodule(str(layer)).parameters():
@@ -138,22 +149,6 @@ def lent_layers(model) -> list[Restriction]:
     elsewhere = {name for other, held in enumerate(everyone) if other != rank for name in held}
     stay = sorted({layer for name in layers.keys() & elsewhere for layer in layers[name]})
     return [sharing(model._layer_specs[layer], [layer], rank) for layer in stay]
-
-
-def _names_of_lent(specs: Sequence) -> dict[int, str]:
-    """By the id of a parameter that LayerSpecs were given: a name that is the same on all ranks."""
-    names: dict[int, str] = {}
-    seen: set[int] = set()
-    for layer, spec in enumerate(specs):
-        given = (*getattr(spec, "module_args", ()), *getattr(spec, "module_kwargs", {}).values())
-        for place, value in enumerate(given):
-            if id(value) not in seen and isinstance(value, torch.nn.Module):
-                for name, parameter in value.named_parameters():
-                    names.setdefault(id(parameter), f"{layer}.{place}.{name}")
-            elif isinstance(value, torch.nn.Parameter):
-                names.setdefault(id(value), f"{layer}.{place}")
-            seen.add(id(value))
-    return names
 
 
 def _built_alike(a, b) -> bool:

@@ -37,7 +37,6 @@ from ostinato.profile.measure.rows import mark_tied, rank_cost, set_zero
 from ostinato.profile.measure.samples import Samples
 from ostinato.profile.model.model_digest import digest_of_layers
 from ostinato.profile.model.outputs import of_outputs
-from ostinato.profile.model.shared import held_again, held_by
 from ostinato.profile.settings import Settings, read_settings
 from ostinato.ranks import cores
 from ostinato.groups import everyones
@@ -59,7 +58,7 @@ from ..data.items import again, making_once, own
 from .loss_reads import LossReads, refuse_apart
 from .layer_costs import REPEATS, WARM_UP, MeasuredLayer, chosen_of, measure, rows_by_size
 from ..place.experts import spread_experts
-from ..place.tied import fixed_layers
+from ..place.tied import Holders, fixed_layers, held_again, holders_of
 from ..place.placing import Prepared
 from ..randomness.random_state import Drawing
 from ..tell.announce import say
@@ -361,7 +360,7 @@ def _profile(
     everyone = everyones((measured, error))
     if errors := [said for _, said in everyone if said]:
         raise NoPlan(f'"auto" cannot measure the model: {errors[0]}')
-    transfers = _transfers(engine, device)
+    transfers, holders = _transfers(engine, device), holders_of(engine.module)
     if dist.get_rank() != 0:
         return ""
     # The first replica's.
@@ -374,7 +373,7 @@ def _profile(
     profile.warm_up, profile.repeats = WARM_UP, REPEATS
     profile.micro_batch_size = engine.train_micro_batch_size_per_gpu()
     profile.slices = max(1, engine.module.topology().get_dim("model"))
-    profile.layers = _rows(layers, engine.module._layer_specs, settings)
+    profile.layers = _rows(layers, engine.module._layer_specs, settings, holders)
     if sizes and all(size == int(size) for size in sizes):
         profile.tokens = int(sizes[0])
         profile.sizes = [_profiler.SizeCost(*row) for row in rows_by_size(sizes, layers)] if sizes[1:] else []
@@ -408,11 +407,10 @@ def _rank_cost(settings, device: Any, rows: list, read: int, samples: list[Sampl
     return cost
 
 
-def _rows(layers: list[MeasuredLayer], specs: list, settings: Settings) -> list[Any]:
+def _rows(layers: list[MeasuredLayer], specs: list, settings: Settings, holders: Holders) -> list[Any]:
     """The layers as a profile's rows; for a model with branches, with what each layer reads."""
     rows = [layer.row() for layer in layers]
     if is_graph(specs):
         for row, reads in zip(rows, layers_read(specs), strict=True):
             row.after = [_profiler.LayerInput(source, layers[source].output_bytes) for source in reads]
-    again = held_again([held_by(spec) for spec in specs])
-    return mark_lanes(mark_tied(rows, specs, again, settings), specs)
+    return mark_lanes(mark_tied(rows, specs, held_again(holders, len(specs)), settings), specs)

@@ -209,7 +209,7 @@ def without_cache(module: nn.Module, inputs: tuple, named: dict[str, Any]) -> di
     if not getattr(config, "use_cache", False):
         return named
     takes = list(inspect.signature(module.forward).parameters)
-    generates: Any = getattr(module, "can_generate", bool)  # peft's wrappers pass it on
+    generates: Any = getattr(module, "can_generate", lambda: False)  # peft's wrappers pass it on
     if "use_cache" in [*named, *takes[: len(inputs)]] or not ("use_cache" in takes or generates()):
         return named
     put(

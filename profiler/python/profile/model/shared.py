@@ -31,22 +31,37 @@ def held_by(layer: Any) -> list[nn.Parameter]:
     """Parameters of a module; of a LayerSpec those that it was given, as no other layer has those that it makes."""
     if isinstance(layer, nn.Module):
         return list(layer.parameters())
-    if given := {id(parameter) for parameter in given_to(layer)}:
+    if given := {id(parameter) for parameter in _given_to(layer, set())}:
         # What its constructor draws, the script's next layer would not; whoever needs the layer says why it fails.
         with torch.random.fork_rng([]), suppress(Exception):
             return [parameter for parameter in layer.build().parameters() if id(parameter) in given]
     return []
 
 
-def given_to(spec: Any) -> Iterator[nn.Parameter]:
-    """The parameters in the arguments of a LayerSpec: it may hold them, or use them without."""
+def lent_by(specs: Sequence[Any]) -> dict[str, nn.Parameter]:
+    """The parameters that LayerSpecs were given, by names that are the same on all ranks."""
+    seen, names, found = set[int](), set[int](), dict[str, nn.Parameter]()
+    for layer, spec in enumerate(specs):
+        for number, parameter in enumerate(_given_to(spec, seen)):
+            if id(parameter) not in names:
+                names.add(id(parameter))
+                found[f"{layer}.{number}"] = parameter
+    return found
+
+
+def _given_to(spec: Any, seen: set[int]) -> Iterator[nn.Parameter]:
+    """The parameters in the arguments of a LayerSpec: it may hold them, or use them without. Not in what was
+    `seen`: each of a thousand specs may be given the whole model."""
     for value in tree_leaves((getattr(spec, "module_args", ()), getattr(spec, "module_kwargs", {}))):
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
         if isinstance(value, nn.Parameter):
             yield value
         elif isinstance(value, nn.Module):
             yield from value.parameters()
         elif hasattr(type(value), "build"):  # a LayerSpec in another's arguments
-            yield from given_to(value)
+            yield from _given_to(value, seen)
 
 
 def held_again(held: Sequence[Sequence[nn.Parameter]]) -> list[State]:
