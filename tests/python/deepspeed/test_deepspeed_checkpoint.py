@@ -523,7 +523,7 @@ def test_optimizer_state_of_a_placement_under_deepspeed_alone(world2, plans, sav
     for result in world2.run(load, alone, folder):
         assert (
             result["error"].startswith("OstinatoError: ")
-            and "optimizer state from an ostinato placement" in result["error"]
+            and "this optimizer state belongs to an ostinato placement" in result["error"]
         )
     ours, theirs = (
         world2.run(load, options, folder, False) for options in (under(alone, plans["wave"]), alone)
