@@ -83,8 +83,7 @@ std::string why_nothing(const std::string& feature, const Profile& profile, cons
       std::any_of(layers.begin(), layers.end(), [](const LayerCost& l) { return l.halves(); });
   if (feature == "shards" && wanted.shardable.empty()) return "no layer of the profile can be sharded";
   if (feature == "branches" && !graph) return "the model of the profile is a chain";
-  if (feature == "lanes" && std::ranges::all_of(profile.layers, &std::string::empty, &LayerCost::lane))
-    return "the profile has no layer on a lane";
+  if (feature == "lanes" && !has_lanes(profile, {})) return "the profile has no layer on a lane";
   if (feature == "split" && !halves) return "the profile has no split backwards";
   return "";
 }

@@ -285,11 +285,12 @@ std::optional<Fit> GraphCutter::fitting(const StageSet& set, int behind, int cap
     Bytes apart = held + workspace;  // while one of them runs, the rest may hold nothing
     Bytes fixed = cost.fixed, together = cost.step_together, alone = cost.step_alone;
     for (const StageCost& shard : shards_) {
+      const Bytes peak = shard.peak(false, model_.split);
       time += shard.forward + shard.backward;
       held += shard.in_flight(false) * std::min(most, model_.devices() + shards);
       messages = std::max(messages, messages_of(model_.rank, shard.received, shard.handed_on));
-      workspace = std::max(workspace, shard.peak(false, model_.split));
-      apart = std::max(apart, shard.in_flight(false) + shard.peak(false, model_.split));
+      workspace = std::max(workspace, peak);
+      apart = std::max(apart, shard.in_flight(false) + peak);
       fixed += shard.fixed;
       together += shard.step_together;
       alone = std::max(alone, shard.step_alone);

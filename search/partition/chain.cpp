@@ -187,11 +187,10 @@ class Levels {
   }
 
   void bound_best() {
-    const bool mixed = options_.chunks > 1 && options_.recompute != Recompute::never &&
-                       options_.recompute != Recompute::always;  // which solve() does not bound
-    if (mixed || has_lanes(model_.profile, options_)) return;
+    const Problem least = least_problem(best_.in_flight);
+    if (mixes(least) || has_lanes(model_.profile, options_)) return;  // of which solve() knows no bound
     Nanoseconds& bound = best_.found.lower_bound;
-    const Found found = solve(least_problem(best_.in_flight), options_.nodes / 10);
+    const Found found = solve(least, options_.nodes / 10);
     if (!found.ends.empty()) bound = std::min(best_.found.busiest, std::max(bound, found.lower_bound));
   }
 
@@ -232,9 +231,14 @@ class Levels {
     return true;
   }
 
+  /// Some of several chunks may keep, and some recompute.
+  bool mixes(const Problem& problem) const {
+    return options_.chunks > 1 && problem.may_keep && problem.may_recompute;
+  }
+
   Found solve(const Problem& problem, long nodes) const {
     if (options_.chunks == 1) return solve_single(problem);
-    if (!problem.may_keep || !problem.may_recompute) return solve_chunks(problem, nodes);
+    if (!mixes(problem)) return solve_chunks(problem, nodes);
     Problem keeping = problem, recomputing = problem;
     keeping.may_recompute = recomputing.may_keep = false;
     recomputing.in_any_part = problem.in_part && problem.least;
@@ -314,7 +318,7 @@ StageCuts cut_by(const StageRules& rules, const Model& model, const Profile& pro
     return {stages_of(model, costs, found), found.busiest, found.lower_bound, best.in_flight,
             !rules.spread.empty()};
   const bool tied = std::ranges::any_of(profile.layers, [](const LayerCost& l) { return l.tied > 0; });
-  if (levels.proved_empty() && rules.empty() && !tied) {  // memory of tied layers is an estimate from above
+  if (rules.empty() && !tied && levels.proved_empty()) {  // memory of tied layers is an estimate from above
     throw InfeasibleError("no partition fits: " + why_infeasible(profile, levels.least_problem(1)));
   }
   throw InputError("", 0,

@@ -21,7 +21,7 @@ from operator import attrgetter
 import torch
 from ostinato.groups import everyones
 from ostinato.nn.layers import tensors_of
-from ostinato.profile.model.shared import State, lent_by, of_shared, sharing
+from ostinato.profile.model.shared import lent_by, of_shared, sharing
 from ostinato.restrictions import Restriction
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -95,14 +95,12 @@ def holders_of(model) -> Holders:
     return found
 
 
-def held_again(holders: Holders, layers: int) -> list[State]:
-    """By layer, what an earlier one holds, too."""
-    found: list[State] = [([], []) for _ in range(layers)]
+def by_layer(holders: Holders, layers: int) -> list[list[torch.nn.Parameter]]:
+    """What each of so many layers holds."""
+    found: list[list[torch.nn.Parameter]] = [[] for _ in range(layers)]
     for parameter, held in holders.items():
-        for layer in sorted(held)[1:]:
-            trained, state = found[layer]
-            state.append(parameter)
-            trained += [parameter] * parameter.requires_grad
+        for layer in held:
+            found[layer].append(parameter)
     return found
 
 

@@ -37,6 +37,7 @@ from ostinato.profile.measure.rows import mark_tied, rank_cost, set_zero
 from ostinato.profile.measure.samples import Samples
 from ostinato.profile.model.model_digest import digest_of_layers
 from ostinato.profile.model.outputs import of_outputs
+from ostinato.profile.model.shared import held_again
 from ostinato.profile.settings import Settings, read_settings
 from ostinato.ranks import cores
 from ostinato.groups import everyones
@@ -58,7 +59,7 @@ from ..data.items import again, making_once, own
 from .loss_reads import LossReads, refuse_apart
 from .layer_costs import REPEATS, WARM_UP, MeasuredLayer, chosen_of, measure, rows_by_size
 from ..place.experts import spread_experts
-from ..place.tied import Holders, fixed_layers, held_again, holders_of
+from ..place.tied import Holders, by_layer, fixed_layers, holders_of
 from ..place.placing import Prepared
 from ..randomness.random_state import Drawing
 from ..tell.announce import say
@@ -413,4 +414,5 @@ def _rows(layers: list[MeasuredLayer], specs: list, settings: Settings, holders:
     if is_graph(specs):
         for row, reads in zip(rows, layers_read(specs), strict=True):
             row.after = [_profiler.LayerInput(source, layers[source].output_bytes) for source in reads]
-    return mark_lanes(mark_tied(rows, specs, held_again(holders, len(specs)), settings), specs)
+    again = held_again(by_layer(holders, len(specs)))
+    return mark_lanes(mark_tied(rows, specs, again, settings), specs)
