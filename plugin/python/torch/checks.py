@@ -163,16 +163,21 @@ IN_A_MODULE = (
 
 
 def check_weights(
-    pipe: nn.Module, maker: str, made: Any, given: Any, names: Mapping[int, str], right: str = REGISTERED
+    pipe: nn.Module,
+    maker: str,
+    made: Any,
+    given: Any,
+    names: Mapping[nn.Parameter, str],
+    right: str = REGISTERED,
 ) -> None:
     """Raises PipelineError where the forward of a stage, or loss_fn, made `made` of `given` with a weight that `pipe`
-    does not have, as one that it closes over or keeps in a list. `names`: of weights, by id. `right`: what would be."""
+    does not have, as one that it closes over or keeps in a list. `names`: of weights. `right`: what would be."""
     tensors, before = (
         [held.part if isinstance(held, ShardedLogits) else held for held in tree_leaves(values)]
         for values in (made, given)
     )
     for weight in strangers(tensors, before, pipe.parameters()):
-        known = f", {names[id(weight)]}," if id(weight) in names else ""
+        known = f", {names[weight]}," if weight in names else ""
         raise PipelineError(
             f"{maker} computes with a weight of shape {tuple(weight.shape)}{known} that is no parameter of the pipeline on rank {pipe.rank}, so "
             f"clip_grad_norm_() and copies on other ranks would miss it: {right}; if it is not to be trained, call requires_grad_(False) on it"

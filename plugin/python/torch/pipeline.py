@@ -16,7 +16,6 @@ from ostinato.nn.lanes import computed_beside
 from ostinato.groups import later_than, link_groups, make_group, timeout_of
 from ostinato.ranks.names import agreed
 from ostinato.ranks.position import Position
-from ostinato.ranks.reports import Missing, exchanged
 from ostinato.ranks.starting import starting
 from ostinato.ranks.watch import Watch
 from torch import nn
@@ -24,6 +23,7 @@ from torch.distributed.distributed_c10d import _get_default_store
 
 from ostinato import _plugin, offload
 
+from .agreement import Agreement
 from .batches import Batches, as_arguments
 from .checks import (
     IN_A_MODULE,
@@ -86,6 +86,7 @@ class Pipeline(nn.Module):
         self._device, self._timeout_s, self._dynamic = torch.device(device), timeout_s, dynamic_shapes
         self._at_work, self._broken = threading.Lock(), False
         self._calls, self._refused = 0, False  # of step() and infer(); the last of them, before it ran
+        self._agreement = Agreement(self._ranks, timeout_s)
         check_copies(self.program)
         if len(self._ranks) > 1:
             check_device(self._device)
@@ -108,8 +109,8 @@ class Pipeline(nn.Module):
         ties = ties_of(self.program, build, self._device, loss_fn)
         check_ties(ties)
         if len(self._ranks) > 1:
-            self._agree("plan", self.program.plan_sha256, "hold a different plan")
-            self._agree("ties", "; ".join(map(str, ties)), "see different shared weights")
+            self._agreement.check("plan", self.program.plan_sha256, "hold a different plan")
+            self._agreement.check("ties", "; ".join(map(str, ties)), "see different shared weights")
         with (
             starting("making its pipeline", self._ranks, timeout_s) if len(self._ranks) > 1 else nullcontext()
         ):
@@ -435,7 +436,7 @@ class Pipeline(nn.Module):
 
     def _check_draws(self, draws: Draws) -> None:
         self._draws = None
-        if said := unlike(self.program.stages, self._exchanged("draws", draws.text())):
+        if said := unlike(self.program.stages, self._agreement.exchanged("draws", draws.text())):
             raise PipelineError(said)
 
     def _after_first(self, call: str, keywords: dict[str, Any]) -> None:
@@ -448,7 +449,7 @@ class Pipeline(nn.Module):
         if self._group is not None:
             trains = call == "step"
             said = ", ".join(name + shapes_of(keywords[name]) * trains for name in sorted(keywords))
-            self._agree(f"{call} keywords", said, "gave other keyword arguments")
+            self._agreement.check(f"{call} keywords", said, "gave other keyword arguments")
 
     def _warn_of_whole(self) -> None:
         if names := [f'"{self.program.stages[index].name}"' for index in self._executor.unsplit_stages]:
@@ -480,7 +481,7 @@ class Pipeline(nn.Module):
 
     def _meet_after_refusal(self) -> None:
         """Ranks that did not refuse the call wait in it for this one, and would pair its next batch with their last."""
-        self._agree(
+        self._agreement.check(
             "refused call",
             str(self._calls),
             "had another call refused",
@@ -553,22 +554,3 @@ class Pipeline(nn.Module):
             # What fully_shard() has changed computes with weights that it makes.
             if not (isinstance(module, nn.Module) and outermost(module)):
                 check_weights(self, maker, made, given, self._names, **right)
-
-    def _exchanged(self, what: str, mine: str, missing: str = "") -> list[str]:
-        """Of all ranks. `missing`: what it means where some do not take part."""
-        try:
-            return exchanged(what, mine, self._ranks, self._timeout_s)
-        except Missing as error:
-            means = (
-                missing
-                or "every rank of the group must make the pipeline; if one has ended, its log says why"
-            )
-            raise PipelineError(f"{error}: {means}") from None
-
-    def _agree(self, what: str, mine: str, differently: str, missing: str = "") -> None:
-        """Checks that every rank calls this with the same value."""
-        held = self._exchanged(what, mine, missing)
-        differing = [rank for rank, said in enumerate(held) if said != held[0]]
-        if differing:
-            theirs, first = (held[rank][:200] or "none" for rank in (differing[0], 0))
-            raise PipelineError(f"ranks {differing} {differently} than rank 0: {theirs} against {first}")

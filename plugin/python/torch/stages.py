@@ -20,6 +20,7 @@ from ostinato.nn.layers import split_of
 from ostinato.groups import later_than, make_group, timeout_of
 from torch import nn
 from torch.utils.checkpoint import checkpoint
+from torch.utils.weak import WeakIdKeyDictionary
 
 from .wrappers import innermost
 
@@ -121,12 +122,12 @@ class ChainOfLayers:
         layers = dict(enumerate(self.chain))
         return {**layers, LOSS: loss_fn} if isinstance(loss_fn, nn.Module) else layers
 
-    def names(self, loss_fn: Any = None) -> dict[int, str]:
-        """Of the parameters of all layers, by id."""
+    def names(self, loss_fn: Any = None) -> WeakIdKeyDictionary:
+        """Of the parameters of all layers, as long as they live."""
         layers = self.modules(loss_fn).items()
-        return {
-            id(p): named(layer, name) for layer, module in layers for name, p in module.named_parameters()
-        }
+        return WeakIdKeyDictionary(
+            {p: named(layer, name) for layer, module in layers for name, p in module.named_parameters()}
+        )
 
     def ties(self, device: Any, loss_fn: Any = None) -> list[dict[int, tuple[str, nn.Parameter]]]:
         """Weights that several layers share: by layer, the name and the parameter there. `device`: of the pipeline."""
