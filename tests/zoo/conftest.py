@@ -22,8 +22,7 @@ PRELOADED = ["transformers.models." + name for name in (
     "resnet.modeling_resnet", "t5.modeling_t5", "vit.modeling_vit", "whisper.modeling_whisper",
 )]  # fmt: skip
 support_worlds.LOADED.extend(PRELOADED)  # ranks are forked from a process that has them
-# Seconds of a training; trainings of a world, which then starts anew: that takes a second, and each training
-# leaves 20 threads of gloo's, which wake up for ever and slow the next one down by 0.01 s.
+# Seconds of a training; trainings of a world, which then starts anew: that takes a second.
 LIMIT, RUNS = 90, 12
 
 

@@ -5,8 +5,9 @@
         results = world.run(training.train, options)      # one result a rank; the function must be importable
 
 DeepSpeed takes seconds to import, and a training step here takes milliseconds: so all ranks are forked from
-one process that has imported it. They stay for a few runs only: every engine leaves process groups behind,
-whose threads in gloo nobody ends and each of which wakes up a hundred times a second.
+one process that has imported it. Every engine leaves process groups behind, with threads in gloo of which each
+wakes up a hundred times a second. They are destroyed after each run; what holds on to some ends after a few
+runs, with its process.
 """
 
 import contextlib
@@ -201,6 +202,7 @@ def _serve(rank: int, size: int, port: int, pipe) -> None:
             try:
                 answer = function(*args)
                 gc.collect()  # or an engine of this run tells its end within the next, which may read what is printed
+                _end_groups()
                 pipe.send((True, answer))
             except Exception:
                 pipe.send((False, traceback.format_exc()))
@@ -209,6 +211,22 @@ def _serve(rank: int, size: int, port: int, pipe) -> None:
     except Exception:
         pipe.recv()
         pipe.send((False, traceback.format_exc()))
+
+
+def _end_groups() -> None:
+    """All but the world's. torch names a group by how many there are: the next ones must not find in the store what
+    these have written there, so their names stay."""
+    import deepspeed.comm
+    import torch.distributed as dist
+    from deepspeed.runtime.pipe import p2p
+    from deepspeed.utils import groups
+
+    p2p._grid = groups.mpu = None  # they hold the last engine's
+    names = dist.distributed_c10d._world.pg_names
+    for group, name in list(names.items()):
+        if isinstance(group, dist.ProcessGroup) and group is not dist.group.WORLD:
+            deepspeed.comm.destroy_process_group(group)
+            names[object()] = name
 
 
 def _begin() -> None:
