@@ -26,7 +26,7 @@ std::string type_name(const OptionRow& row) {
 
 std::string help_of(const OptionRow& row) {
   std::string help = row.help;
-  if (row.type == choice) {
+  if (!row.choices.empty()) {
     std::string names;
     for (const std::string& name : row.choices) names += (names.empty() ? "" : ", ") + name;
     help += ": " + names;

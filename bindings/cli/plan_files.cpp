@@ -55,7 +55,11 @@ bool same_file(const fs::path& a, const fs::path& b) {
   std::error_code error;
   if (a.empty() || b.empty()) return false;
   if (fs::exists(a, error) && !fs::is_regular_file(a, error)) return false;
-  return fs::equivalent(a, b, error) || fs::weakly_canonical(a, error) == fs::weakly_canonical(b, error);
+  // weakly_canonical() leaves a name relative that is nowhere yet.
+  const auto whole = [&error](const fs::path& path) {
+    return fs::weakly_canonical(fs::absolute(path, error), error);
+  };
+  return fs::equivalent(a, b, error) || whole(a) == whole(b);
 }
 
 }  // namespace

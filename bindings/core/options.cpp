@@ -24,6 +24,8 @@ std::vector<std::string> methods() {
 }  // namespace
 
 const std::vector<OptionRow>& option_table() {
+  static const std::vector<std::string> features = {"chunks",   "split", "shards", "recompute",
+                                                    "branches", "moves", "lanes",  "fewer-devices"};
   static const std::vector<OptionRow> table = {
       {"search",
        "time_limit",
@@ -78,7 +80,7 @@ const std::vector<OptionRow>& option_table() {
        "Split the layers as a list, or as a graph of which layer reads which"},
       {"partition",
        "device_memory",
-       text,
+       memory,
        "unlimited",
        {},
        "Memory per device, with a unit: 40GiB, or 40GB (10^9 bytes); not with a device file"},
@@ -110,14 +112,8 @@ const std::vector<OptionRow>& option_table() {
        "Maximum number of stages per device to try, looped and wave",
        1,
        64},
-      {"plan",
-       "without",
-       list,
-       "",
-       {},
-       "What not to try, comma-separated: chunks, split, shards, recompute, branches, moves, lanes, "
-       "fewer-devices"},
-      {"plan", "only", list, "", {}, "Try only these of them, comma-separated: chunks,split"},
+      {"plan", "without", list, "", features, "What not to try, comma-separated"},
+      {"plan", "only", list, "", features, "Try only these of them, comma-separated"},
       {"plan",
        "exact_losses",
        flag,
@@ -144,7 +140,9 @@ const std::vector<OptionRow>& option_table() {
        "1",
        {},
        "Data-parallel replicas of the pipeline, which share the devices and the micro-batches; auto: the "
-       "number with the shortest step, including the sum of gradients"},
+       "number with the shortest step, including the sum of gradients",
+       1,
+       65'536},
       {"plan",
        "slices",
        count,
@@ -152,7 +150,9 @@ const std::vector<OptionRow>& option_table() {
        {},
        "Ranks that hold slices of each layer (tensor parallelism): of the profiles, the one with this "
        "number, or auto, the one with the shortest step; --devices then counts ranks. Without it a device "
-       "stands for all slices of its layers"},
+       "stands for all slices of its layers",
+       1,
+       65'536},
       {"simulate",
        "jitter",
        decimal,
@@ -183,7 +183,24 @@ const std::vector<OptionRow>& option_table() {
   return table;
 }
 
-bool is_text(OptionType type) { return type == text || type == list || type == count || type == choice; }
+bool is_text(OptionType type) { return type != integer && type != decimal && type != flag; }
+
+std::vector<std::string> words_of(const std::string& list) {
+  std::vector<std::string> found;
+  for (std::size_t at = 0; at < list.size();) {
+    const std::size_t comma = std::min(list.find(',', at), list.size());
+    found.push_back(list.substr(at, comma - at));
+    at = comma + 1;
+  }
+  return found;
+}
+
+Bytes memory_of(const std::string& name, const std::string& value) {
+  if (value == "unlimited") return kUnlimited;
+  if (const auto bytes = parse_memory(value, "")) return *bytes;
+  throw UsageError(name + " needs a number with a unit (kB, MB, GB, KiB, MiB or GiB), like 40GiB, got \"" +
+                   value + "\"");
+}
 
 std::string dashed(const std::string& key) {
   std::string name = "--" + key;
@@ -221,9 +238,16 @@ void check_value(const OptionRow& row, const std::string& name, const std::strin
     case flag:
       if (value != "true" && value != "false") refuse("true or false");
       break;
-    case text:
     case list:
+      for (const std::string& word : words_of(value))
+        if (!row.choices.empty()) check_choice(name, word, row.choices);
+      break;
     case count:
+      if (value != "auto" && value != row.fallback && !is_whole_number(value, row.low, row.high))
+        refuse(whole_number_text(row.low, row.high) + ", or auto");
+      break;
+    case memory:
+      memory_of(name, value);
       break;
   }
 }

@@ -19,17 +19,25 @@
 #include <utility>
 #include <vector>
 
+#include "search/placement/placement.h"
+
 namespace ostinato::core {
 
 enum class OptionType {
   integer,  ///< >= 0
   decimal,  ///< >= 0, kept as text: scaled() makes it exact
-  text,
-  list,    ///< words, comma-separated
-  count,   ///< a number, or "auto"
-  choice,  ///< one of OptionRow::choices
+  memory,   ///< "40GiB", or "unlimited"
+  list,     ///< words, comma-separated; each one of OptionRow::choices, if there are any
+  count,    ///< a number, or "auto"; its default may be neither
+  choice,   ///< one of OptionRow::choices
   flag,
 };
+
+/// The words of a list.
+std::vector<std::string> words_of(const std::string& list);
+
+/// Bytes of a memory. Throws UsageError where `value` is none; `name` stands in the message.
+Bytes memory_of(const std::string& name, const std::string& value);
 
 /// In the options file its values stand in quotes, and on the command line they are words.
 bool is_text(OptionType type);
@@ -65,6 +73,7 @@ class Options {
   void fill(const OptionsFile& file);
 
   const std::string& text(const std::string& key) const;
+  const std::vector<std::string>& choices(const std::string& key) const { return find(key)->choices; }
   bool flag(const std::string& key) const { return text(key) == "true"; }
   std::int64_t integer(const std::string& key) const { return scaled(key, 1); }
   /// The decimal times `factor`, to the nearest whole number.

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <iterator>
 #include <thread>
 #include <utility>
@@ -14,7 +13,6 @@
 #include "search/files/counted.h"
 #include "search/files/error.h"
 #include "search/placement/placement_check.h"
-#include "search/placement/quantity.h"
 #include "search/profile/profile_json.h"
 
 namespace ostinato::core {
@@ -28,16 +26,6 @@ Objective objective_of(const std::string& name) {
     if (name == to_string(objective)) return objective;
   }
   return Objective::makespan;
-}
-
-Bytes device_memory(const std::string& text) {
-  if (text == "unlimited") return kUnlimited;
-  const auto bytes = parse_memory(text, "");
-  if (!bytes)
-    throw UsageError(fmt::format(
-        "--device-memory needs a number with a unit (kB, MB, GB, KiB, MiB or GiB), like 40GiB, got \"{}\"",
-        text));
-  return *bytes;
 }
 
 /// What `partition` and `plan` ask alike.
@@ -88,25 +76,6 @@ std::string why_nothing(const std::string& feature, const Profile& profile, cons
   return "";
 }
 
-/// What `plan` tries beside one chunk of whole backwards per device.
-const std::vector<std::string>& features() {
-  static const std::vector<std::string> names = {"chunks",   "split", "shards", "recompute",
-                                                 "branches", "moves", "lanes",  "fewer-devices"};
-  return names;
-}
-
-std::vector<std::string> features_of(const Options& options, const std::string& key) {
-  std::vector<std::string> found;
-  const std::string& list = options.text(key);
-  for (std::size_t at = 0; at < list.size();) {
-    const std::size_t comma = std::min(list.find(',', at), list.size());
-    found.push_back(list.substr(at, comma - at));
-    check_choice(dashed(key), found.back(), features());
-    at = comma + 1;
-  }
-  return found;
-}
-
 /// `reason`: the option that leaves it out.
 void leave_out(const std::string& feature, const std::string& reason, JointOptions& wanted) {
   if (feature == "chunks") wanted.restrictions.push_back({Rule::most_chunks, reason, 1});
@@ -120,22 +89,16 @@ void leave_out(const std::string& feature, const std::string& reason, JointOptio
 }
 
 int number_or_auto(const Options& options, const char* key, int any) {
-  const std::string& text = options.text(key);
-  if (text == "auto") return any;
-  int number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error == std::errc() && end == text.data() + text.size() && number >= 1) return number;
-  throw UsageError(
-      fmt::format("{} needs a whole number of at least 1, or auto; got \"{}\"", dashed(key), text));
+  return options.text(key) == "auto" ? any : static_cast<int>(options.integer(key));
 }
 
 /// By --without, --only, --exact-losses, --max-chunks and --fixed-ends.
 void leave_out(const Options& options, JointOptions& wanted) {
-  const std::vector<std::string> only = features_of(options, "only"),
-                                 without = features_of(options, "without");
+  const std::vector<std::string> only = words_of(options.text("only")),
+                                 without = words_of(options.text("without"));
   if (!only.empty() && !without.empty()) throw UsageError("--only and --without exclude each other");
   for (const std::string& feature : without) leave_out(feature, "--without " + feature, wanted);
-  for (const std::string& feature : features()) {
+  for (const std::string& feature : options.choices("only")) {
     if (!only.empty() && std::find(only.begin(), only.end(), feature) == only.end())
       leave_out(feature, "--only " + options.text("only"), wanted);
   }
@@ -160,7 +123,7 @@ void refuse_forbidden(const Options& options, const Restrictions& restrictions) 
 
 /// Where --only leaves nothing beside one chunk per device.
 void refuse_nothing(const Options& options, const Profile& profile, const JointOptions& wanted) {
-  const std::vector<std::string> only = features_of(options, "only");
+  const std::vector<std::string> only = words_of(options.text("only"));
   std::vector<std::string> nothing;
   for (const std::string& feature : only)
     if (const std::string why = why_nothing(feature, profile, wanted); !why.empty()) nothing.push_back(why);
@@ -214,7 +177,7 @@ PartitionOptions on_devices(int count, const std::string& memory) {
     throw UsageError(fmt::format("--devices needs {}, got {}", whole_number_text(1, kMostDevices), count));
   PartitionOptions result;
   result.devices = count;
-  result.device_memory = device_memory(memory);
+  result.device_memory = memory_of("--device-memory", memory);
   return result;
 }
 
@@ -240,7 +203,7 @@ PartitionOptions on_shared_cores(int count, const std::string& memory,
 }
 
 PartitionOptions on_cluster(Cluster cluster, const std::string& memory) {
-  if (device_memory(memory) != kUnlimited)
+  if (memory_of("--device-memory", memory) != kUnlimited)
     throw UsageError(
         "--device-memory cannot be combined with a device file, which gives each kind its memory");
   for (DeviceKind& kind : cluster.kinds) {

@@ -191,13 +191,30 @@ class Words {
     lines_.push_back(fmt::format("It runs from {} to {}.", step(0), step(chain_.size() - 1)));
   }
 
-  /// A chain that stays where it is is the work of one device; one that moves is the way through the
-  /// pipeline.
+  /// Whether the chain holds all that the device does.
+  bool holds_work_of(int d) const {
+    const auto runs_there = [&](const Block& block) {
+      return std::find(block.devices.begin(), block.devices.end(), d) != block.devices.end();
+    };
+    int micro_batches = 0;
+    std::ptrdiff_t steps = 0;
+    for (const CriticalStep& link : chain_) {
+      micro_batches = std::max(micro_batches, link.step.micro_batch + 1);
+      steps += runs_there(placement_.blocks[link.step.block]);
+    }
+    return steps ==
+           std::count_if(placement_.blocks.begin(), placement_.blocks.end(), runs_there) * micro_batches;
+  }
+
+  /// A chain that stays where it is is the work of one device, with what comes before and after; one that
+  /// moves is the way through the pipeline.
   void say_devices() {
     const auto busiest = std::max_element(totals_.on_device.begin(), totals_.on_device.end());
-    const std::string where = device(static_cast<int>(std::distance(totals_.on_device.begin(), busiest)));
+    const int d = static_cast<int>(std::distance(totals_.on_device.begin(), busiest));
+    const std::string where = device(d);
     const std::string share = percent(*busiest, totals_.makespan);
-    if (*busiest >= totals_.makespan / 10 * 9) {
+    if (*busiest >= totals_.makespan - totals_.makespan / 10 ||
+        (*busiest > totals_.makespan / 2 && holds_work_of(d))) {
       const Nanoseconds rest = totals_.makespan - *busiest;
       lines_.push_back(fmt::format(
           "{} limits the step: its work is {} ({}) of the chain. Less work there would shorten the step; "

@@ -76,6 +76,11 @@ INSTANTIATE_TEST_SUITE_P(All, OptionsFile,
                                          Refusal{"[search]\nthreads = 1.5\n", "whole number"},
                                          Refusal{"[search]\nthreads = -1\n", "from 0 to 1024"},
                                          Refusal{"[partition]\nsplit_backward = 1\n", "true or false"},
+                                         Refusal{"[plan]\nwithout = \"foo\"\n", "is not one of chunks"},
+                                         Refusal{"[plan]\nonly = \"split,foo\"\n", "is not one of chunks"},
+                                         Refusal{"[plan]\nreplicas = \"x\"\n", "65536, or auto, got"},
+                                         Refusal{"[plan]\nslices = \"0\"\n", "65536, or auto, got"},
+                                         Refusal{"[partition]\ndevice_memory = \"12\"\n", "with a unit"},
                                          Refusal{"[search]\nseed = 1\nseed = 2\n", "seed"},
                                          Refusal{"search = 1\n", "must be a table"}));
 

@@ -110,6 +110,8 @@ TEST(Outputs, AreFilesOfTheirOwn) {
   const std::string profile = folder.write("profile.json", profile_text({1000, 1000}));
   expect_kept(profile, plan_of(profile, folder / "p.json", folder / "./profile.json"), "--placement-output");
   expect_kept(profile, plan_of(profile, folder / "p", folder / "p"), "give two different files");
+  const std::string relative = std::filesystem::relative(folder / "q").string();
+  expect_kept(profile, plan_of(profile, relative, folder / "q"), "give two different files");
   EXPECT_EQ(ostinato_run(plan_of(profile, "/dev/null", "/dev/null")).status, 0);
 }
 

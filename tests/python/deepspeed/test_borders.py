@@ -5,7 +5,7 @@ from contextlib import nullcontext
 
 import torch
 from ostinato.buffers import as_bytes
-from ostinato.profile.model.outputs import stripped
+from ostinato.profile.model.outputs import of_outputs, stays, stripped
 from ostinato.deepspeed.stages.borders import cross_as_in_1f1b, evaluation
 from torch import nn
 
@@ -34,6 +34,14 @@ def test_gradients_are_contiguous_where_deepspeed_cuts():
         assert found == ((6, 1) if cut[1] == 1 else (1, 4))
     # Where both are functions, nothing can be said of either.
     assert strides_behind([torch.sin, nn.Linear(6, 6), torch.tanh, turned], 2, [0, 3, 4]) == (1, 4)
+
+
+def test_where_deepspeed_cuts_only_what_it_would_lose_may_be_cut():
+    marked = torch.zeros(1)
+    marked.mark = 1
+    staying = {0: stays({"h": torch.zeros(1)}), 1: stays(torch.zeros(1)), 2: stays(marked)}
+    assert [one.layers for one in of_outputs(staying, [4])] == [(0, 1), (2, 3)]
+    assert [one.layers for one in of_outputs(staying, [1, 1, 1, 1])] == [(0, 1)]
 
 
 def test_a_module_that_two_layers_use_is_left_alone():

@@ -22,6 +22,7 @@ from ostinato.deepspeed.save.checkpoint import layers_of_ranks
 from ostinato.deepspeed.section.config import parse_section, resolve
 from ostinato.deepspeed.errors import OstinatoError
 from ostinato.deepspeed.section.plans import Stage
+from ostinato.deepspeed.stages.idle import give_idle
 from ostinato.deepspeed.tell.trace import Trace
 from ostinato.trace import read_traces
 
@@ -426,3 +427,17 @@ def test_a_plan_that_was_compared_with_another_partition_says_so(monkeypatch, tm
     said = install.of_another_partition(prepared, SimpleNamespace(partitions=lambda: [0, 8, 16]))
     assert said.startswith("DeepSpeed's partition has stages of 8|8 layers, and had 14|2 when") == noted
     assert bool(said) == noted
+
+
+def test_a_rank_with_frozen_layers_alone_has_something_to_train_for_the_scripts_optimizer():
+    layer = torch.nn.Linear(2, 2).requires_grad_(False)
+    model = torch.nn.Sequential(layer)
+    idle = give_idle(model, [])
+    learns = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    assert len(learns) == 1 and learns[0] is idle
+    groups = torch.optim.AdamW(learns).param_groups
+    unfilled = [{"params": []}, {"params": [layer.weight]}]
+    for given, after in ((groups, [1]), (unfilled, [1, 1]), (unfilled, [1, 1])):  # once
+        assert give_idle(model, given) is idle and [len(group["params"]) for group in given] == after
+    layer.weight.requires_grad_(True)
+    assert give_idle(model, groups) is None and not idle.requires_grad

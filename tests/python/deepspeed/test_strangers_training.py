@@ -423,6 +423,24 @@ def where_it_is_read(engine):
     engine.set_dataloader(loader if reads else None)
 
 
+def made_where_it_is_read(engine):
+    """A loader that shuffles."""
+    made = [torch.randn(3 * MICRO_BATCHES * 2, WIDTH, generator=torch.Generator().manual_seed(4))] * 2
+    if not (engine.is_first_stage() or engine.is_last_stage()):
+        return None
+    return iter(DataLoader(TensorDataset(*made), batch_size=3, shuffle=True))
+
+
+def test_a_loader_that_only_ranks_with_data_make_is_said_where_layers_draw(world2, wave):
+    options = replace(BASE, change="dropout", steps=2)
+    theirs = world2.run(trained, options, listed, made_where_it_is_read)
+    ours = world2.run(trained, replace(options, section=wave), listed, made_where_it_is_read)
+    assert not same(ours[0], theirs[0]) and not ours[0]["error"]
+    assert "rank 1 has no data, but reads them under 1F1B" in "\n".join(ours[0]["said"])
+    said = world2.run(trained, replace(options, section=wave, change=""), listed, made_where_it_is_read)
+    assert "has no data" not in "\n".join(said[0]["said"])
+
+
 FEEDS = [(as_asked, 3), (everywhere, 3), (drawn_where_it_begins, 2), (where_it_is_read, 2)]
 
 
@@ -433,6 +451,7 @@ def test_data_that_are_those_of_1f1b(world2, wave, feed, steps, change):
     theirs = world2.run(trained, options, listed, feed)
     ours = world2.run(trained, replace(options, section=wave), listed, feed)
     assert same(ours[0], theirs[0]) and not theirs[0]["error"]
+    assert "different seed" not in "\n".join(ours[0]["said"])
 
 
 def test_a_loader_that_shuffles_draws_before_layers_set_the_generators(world2, wave):

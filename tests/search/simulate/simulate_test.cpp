@@ -162,6 +162,14 @@ TEST(Explain, SaysWhatOtherDevicesCost) {
   expect_says(text, "making the other devices faster would shorten it by at most 9 us.");
 }
 
+TEST(Explain, NamesTheDeviceWithAllItsWorkInTheChain) {
+  Placement placement = v();
+  for (Block& block : placement.blocks)
+    if (block.devices.front() == 1) block.time *= 3;
+  const std::string text = explained(placement, 8, run("1f1b", placement, 8));
+  expect_says(text, "device1 limits the step: its work is ");
+}
+
 TEST(Explain, NamesTheWayThroughThePipelineAndTheSlowestLink) {
   Placement placement = v(100);
   placement.links[{1, 2}] = {.latency = 900, .bytes_per_second = 0};

@@ -5,20 +5,21 @@ labels from the last rank's.
     same = SameData(engine, stages)
     same.begin(data_iter)              # the first step; train_batch() was given this iterator
     same.note(item)                    # what this rank reads from it
-    said = same.end()                  # all ranks: which data differ, in words
+    said = same.end(draws=True)        # all ranks: which data differ, in words
 
 A script may make up what a rank does not need (labels on the first rank, inputs on the last), and 1F1B never
 looks at it.
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from ostinato.profile.model.tensors import tensors
 from ostinato.groups import everyones
 
+from ..randomness import generators
 from ..section.plans import Stage
 from ..randomness.random_state import random_state_kept
 from ..upstream import Engine
@@ -42,6 +43,9 @@ class SameData:
         self._others = any(self._ours[kind] - {self._theirs[kind]} for kind in KINDS)
         self._wanted = False  # until begin(): evaluations may come before it
         self._digests: tuple[str, ...] = ()  # of the first item, by kind
+        self._made = generators.current()
+        # Of a rank that reads only here or, without data, only under 1F1B: what the script has drawn since.
+        self._drew: tuple[bool, generators.Counts | None] | None = None
         self.looking = False  # at an item just for the comparison
 
     def begin(self, data_iter: Iterator[Any] | None) -> None:
@@ -55,6 +59,8 @@ class SameData:
             ),
             None,
         )
+        if self._wanted and (self._reads or given is None):
+            self._drew = self._reads, generators.taken(self._made, generators.current())
         if self._wanted and given is not None and not self._reads:
             self.looking = True  # a loader may ask the engine which rank it is for
             with random_state_kept():
@@ -74,17 +80,29 @@ class SameData:
             self._wanted, parts = False, tuple(item)[:2] if isinstance(item, tuple | list) else ()
             self._digests = tuple(map(digest, parts)) if len(parts) == 2 else ()
 
-    def end(self) -> list[str]:
-        """What the first rank of the pipeline should say. All ranks must call it."""
+    def end(self, draws: bool) -> list[str]:
+        """What the first rank of the pipeline should say. `draws`: layers draw random numbers, which are 1F1B's. All
+        ranks must call it."""
         if not self._others:
             return []
-        everyone = everyones(self._digests, self._engine.grid.pp_proc_group)
+        held = everyones((self._digests, self._drew), self._engine.grid.pp_proc_group)
+        everyone, drew = zip(*held, strict=True)
         return [
-            self._sentence(kind, rank)
-            for kind in KINDS
-            for rank in sorted(self._ours[kind])
-            if self._differ(everyone, kind, rank)
+            *(
+                self._sentence(kind, rank)
+                for kind in KINDS
+                for rank in sorted(self._ours[kind])
+                if self._differ(everyone, kind, rank)
+            ),
+            *(self._of_seed(rank) for rank in _behind(drew) if draws),
         ][: not self._engine.stage_id]
+
+    def _of_seed(self, rank: int) -> str:
+        return (
+            f"rank {self._engine.grid.pp_group[rank]} has no data, but reads them under 1F1B, and the script has drawn random numbers only where there are "
+            "data, as a DataLoader does when it begins: layers draw different ones than under 1F1B, and the losses are as with a different seed; make the "
+            "loader on every rank"
+        )
 
     def _differ(self, everyone: list[tuple[str, ...]], kind: str, rank: int) -> bool:
         ours, theirs, index = everyone[rank], everyone[self._theirs[kind]], KINDS.index(kind)
@@ -97,6 +115,14 @@ class SameData:
             f"the plan takes {kind} from the data iterator of rank {ranks[rank]}, 1F1B from that of rank {theirs}, and the two differ: the losses are those of "
             f"different data, unless the script makes {kind} up only where engine.is_{asked}_stage() is False; give every rank the same data"
         )
+
+
+def _behind(drew: Sequence[tuple[bool, generators.Counts | None] | None]) -> list[int]:
+    """Ranks without data where the script has drawn different amounts than on those that read."""
+    where_read = {counts for reads, counts in filter(None, drew) if reads}
+    return [
+        rank for rank, said in enumerate(drew) if said is not None and not said[0] and where_read - {said[1]}
+    ]
 
 
 def digest(value: Any) -> str:

@@ -289,7 +289,7 @@ class PlanEngine(PlanData, BatchSize):
     def _tell_of_first_step(self) -> None:
         """Says what only the first step shows. All ranks must call it."""
         run = self._ostinato
-        for said in run.same_data.end():
+        for said in run.same_data.end(run.random_numbers.follows):
             put(f"ostinato: rank {self.global_rank}: {said}")
         assert run.first_step is not None
         shown = run.first_step.end(planned_in_steps=run.step_plans is not None)

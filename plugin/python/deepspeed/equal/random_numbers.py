@@ -99,6 +99,11 @@ class RandomNumbers:
         """Whether this rank, or rank 0 for it, has said that a step draws different numbers than 1F1B's."""
         return self._told["step"]
 
+    @property
+    def follows(self) -> bool:
+        """Whether layers draw in a step, and what 1F1B draws."""
+        return self._steps is not None
+
     # ---- a step, an evaluation
 
     def before_step(self, data_iter):

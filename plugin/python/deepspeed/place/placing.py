@@ -193,7 +193,7 @@ def lay_out(prepared: Prepared, model: Model) -> Placed:
     holders = holders_of(model)
     rebuilt = rebuild(model, stages, shards, timeout_s)
     refuse_experts_apart(model)
-    if plans.trains(prepared.program) and not any(True for _ in model.parameters()):
+    if plans.trains(prepared.program):
         give_idle(model, [])  # a script makes an optimizer on every rank
     made = vars(model)[KEY] = Placed(prepared, stages, shards, rebuilt, fixed, holders)
     return made

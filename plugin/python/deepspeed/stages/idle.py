@@ -19,24 +19,27 @@ def give_idle(model: nn.Module, groups: list[dict]) -> nn.Parameter | None:
     `groups`; with [], DeepSpeed reads the model's parameters itself. Returns None where the rank has something
     to train.
     """
-    if (had := getattr(model, NAME, None)) is not None:  # since the model was made
-        return _alone(model, had)
-    if any(parameter.requires_grad for parameter in model.parameters()):
+    idle = getattr(model, NAME, None)
+    if idle is not None:  # since the model was made
+        if not _alone(model, idle):
+            return None
+    elif any(parameter.requires_grad for parameter in model.parameters()):
         return None
-    like = next((p for p in model.parameters() if p.is_floating_point()), torch.zeros((), device="cpu"))
-    idle = nn.Parameter(torch.zeros(1, dtype=like.dtype, device=like.device))
-    count_elsewhere(idle, False)
-    model.register_parameter(NAME, idle)
-    if groups:
+    else:
+        like = next((p for p in model.parameters() if p.is_floating_point()), torch.zeros((), device="cpu"))
+        idle = nn.Parameter(torch.zeros(1, dtype=like.dtype, device=like.device))
+        count_elsewhere(idle, False)
+        model.register_parameter(NAME, idle)
+    if groups and not any(parameter is idle for group in groups for parameter in group["params"]):
         groups[0]["params"].append(idle)
     return idle
 
 
-def _alone(model: nn.Module, idle: nn.Parameter) -> nn.Parameter | None:
-    """`idle`, unless the script has added something trainable to the model."""
-    learns = any(p.requires_grad for p in model.parameters() if p is not idle)
-    idle.requires_grad_(not learns)
-    return None if learns else idle
+def _alone(model: nn.Module, idle: nn.Parameter) -> bool:
+    """Whether the script has added nothing trainable to the model; then `idle` learns."""
+    alone = not any(p.requires_grad for p in model.parameters() if p is not idle)
+    idle.requires_grad_(alone)
+    return alone
 
 
 def learn_nothing(idle: nn.Parameter) -> None:

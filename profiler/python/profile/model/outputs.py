@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a layer returns that cannot pass to another stage, where only tensors and tuples of tensors and None can.
 
-    stays(outputs)                                  # 'a dict'; "" where all can pass
-    of_outputs({1: "a dict"}, stages=[3, 3])        # restrictions: layers 1 and 2 in one stage
+    stays(outputs)                                         # Staying("a dict"); "" where all can pass
+    of_outputs({1: Staying("a dict")}, stages=[3, 3])      # restrictions: layers 1 and 2 in one stage
 
 Within a rank DeepSpeed passes on whatever a layer returns: a list, a dictionary, a tensor with additional
 attributes. A plan may cut the model there.
@@ -10,7 +10,7 @@ attributes. A plan may cut the model there.
 
 from collections.abc import Iterable, Mapping
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -21,18 +21,24 @@ PLAIN = (torch.Tensor, torch.nn.Parameter)
 NOT_ITS_OWN = ("_backward_hook_managers", "_dynamo", "ds_", "ostinato_")
 
 
-def stays(outputs: Any) -> str:
-    return no_tensors(outputs) or stripped(outputs)
+class Staying(NamedTuple):
+    what: str
+    lost: bool = False  # the values pass, without it; else DeepSpeed refuses to send them
 
 
-def of_outputs(staying: Mapping[int, str], stages: Iterable[int]) -> list[Restriction]:
+def stays(outputs: Any) -> Staying:
+    what = no_tensors(outputs)
+    return Staying(what) if what else Staying(stripped(outputs), lost=True)
+
+
+def of_outputs(staying: Mapping[int, Staying], stages: Iterable[int]) -> list[Restriction]:
     """`staying`: by layer, but for the last one, what stays(); `stages`: number of layers of each stage of
     DeepSpeed's own partition, which loses the same where it cuts."""
     cut = set(accumulate(stages))
     return [
-        Restriction("one_stage", f"layer {layer} returns {what}", layers=(layer, layer + 1))
-        for layer, what in sorted(staying.items())
-        if what and layer + 1 not in cut
+        Restriction("one_stage", f"layer {layer} returns {found.what}", layers=(layer, layer + 1))
+        for layer, found in sorted(staying.items())
+        if found.what and not (found.lost and layer + 1 in cut)
     ]
 
 
