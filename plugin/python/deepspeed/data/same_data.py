@@ -86,7 +86,7 @@ class SameData:
         if not self._others:
             return []
         held = everyones((self._digests, self._drew), self._engine.grid.pp_proc_group)
-        everyone, drew = zip(*held, strict=True)
+        everyone, drew = [digests for digests, _ in held], [drawn for _, drawn in held]
         return [
             *(
                 self._sentence(kind, rank)

@@ -29,7 +29,7 @@ from ostinato.profile.measure.samples import Samples, counted_memory
 from ostinato.profile.model.job import Job
 from ostinato.profile.model.layer import Layer, autocast_of, recomputed, under_autocast
 from ostinato.profile.model.model_digest import layer_name
-from ostinato.profile.model.outputs import stays
+from ostinato.profile.model.outputs import Staying, stays
 from ostinato.profile.model.tensors import Copies, bytes_of, map_tensors, tensors
 from ostinato.profile.settings import Settings, StateBytes
 from torch import nn
@@ -58,7 +58,7 @@ class MeasuredLayer:
     input_bytes: int
     output_bytes: int
     step_time: int  # ns of the optimizer's step; 0: not measured
-    stays: str  # of its outputs, what cannot pass to another stage
+    stays: Staying  # of its outputs
     by_size: list[tuple[int, int]]  # ns of forward and backward, for each chosen micro-batch
 
     def row(self) -> Any:

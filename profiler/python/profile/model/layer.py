@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ostinato.profile.errors import ProfileError, place_of
 from ostinato.profile.machine.device import Cpu
-from ostinato.profile.model.outputs import stays
+from ostinato.profile.model.outputs import Staying, stays
 from ostinato.profile.model.tensors import Copies, differentiable, has_gaps, map_tensors, tensors, unusable
 
 
@@ -37,7 +37,7 @@ class Layer:
     checkpointed: bool  # `run` recomputes it: recomputed()
     device: Any = field(default_factory=Cpu)
     experts: bool = False  # some are in it: experts_in()
-    stays: str = ""  # of its outputs (outputs.py); known when it has run
+    stays: Staying = Staying("")  # of its outputs (outputs.py); known when it has run
     varies: bool = False  # it keeps more in one repeat than in the next: a layer that skips itself at random
     shapes: list[tuple[int, ...]] = field(default_factory=list)  # of the tensors that `run` gives
     # By tensor of what `run` gives: whether a backward can start there.
