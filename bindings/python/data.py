@@ -142,6 +142,8 @@ class BalancedBatches:
         """Where the latest iteration stands. `steps`: of its epoch that were trained, those before a loaded
         state among them, where a loader with workers has fetched more than that; also of an epoch that was
         fetched to its end."""
+        if steps is not None:
+            self._check_steps(steps)
         epoch = self.epoch if steps is None else self._latest
         taken, begun = divmod(self._taken[0], self.micro_batches) if steps is None else (steps, 0)
         same = {key: getattr(self, key) for key in STEPS + DEALT}
@@ -161,9 +163,14 @@ class BalancedBatches:
                 raise ValueError(
                     f"the state has {key} {state[key]}, but this sampler has {getattr(self, key)}: {what} would differ"
                 )
+        self._check_steps(state["steps"])
         self.set_epoch(state["epoch"])
         self._start = state["steps"] * self.micro_batches + state["begun"]
         self._taken = [self._start]
+
+    def _check_steps(self, steps: int) -> None:
+        if not 0 <= steps <= self.steps:
+            raise ValueError(f"{steps} steps were trained, but an epoch has {self.steps}")
 
     def deal(self, samples: Sequence[int]) -> Deal:
         """Over replicas and micro-batches, of one step; the same for the same arguments."""

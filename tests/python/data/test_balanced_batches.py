@@ -210,3 +210,12 @@ def test_it_needs_neither_torch_nor_the_compiled_half():
 def test_a_size_that_is_none_is_named(size):
     with pytest.raises(ValueError, match=f"the size of sample 2 is {size}; it must be 0 or more"):
         list(BalancedBatches([1, 2, size, 4], micro_batches=2))
+
+
+@pytest.mark.parametrize("steps", [-1, 3])
+def test_steps_that_an_epoch_does_not_have_are_refused(steps):
+    batches = made((2, 1, 1, 1, False), [1] * 4)
+    with pytest.raises(ValueError, match=f"{steps} steps were trained, but an epoch has 2"):
+        batches.state_dict(steps)
+    with pytest.raises(ValueError, match=f"{steps} steps were trained, but an epoch has 2"):
+        batches.load_state_dict(batches.state_dict() | {"steps": steps})
