@@ -87,6 +87,9 @@ class World:
             self.restart()
         assert not failed, "\n".join(failed) + (f"\n(ranks {silent} did not answer)" if silent else "")
         assert not silent, f"ranks {silent} of {self.size} did not answer in {function.__name__}"
+        for pipe in self._pipes:  # not before all have answered: another rank may still wait for a message
+            with contextlib.suppress(OSError):  # it has ended since
+                pipe.send(None)
         return [answers[rank][1] for rank in range(self.size)]
 
     def _collect(self) -> dict:
@@ -198,11 +201,14 @@ def _serve(rank: int, size: int, port: int, pipe) -> None:
     try:
         _begin()
         while True:
-            function, args = pipe.recv()
+            asked = pipe.recv()
+            if asked is None:
+                _end_groups()
+                continue
+            function, args = asked
             try:
                 answer = function(*args)
                 gc.collect()  # or an engine of this run tells its end within the next, which may read what is printed
-                _end_groups()
                 pipe.send((True, answer))
             except Exception:
                 pipe.send((False, traceback.format_exc()))
