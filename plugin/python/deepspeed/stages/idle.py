@@ -20,12 +20,12 @@ def give_idle(model: nn.Module, groups: list[dict]) -> nn.Parameter | None:
     to train.
     """
     idle = getattr(model, NAME, None)
-    if idle is not None:  # since the model was made
-        if not _alone(model, idle):
-            return None
-    elif any(parameter.requires_grad for parameter in model.parameters()):
+    alone = not any(p.requires_grad for p in model.parameters() if p is not idle)
+    if idle is not None:  # the script may have added something trainable since
+        idle.requires_grad_(alone)
+    if not alone:
         return None
-    else:
+    if idle is None:
         like = next((p for p in model.parameters() if p.is_floating_point()), torch.zeros((), device="cpu"))
         idle = nn.Parameter(torch.zeros(1, dtype=like.dtype, device=like.device))
         count_elsewhere(idle, False)
@@ -33,13 +33,6 @@ def give_idle(model: nn.Module, groups: list[dict]) -> nn.Parameter | None:
     if groups and not any(parameter is idle for group in groups for parameter in group["params"]):
         groups[0]["params"].append(idle)
     return idle
-
-
-def _alone(model: nn.Module, idle: nn.Parameter) -> bool:
-    """Whether the script has added nothing trainable to the model; then `idle` learns."""
-    alone = not any(p.requires_grad for p in model.parameters() if p is not idle)
-    idle.requires_grad_(alone)
-    return alone
 
 
 def learn_nothing(idle: nn.Parameter) -> None:
