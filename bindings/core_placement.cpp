@@ -2,6 +2,7 @@
 // Placements, profiles and devices for Python.
 
 #include <algorithm>
+#include <filesystem>
 #include <utility>
 
 #include "bindings/core/requests.h"
@@ -17,6 +18,22 @@ namespace py = pybind11;
 
 namespace ostinato {
 
+namespace {
+
+HeldProfile held_profile(std::string text, const std::string& name) {
+  Profile profile = parse_profile(text, name);
+  return {std::move(text), std::move(profile)};
+}
+
+/// Profiles that the text names lie beside the file `name`.
+HeldDevices held_devices(std::string text, const std::string& name) {
+  const std::filesystem::path folder = std::filesystem::path(name).parent_path();
+  PartitionOptions on = core::on_cluster(parse_cluster(text, name, &folder), "unlimited");
+  return {std::move(text), "", std::move(on)};
+}
+
+}  // namespace
+
 PlacementRef held_placement(std::string text, const std::string& name) {
   PlacementFile file = parse_placement(text, name);
   return std::make_shared<const HeldPlacement>(std::move(text), std::move(file));
@@ -31,11 +48,17 @@ void bind_placement(py::module_& m) {
                              [](const HeldPlacement& p) { return names_of(p.file.placement.devices); })
       .def_property_readonly("blocks",
                              [](const HeldPlacement& p) { return names_of(p.file.placement.blocks); })
-      .def_property_readonly("times", [](const HeldPlacement& p) {
-        std::vector<Nanoseconds> times;
-        for (const Block& block : p.file.placement.blocks) times.push_back(block.time);
-        return times;
-      });
+      .def_property_readonly("times",
+                             [](const HeldPlacement& p) {
+                               std::vector<Nanoseconds> times;
+                               for (const Block& block : p.file.placement.blocks) times.push_back(block.time);
+                               return times;
+                             })
+      .def(py::pickle([](const HeldPlacement& p) { return py::make_tuple(p.text); },
+                      [](const py::tuple& state) {
+                        return std::const_pointer_cast<HeldPlacement>(
+                            held_placement(state[0].cast<std::string>(), "pickle"));
+                      }));
   m.def(
       "placement",
       [](std::string text, const std::string& name) { return held_placement(std::move(text), name); },
@@ -80,7 +103,10 @@ void bind_profile(py::module_& m) {
       .def_readonly("text", &HeldProfile::text)
       .def_property_readonly("model", [](const HeldProfile& p) { return p.profile.model; })
       .def_property_readonly("noise", [](const HeldProfile& p) { return noise_of(p.profile); })
-      .def_property_readonly("layers", [](const HeldProfile& p) { return names_of(p.profile.layers); });
+      .def_property_readonly("layers", [](const HeldProfile& p) { return names_of(p.profile.layers); })
+      .def(py::pickle(
+          [](const HeldProfile& p) { return py::make_tuple(p.text); },
+          [](const py::tuple& state) { return held_profile(state[0].cast<std::string>(), "pickle"); }));
   m.def("restricted", [](const HeldProfile& p, const std::vector<RestrictionRow>& rows) {
     Profile profile = p.profile;
     for (const Restriction& one : from_rows(rows))
@@ -98,18 +124,9 @@ void bind_profile(py::module_& m) {
           return broken == nullptr ? std::pair<std::string, std::string>()
                                    : std::pair(words_of(*broken), option_of(*broken));
         });
-  m.def(
-      "profile",
-      [](std::string text, const std::string& name) {
-        Profile profile = parse_profile(text, name);
-        return HeldProfile{std::move(text), std::move(profile)};
-      },
-      py::arg("text"), py::arg("name"));
-  m.def("profile_file", [](const std::string& path) {
-    std::string text = read_file(path, kMaxProfileBytes);
-    Profile profile = parse_profile(text, path);
-    return HeldProfile{std::move(text), std::move(profile)};
-  });
+  m.def("profile", &held_profile, py::arg("text"), py::arg("name"));
+  m.def("profile_file",
+        [](const std::string& path) { return held_profile(read_file(path, kMaxProfileBytes), path); });
   py::class_<HeldDevices>(m, "Devices")
       .def_readonly("text", &HeldDevices::text)
       .def_readonly("memory", &HeldDevices::memory)
@@ -122,18 +139,9 @@ void bind_profile(py::module_& m) {
             hosts.empty() ? core::on_devices(count, memory) : core::on_shared_cores(count, memory, hosts)};
       },
       py::arg("count"), py::arg("memory"), py::arg("hosts"));
-  m.def(
-      "cluster",
-      [](std::string text, const std::string& name) {
-        PartitionOptions on = core::on_cluster(parse_cluster(text, name), "unlimited");
-        return HeldDevices{std::move(text), "", std::move(on)};
-      },
-      py::arg("text"), py::arg("name"));
-  m.def("cluster_file", [](const std::string& path) {
-    std::string text = read_file(path, kMaxClusterBytes);
-    PartitionOptions on = core::on_cluster(parse_cluster(text, path), "unlimited");
-    return HeldDevices{std::move(text), "", std::move(on)};
-  });
+  m.def("cluster", &held_devices, py::arg("text"), py::arg("name"));
+  m.def("cluster_file",
+        [](const std::string& path) { return held_devices(read_file(path, kMaxClusterBytes), path); });
 }
 
 }  // namespace ostinato

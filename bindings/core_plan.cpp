@@ -83,9 +83,21 @@ void bind_plan(py::module_& m) {
            [](const HeldPlan& p) {
              return core::summary(checked(p).plan, p.placement(), -1, p.of->file.model);
            })
-      .def("facts", [](const HeldPlan& p) {
-        return core::summary_json(checked(p).plan, p.placement(), -1, p.of->file.model).text();
-      });
+      .def("facts",
+           [](const HeldPlan& p) {
+             return core::summary_json(checked(p).plan, p.placement(), -1, p.of->file.model).text();
+           })
+      .def(py::pickle(
+          [](const HeldPlan& p) {
+            return py::make_tuple(std::const_pointer_cast<HeldPlacement>(p.of),
+                                  format_plan(p.plan, p.placement()));
+          },
+          [](const py::tuple& state) {
+            auto of = state[0].cast<std::shared_ptr<HeldPlacement>>();
+            Plan plan =
+                parse_plan(state[1].cast<std::string>(), "pickle", of->file.placement, of->file.sha256);
+            return held_plan(std::move(of), std::move(plan));
+          }));
   m.def("plan_file", [](const std::string& path, std::shared_ptr<HeldPlacement> placement) {
     Plan plan = read_plan(path, placement->file.placement, placement->file.sha256);
     return held_plan(std::move(placement), std::move(plan));

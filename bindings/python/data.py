@@ -48,7 +48,7 @@ class BalancedBatches:
 
     `sizes`: of every sample of the data set (tokens, pixels, ...). `sampler`: indices in the order in which
     steps take them, all replicas' together; None: shuffled by `seed` and epoch. Samples that fill no whole
-    step are left out. `times`: what a micro-batch costs on each stage, from the sizes of its samples; None:
+    step are left out; iterating over fewer than a step takes raises ValueError. `times`: what a micro-batch costs on each stage, from the sizes of its samples; None:
     forwards in proportion to their sum (to their number times the largest, where shorter ones are `padded`),
     backwards twice that, on `stages` equal stages. `effort`: exchanges that are looked at a step, about 50 ms
     of them.
@@ -118,6 +118,8 @@ class BalancedBatches:
         """From where a loaded state stands, or from the beginning of the epoch, which ends with the latest
         iteration."""
         order = self._order()
+        if len(order) < self.samples_a_step:
+            raise ValueError(f"{len(order)} samples fill no step, which takes {self.samples_a_step}")
         self._taken = taken = [self._start]
         self._latest = epoch = self.epoch
         for step in range(self._start // self.micro_batches, len(order) // self.samples_a_step):

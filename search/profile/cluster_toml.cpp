@@ -170,14 +170,6 @@ void ClusterReader::nodes(const Value& value) {
   }
 }
 
-Cluster read_text(std::string_view text, const std::string& name, const std::filesystem::path* folder) {
-  Cluster cluster;
-  read_toml(
-      text, name, "", [&](const Value& root) { cluster = ClusterReader(name, folder).read(root); },
-      [](const Value&) {});
-  return cluster;
-}
-
 /// "40GiB", or "40 GiB" where the unit stands at the top of the file.
 std::string as_written(const Value& memory, const std::string& unit) {
   if (memory.kind == ValueKind::text) return memory.text;
@@ -204,11 +196,15 @@ std::vector<std::string> memory_as_written(std::string_view text, const std::str
 
 Cluster read_cluster(const std::filesystem::path& path) {
   const std::filesystem::path folder = path.parent_path();
-  return read_text(read_file(path, kMaxClusterBytes), path.string(), &folder);
+  return parse_cluster(read_file(path, kMaxClusterBytes), path.string(), &folder);
 }
 
-Cluster parse_cluster(std::string_view text, const std::string& name) {
-  return read_text(text, name, nullptr);
+Cluster parse_cluster(std::string_view text, const std::string& name, const std::filesystem::path* folder) {
+  Cluster cluster;
+  read_toml(
+      text, name, "", [&](const Value& root) { cluster = ClusterReader(name, folder).read(root); },
+      [](const Value&) {});
+  return cluster;
 }
 
 }  // namespace ostinato

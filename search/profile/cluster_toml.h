@@ -29,9 +29,11 @@ namespace ostinato {
 
 /// Throws InputError with file:line for anything that the format refuses: an unknown version or key ("did you
 /// mean"), a duplicate kind or node, an unknown kind, no devices or more than kMostDevices, a speed of 0.
-/// `profile` of a kind is not read here: its path is resolved against the folder of the file.
+/// `profile` of a kind is not read here: its path is resolved against the folder of the file, and must exist.
 Cluster read_cluster(const std::filesystem::path& path);
-Cluster parse_cluster(std::string_view text, const std::string& name);
+/// `folder`: which paths of profiles are resolved against; null: they stay as they are.
+Cluster parse_cluster(std::string_view text, const std::string& name,
+                      const std::filesystem::path* folder = nullptr);
 
 /// The amounts of memory of a device file that parse_cluster() takes, in the units of the file:
 /// "devices.toml:4: 40GiB of memory on 'A'".

@@ -75,7 +75,7 @@ def core_of(given: Any, kind: Any) -> Any:
 
 
 class _Text:
-    """An object with the content of a file: equal if the bytes are."""
+    """An object with the content of a file: equal if the bytes are. It can be pickled and copied."""
 
     _core: Any
 
@@ -347,22 +347,27 @@ class Devices:
     def __init__(self, count: int, memory: Memory = "unlimited", hosts: Sequence[tuple[int, int]] = ()):
         check_counts(devices=count)
         self._core = _search.devices(count, typed("device_memory", memory), list(hosts))
+        self._made: tuple[Any, tuple] = Devices, (count, memory, tuple(hosts))
 
     @classmethod
     def from_file(cls, path: str | PathLike[str]) -> Devices:
         """Raises InputError with file and line, also of a profile that it names."""
-        return cls._of(_search.cluster_file(fspath(path)))
+        return cls._of(_search.cluster_file(fspath(path)), str(Path(path).absolute()))
 
     @classmethod
     def from_text(cls, text: str, name: str = "devices") -> Devices:
         """`name`: the name of the file in messages; profiles that the text names are searched beside it."""
-        return cls._of(_search.cluster(text, name))
+        return cls._of(_search.cluster(text, name), name)
 
     @classmethod
-    def _of(cls, core: _search.Devices) -> Devices:
+    def _of(cls, core: _search.Devices, name: str) -> Devices:
         self = cls.__new__(cls)
         self._core = core
+        self._made = Devices.from_text, (core.text, name)
         return self
+
+    def __reduce__(self) -> tuple[Any, tuple]:
+        return self._made
 
     def __len__(self) -> int:
         return self._core.count

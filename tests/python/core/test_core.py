@@ -2,10 +2,12 @@
 """The core as Python has it: the examples of its docstrings, the same bytes as the commands write, errors,
 Ctrl-C."""
 
+import copy
 import doctest
 import inspect
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -180,6 +182,43 @@ def test_devices_of_a_file(profile, tmp_path):
         ostinato.partition(ostinato.Profile.from_file(profile), devices=two, device_memory="1GiB")
     with pytest.raises(ValueError, match="a number, not a file"):
         ostinato.Devices(2).save(tmp_path / "none.toml")
+
+
+def test_objects_are_pickled(profile, tmp_path, monkeypatch):
+    costs = ostinato.Profile.from_file(profile)
+    plan = ostinato.plan(costs, devices=2, micro_batches=4)
+    assert pickle.loads(pickle.dumps(costs)) == copy.deepcopy(costs) == costs
+    again = pickle.loads(pickle.dumps((plan, plan.placement)))
+    assert again == (plan, plan.placement)
+    assert str(again[0]) == str(plan) and again[0].report == plan.report and again[0].placement is again[1]
+    assert ostinato.verify(again[0])
+
+    (tmp_path / "profile.json").write_bytes(profile.read_bytes())
+    (tmp_path / "devices.toml").write_text(
+        'format = "ostinato-devices/1"\n[[kinds]]\nname = "a"\nprofile = "profile.json"\n[[nodes]]\nkind = "a"\ndevices = 2\n'
+    )
+    monkeypatch.chdir(tmp_path)
+    read = ostinato.Devices.from_file("devices.toml")
+    monkeypatch.chdir("/")
+    for devices in (ostinato.Devices(2, "40GiB", hosts=[(2, 1)]), read):
+        again = pickle.loads(pickle.dumps(devices))
+        assert ostinato.plan(costs, devices=again, micro_batches=4).to_dict() == ostinato.plan(
+            costs, devices=devices, micro_batches=4
+        ).to_dict()  # fmt: skip
+
+
+@pytest.mark.parametrize("failing", [
+    lambda: ostinato.Placement.from_text("x = 1"),
+    lambda: ostinato.placement("v", devices=0),
+    lambda: ostinato.search(ostinato.placement("v", memory=1, capacity=0), micro_batches=2),
+])  # fmt: skip
+def test_errors_are_pickled(failing):
+    """As a process pool does with them."""
+    with pytest.raises(ostinato.Error) as raised:
+        failing()
+    again = pickle.loads(pickle.dumps(raised.value))
+    assert type(again) is type(raised.value) and str(again) == str(raised.value)
+    assert vars(again) == vars(raised.value)
 
 
 def test_what_is_wrong_in_a_file_has_its_line(tmp_path):

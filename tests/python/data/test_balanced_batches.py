@@ -186,6 +186,13 @@ def test_what_cannot_be_is_refused(wrong, message):
         BalancedBatches([1, 2], **({"micro_batches": 1} | wrong))
 
 
+@pytest.mark.parametrize("sampler", [None, [2, 0, 1]])
+def test_samples_that_fill_no_step_are_refused(sampler):
+    batches = BalancedBatches([1, 2, 3], micro_batches=2, replicas=2, sampler=sampler)
+    with pytest.raises(ValueError, match="3 samples fill no step, which takes 4"):
+        list(batches)
+
+
 def test_a_data_loader_takes_it():
     data = pytest.importorskip("torch.utils.data")
     lengths = [3, 1, 4, 1, 5, 9, 2, 6]
