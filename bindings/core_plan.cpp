@@ -4,6 +4,7 @@
 #include <tuple>
 #include <utility>
 
+#include "bindings/aside.h"
 #include "bindings/core/plan_summary.h"
 #include "bindings/core/requests.h"
 #include "bindings/held.h"
@@ -68,6 +69,13 @@ void bind_plan(py::module_& m) {
       .def_property_readonly("micro_batches", [](const HeldPlan& p) { return p.plan.micro_batches; })
       .def_property_readonly("objective", [](const HeldPlan& p) { return to_string(p.plan.objective); })
       .def_property_readonly("makespan", [](const HeldPlan& p) { return p.plan.makespan; })
+      .def_property_readonly("predicted_makespan",
+                             [](const HeldPlan& p) { return predicted_makespan(p.plan, p.placement()); })
+      .def_property_readonly("peak_with_step",
+                             [](const HeldPlan& p) {
+                               return core::peaks_with_step(p.plan.peak_memory, p.placement(),
+                                                            p.of->file.model.step_memory);
+                             })
       .def_property_readonly("lower_bound", [](const HeldPlan& p) { return bound_of(p.plan); })
       .def_property_readonly("optimal", [](const HeldPlan& p) { return is_optimal(p.plan); })
       .def_property_readonly("period", [](const HeldPlan& p) { return p.plan.steady_state.period; })
@@ -117,11 +125,15 @@ void bind_plan(py::module_& m) {
     return std::pair(result.passed, result.failures);
   });
   m.def("simulate", [](const HeldPlan& held, const std::vector<MicroBatch>& sizes, const Settings& settings) {
-    const SimulateOptions options = core::simulate_options(options_of({"simulate"}, settings));
+    SimulateOptions options = core::simulate_options(options_of({"simulate"}, settings));
     checked(held);
-    const py::gil_scoped_release release;
-    const Plan replayed = sizes.empty() ? held.plan : with_sizes(held.plan, held.placement(), sizes);
-    return simulate(replayed, held.placement(), options).makespans;
+    Aside aside{py::none()};
+    std::vector<Nanoseconds> makespans = aside.run([&](const std::atomic<bool>* stop, const Aside::Report&) {
+      options.stop = stop;
+      const Plan replayed = sizes.empty() ? held.plan : with_sizes(held.plan, held.placement(), sizes);
+      return simulate(replayed, held.placement(), options).makespans;
+    });
+    return std::pair(std::move(makespans), aside.interrupted());
   });
   m.def("nearest_rank", &nearest_rank);
   m.def("explain", [](const HeldPlan& held) {

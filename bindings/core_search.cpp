@@ -132,12 +132,12 @@ void bind_search(py::module_& m) {
     const Asked asked(*placement, settings, 1);
     UnequalOptions wanted = core::unequal_options(asked.search);
     wanted.keep_order = keep_order;
-    Plan plan;
-    {
-      const py::gil_scoped_release release;
-      plan = search_unequal(placement->file.placement, sizes, wanted);
-    }
-    return held_plan(std::move(placement), std::move(plan));
+    Aside aside{py::none()};
+    Plan plan = aside.run([&](const std::atomic<bool>* stop, const Aside::Report&) {
+      wanted.stop = stop;
+      return search_unequal(placement->file.placement, sizes, wanted);
+    });
+    return std::pair(held_plan(std::move(placement), std::move(plan)), aside.interrupted());
   });
   m.def("pareto", [](const std::shared_ptr<HeldPlacement>& placement, int micro_batches,
                      const Settings& settings, const py::object& progress) {

@@ -10,11 +10,14 @@
 //    kInVain of these in a row have found nothing better or the work is used up.
 #include "search/robust.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <chrono>
 #include <numeric>
 
+#include "search/files/value.h"
 #include "search/leaner.h"
 #include "search/numbers/nearest_rank.h"
 #include "search/numbers/random.h"
@@ -222,10 +225,14 @@ class Climb {
   Score best_{};
 };
 
-bool can_vary(const Placement& placement, const Plan& plan) {
+/// "" where they can.
+std::string why_times_cannot_vary(const Placement& placement, const Plan& plan) {
+  if (plan.objective != Objective::makespan) return "it is for the makespan alone";
+  if (!placement.hosts.empty()) return "devices share cores";
+  for (const Block& block : placement.blocks)
+    if (block.time == 0) return "block " + in_quotes(block.name) + " takes no time";
   const std::int64_t steps = static_cast<std::int64_t>(placement.blocks.size()) * plan.micro_batches;
-  return plan.objective == Objective::makespan && placement.hosts.empty() && steps <= kMostRobustSteps &&
-         std::ranges::all_of(placement.blocks, [](const Block& block) { return block.time > 0; });
+  return steps > kMostRobustSteps ? fmt::format("the plan has more than {} blocks", kMostRobustSteps) : "";
 }
 
 Plan with_schedule(const Placement& placement, Plan plan, std::vector<ScheduledBlock> schedule) {
@@ -255,7 +262,10 @@ std::vector<Nanoseconds> varied_makespans(const Placement& placement, const Plan
 }
 
 Plan in_variation(const Placement& placement, const SearchOptions& options, std::vector<Plan> plans) {
-  if (!can_vary(placement, plans.back())) return std::move(plans.back());
+  if (const std::string why = why_times_cannot_vary(placement, plans.back()); !why.empty()) {
+    plans.back().search.robust.why_not = why;
+    return std::move(plans.back());
+  }
   const Nanoseconds shortest = std::ranges::min_element(plans, {}, &Plan::makespan)->makespan;
   const std::int64_t work =
       kWork / 100 * std::max(1, options.effort) / static_cast<std::int64_t>(plans.size());

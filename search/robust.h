@@ -25,8 +25,9 @@ std::vector<Nanoseconds> varied_makespans(const Placement& placement, const Plan
 /// The best of `plans`, and of what exchanges of neighbours on a device make of each of them: the one with
 /// the least sum of the longest eighth of its replays. Its makespan is at most kRobustDistance longer than
 /// the shortest of `plans`, whose bounds it claims; no device holds more than it has. The same options give
-/// the same plan. Hill climbing, within `options`' effort and limits; the first of `plans`, unchanged, where
-/// a block takes no time, the plan minimises something but the makespan, or has over kMostRobustSteps steps.
+/// the same plan. Hill climbing, within `options`' effort and limits; the last of `plans`, with
+/// Plan::search::robust::why_not, where a block takes no time, devices share cores, the plan minimises
+/// something but the makespan, or has over kMostRobustSteps steps.
 Plan in_variation(const Placement& placement, const SearchOptions& options, std::vector<Plan> plans);
 
 inline constexpr std::int64_t kMostRobustSteps = 20'000;

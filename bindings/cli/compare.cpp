@@ -20,9 +20,9 @@
 #include "search/named/named.h"
 #include "search/placement/lanes.h"
 #include "search/placement/quantity.h"
-#include "search/plan/memory.h"
 #include "search/plan/one_batch.h"
 #include "search/plan/plan_json.h"
+#include "search/simulate/simulate.h"
 
 namespace ostinato::cli {
 namespace {
@@ -37,6 +37,14 @@ struct Side {
   ModelFacts model = {};
 
   std::int64_t devices() const { return count_without_lanes(placement); }
+
+  /// The makespan; on processors that devices share, that of a replay.
+  Nanoseconds takes() const { return predicted_makespan(plan, placement); }
+
+  /// In the schedule, and in the optimizer's step.
+  std::vector<Bytes> peaks() const {
+    return core::peaks_with_step(plan.peak_memory, placement, model.step_memory);
+  }
 
   /// Summed over devices, without their lanes.
   __int128 busy() const {
@@ -75,7 +83,7 @@ Side known_side(const std::string& name, const Side& first) {
     throw UsageError(fmt::format(
         "--against {}: a plan with unequal micro-batches compares only with another plan's file", name));
   NamedPlan known = named_plan(name, first.plan, first.placement);
-  return {known.name, first.placement_path, std::move(known.plan), first.placement};
+  return {known.name, first.placement_path, std::move(known.plan), first.placement, first.model};
 }
 
 using Cell = std::function<std::string(const Side&)>;
@@ -121,9 +129,8 @@ class Table {
 };
 
 double ratio(const Side& side, const Side& first) {
-  return first.plan.makespan > 0
-             ? static_cast<double>(side.plan.makespan) / static_cast<double>(first.plan.makespan)
-             : 0;
+  const Nanoseconds of_first = first.takes();
+  return of_first > 0 ? static_cast<double>(side.takes()) / static_cast<double>(of_first) : 0;
 }
 
 std::string bound_text(const Side& side) {
@@ -138,7 +145,7 @@ std::string period_text(const Side& side) {
 }
 
 std::string memory_text(const Side& side, std::int64_t device) {
-  return device < side.devices() ? format_memory(side.plan.peak_memory[device]) : "-";
+  return device < side.devices() ? format_memory(side.peaks()[device]) : "-";
 }
 
 /// Adds the figures to a table that has its head.
@@ -146,9 +153,10 @@ void add_figures(Table& table, const std::vector<Side>& sides) {
   table.add("devices", [](const Side& s) { return fmt::format("{}", s.devices()); });
   table.add("micro-batches", [](const Side& s) { return fmt::format("{}", s.plan.micro_batches); });
   table.add("makespan", [](const Side& s) { return format_time(s.plan.makespan); });
+  if (std::ranges::any_of(sides, [](const Side& s) { return !s.placement.hosts.empty(); }))
+    table.add("  on shared cores", [](const Side& s) { return format_time(s.takes()); });
   table.add("  vs. the first", [&](const Side& s) { return fmt::format("{:.3f}", ratio(s, sides.front())); });
-  table.add("  per micro-batch",
-            [](const Side& s) { return format_time(s.plan.makespan / s.plan.micro_batches); });
+  table.add("  per micro-batch", [](const Side& s) { return format_time(s.takes() / s.plan.micro_batches); });
   // Of two profiles of one model this differs, and then the makespans say little.
   table.add("work per micro-batch", [](const Side& s) {
     return format_time(static_cast<Nanoseconds>(s.busy() / s.plan.micro_batches));
@@ -156,7 +164,7 @@ void add_figures(Table& table, const std::vector<Side>& sides) {
   table.add("proven bound", bound_text);
   table.add("period per micro-batch", period_text);
   table.add("bubble", [](const Side& s) { return fmt::format("{:.1f} %", 100 * s.bubble()); });
-  table.add("peak memory", [](const Side& s) { return format_memory(most_memory(s.plan)); });
+  table.add("peak memory", [](const Side& s) { return format_memory(std::ranges::max(s.peaks())); });
   std::int64_t devices = 0;
   for (const Side& side : sides) devices = std::max(devices, side.devices());
   for (std::int64_t d = 0; d < devices && devices <= kMostDeviceRows; ++d)
@@ -183,20 +191,24 @@ std::string text_of(const std::vector<Side>& sides) {
 
 Json json_of(const Side& side, const Side& first) {
   const Plan& plan = side.plan;
-  return {{"plan", side.path},
-          {"placement", side.placement.name},
-          {"placement_file", side.placement_path},
-          {"devices", side.devices()},
-          {"micro_batches", plan.micro_batches},
-          {"makespan", plan.makespan},
-          {"ratio", ratio(side, first)},
-          {"work", static_cast<Nanoseconds>(side.busy() / plan.micro_batches)},
-          {"lower_bound", {{"makespan", plan.lower_bound.makespan}, {"period", plan.lower_bound.period}}},
-          {"optimal", {{"makespan", plan.optimal.makespan}, {"period", plan.optimal.period}}},
-          {"period", plan.steady_state.period},
-          {"unroll", plan.steady_state.unroll},
-          {"bubble", side.bubble()},
-          {"peak_memory", plan.peak_memory}};
+  Json json = {
+      {"plan", side.path},
+      {"placement", side.placement.name},
+      {"placement_file", side.placement_path},
+      {"devices", side.devices()},
+      {"micro_batches", plan.micro_batches},
+      {"makespan", plan.makespan},
+      {"ratio", ratio(side, first)},
+      {"work", static_cast<Nanoseconds>(side.busy() / plan.micro_batches)},
+      {"lower_bound", {{"makespan", plan.lower_bound.makespan}, {"period", plan.lower_bound.period}}},
+      {"optimal", {{"makespan", plan.optimal.makespan}, {"period", plan.optimal.period}}},
+      {"period", plan.steady_state.period},
+      {"unroll", plan.steady_state.unroll},
+      {"bubble", side.bubble()},
+      {"peak_memory", plan.peak_memory},
+      {"peak_with_step", side.peaks()}};
+  if (!side.placement.hosts.empty()) json["shared_makespan"] = side.takes();
+  return json;
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "search/files/counted.h"
 #include "search/files/printable.h"
 #include "search/files/wrapped.h"
+#include "search/named/named.h"
 #include "search/placement/capacity.h"
 #include "search/placement/lanes.h"
 #include "search/placement/quantity.h"
@@ -18,6 +19,7 @@
 #include "search/profile/profile_noise.h"
 #include "search/simulate/simulate.h"
 #include "search/unequal/unequal.h"
+#include "search/unequal/with_sizes.h"
 
 namespace ostinato::core {
 namespace {
@@ -109,6 +111,7 @@ double share_of(const Plan& plan) { return static_cast<double>(plan.search.robus
 
 std::string robust_line(const Plan& plan) {
   const auto& robust = plan.search.robust;
+  if (!robust.why_not.empty()) return line("robust", "not applied: " + robust.why_not);
   if (robust.ppm == 0) return "";
   return line("robust",
               fmt::format("where times vary by up to {:g} %, 95 % of replays take at most {} ({} "
@@ -131,18 +134,31 @@ std::string method_of(const Plan& plan) {
          ("repeating pattern" + method.substr(std::string("repetend").size()));
 }
 
-/// What the step takes if devices share processors; for equal micro-batches only.
+/// What the step takes if devices share processors.
 std::string sharing_line(const Plan& plan, const Placement& placement) {
-  if (placement.hosts.empty() || !plan.sizes.empty()) return "";
-  const Nanoseconds shared = replayed_makespan(placement, plan.micro_batches, plan.schedule);
+  if (placement.hosts.empty()) return "";
   std::vector<std::string> hosts;
   for (const Host& host : placement.hosts) hosts.push_back(sharing_of(host));
-  return line("on shared cores", fmt::format("{} ({})", format_time(shared), fmt::join(hosts, ", ")));
+  return line("on shared cores", fmt::format("{} ({})", format_time(predicted_makespan(plan, placement)),
+                                             fmt::join(hosts, ", ")));
 }
 
 std::string whole_step_line(const Plan& plan, const Placement& placement, const ModelFacts& facts) {
   const auto step = step_with_optimizer(plan, placement, facts);
   return step ? line("whole step", format_time(*step) + " with the optimizer") : "";
+}
+
+/// The makespan of a named schedule of the plan's micro-batches on processors that devices share.
+Nanoseconds on_shared_cores(const std::string& name, const Plan& plan, const Placement& placement,
+                            const Chains& chains) {
+  const int n = plan.micro_batches;
+  const auto schedule = earliest_starts(placement, n, *named_schedule(name, placement, n, chains).orders);
+  if (plan.sizes.empty()) return replayed_makespan(placement, n, *schedule);
+  Plan known;
+  known.micro_batches = n;
+  known.sizes = plan.sizes;
+  known.schedule = with_sizes(*schedule, placement, plan.sizes);
+  return predicted_makespan(known, placement);
 }
 
 /// With the sizes of the plan, where it has them: then in the order given. What the search had no time for is
@@ -153,11 +169,22 @@ std::vector<Reference> references_of(const Plan& plan, const Placement& placemen
     return std::find(untried.begin(), untried.end(), name) == untried.end() &&
            (!until || std::chrono::steady_clock::now() < *until);
   };
-  if (plan.sizes.empty()) return references(placement, plan.micro_batches, plan.objective, wanted);
   std::vector<Reference> list;
-  for (const UsualSchedule& usual : usual_schedules(placement, plan.sizes))
-    list.push_back({usual.name, usual.makespan, usual.makespan, usual.fits});
+  if (plan.sizes.empty()) {
+    list = references(placement, plan.micro_batches, plan.objective, wanted);
+  } else {
+    for (const UsualSchedule& usual : usual_schedules(placement, plan.sizes))
+      list.push_back({usual.name, usual.makespan, usual.makespan, usual.fits});
+  }
+  if (placement.hosts.empty()) return list;
+  const Chains chains(placement);
+  for (Reference& r : list) r.shared = on_shared_cores(r.name, plan, placement, chains);
   return list;
+}
+
+/// What they are compared by.
+Nanoseconds taken_by(const Reference& reference, Objective objective) {
+  return objective == Objective::makespan && reference.shared > 0 ? reference.shared : reference.value;
 }
 
 Nanoseconds value_of(const Plan& plan, const Placement& placement) {
@@ -169,11 +196,12 @@ Nanoseconds value_of(const Plan& plan, const Placement& placement) {
 std::string reference_lines(const Plan& plan, const Placement& placement, Nanoseconds value,
                             const Until& until) {
   const std::vector<Reference> list = references_of(plan, placement, until);
+  const auto taken = [&](const Reference& r) { return taken_by(r, plan.objective); };
   std::string text;
   const auto add = [&](const Reference& r) {
     text += line(text.empty() ? "known schedules" : "",
-                 fmt::format("{}, {}, {} times as long{}", r.name, format_time(r.value),
-                             ratio(r.value, value), r.fits ? "" : ", but does not fit the memory"));
+                 fmt::format("{}, {}, {} times as long{}", r.name, format_time(taken(r)),
+                             ratio(taken(r), value), r.fits ? "" : ", but does not fit the memory"));
   };
   const auto is_usual = [](const Reference& r) { return r.name == "1f1b" || r.name == "interleaved-1f1b"; };
   const auto usual = std::find_if(list.begin(), list.end(), is_usual);
@@ -181,7 +209,7 @@ std::string reference_lines(const Plan& plan, const Placement& placement, Nanose
   const Reference* best = nullptr;
   for (const Reference& r : list) {
     if (!r.fits || is_usual(r) || r.name == plan.search.method) continue;
-    if (best == nullptr || r.value < best->value) best = &r;
+    if (best == nullptr || taken(r) < taken(*best)) best = &r;
   }
   if (best != nullptr) add(*best);
   return text;
@@ -214,13 +242,14 @@ std::string summary(const Plan& plan, const Placement& placement, double seconds
                                                     proof(value, plan.lower_bound.objective,
                                                           plan.optimal.objective, plan.by_exhaustion.span)));
   }
+  const bool shares = !placement.hosts.empty() && plan.objective == Objective::makespan;
   const bool others = plan.any_placement && plan.any_placement->lower_bound < value;
   text +=
       line("makespan", fmt::format("{}, {}", format_time(plan.makespan),
                                    proof(plan.makespan, plan.lower_bound.makespan, plan.optimal.makespan,
                                          plan.by_exhaustion.makespan, others ? " for these stages" : "")));
   text += sharing_line(plan, placement) + whole_step_line(plan, placement, facts) +
-          reference_lines(plan, placement, value, until);
+          reference_lines(plan, placement, shares ? predicted_makespan(plan, placement) : value, until);
   if (plan.sizes.empty()) text += period_line(plan) + in_flight_line(plan, placement);
   text += robust_line(plan);
   text += memory_line(plan, placement, facts.step_memory);
@@ -246,6 +275,7 @@ Json summary_json(const Plan& plan, const Placement& placement, double seconds, 
   Json named = Json::object();
   for (const Reference& r : references_of(plan, placement, until)) {
     named[r.name] = {{"makespan", r.makespan}, {"objective_value", r.value}, {"fits", r.fits}};
+    if (r.shared > 0) named[r.name]["shared_makespan"] = r.shared;
   }
   Json json = {
       {"placement", placement.name},
@@ -269,7 +299,9 @@ Json summary_json(const Plan& plan, const Placement& placement, double seconds, 
   if (plan.capacity) {
     json["capacity"] = {{"memory", plan.capacity->memory}, {"lower_bound", plan.capacity->lower_bound}};
   }
-  if (const auto& robust = plan.search.robust; robust.ppm > 0)
+  if (const auto& robust = plan.search.robust; !robust.why_not.empty())
+    json["robust"] = {{"not_applied", robust.why_not}};
+  else if (robust.ppm > 0)
     json["robust"] = {
         {"variation", share_of(plan)}, {"within", robust.within}, {"shortest", robust.shortest}};
   if (plan.any_placement) json["any_placement"] = {{"lower_bound", plan.any_placement->lower_bound}};
@@ -277,6 +309,7 @@ Json summary_json(const Plan& plan, const Placement& placement, double seconds, 
     json["requests_in_flight"] = requests;
   if (!facts.step_memory.empty())
     json["peak_with_step"] = peaks_with_step(plan.peak_memory, placement, facts.step_memory);
+  if (!placement.hosts.empty()) json["shared_makespan"] = predicted_makespan(plan, placement);
   if (const auto step = step_with_optimizer(plan, placement, facts)) json["whole_step"] = *step;
   if (seconds >= 0) json["seconds"] = seconds;
   return json;

@@ -53,7 +53,7 @@ def run_cpp(args: list[str], launcher: str = "") -> int:
     sys.stdout.flush()
     sys.stderr.flush()
     with default_signals():
-        return _search.main(args, launcher)
+        return _search.main([os.fsencode(arg) for arg in args], launcher)  # a file's name need not be UTF-8
 
 
 def run_python(command: str, args: list[str]) -> int:

@@ -38,7 +38,6 @@ class Buffers:
             for name, function in functions.items()
             for held in modules_of(function)
             for inner, module in held.named_modules()
-            if module._buffers
         }
 
     def now(self) -> Kept:
@@ -48,6 +47,9 @@ class Buffers:
         }
 
     def restore(self, kept: Kept) -> None:
+        """Buffers that were registered since go."""
+        for of, name in [(of, name) for of, name, _ in self._tensors() if (of, name) not in kept]:
+            del self._modules[of]._buffers[name]
         for (of, name), (tensor, copy) in kept.items():
             if tensor is not None and copy is not None and not _expanded(tensor):
                 with torch.no_grad():

@@ -17,6 +17,8 @@ struct Reference {
   Nanoseconds value = 0;  ///< of the objective
   Nanoseconds makespan = 0;
   bool fits = false;  ///< under the placement's memory
+  Nanoseconds shared =
+      0;  ///< makespan where devices share processors, where a caller has replayed it; else 0
 };
 
 /// Every named schedule that the placement admits, and that is wanted. O(names * steps).

@@ -112,6 +112,7 @@ struct Plan {
       std::int64_t ppm = 0;      ///< 0: it was not
       Nanoseconds within = 0;    ///< 95 % of its replays are not longer
       Nanoseconds shortest = 0;  ///< the same for the plan that a search takes otherwise
+      std::string why_not = {};  ///< where it was asked for and cannot be; not in the file
     } robust = {};
   } search;
   std::optional<WithinCapacity> capacity;     ///< where the memory was held below the placement's

@@ -39,7 +39,7 @@ __all__ = [
 ]  # fmt: skip
 
 Progress = Callable[[int, int, float, str], object]
-Found = TypeVar("Found", Plan, list[Plan], SteadyState, GraphPartition)
+Found = TypeVar("Found", Plan, list[Plan], SteadyState, GraphPartition, Simulation)
 
 
 def placement(
@@ -182,7 +182,8 @@ def search_sizes(
     """
     batches = micro_batches_of(placement, sizes, size)
     settings = _settings({"time_limit": time_limit, "seed": seed, "effort": effort})
-    return Plan(_search.search_sizes(core_of(placement, Placement), batches, settings, keep_order))
+    core, interrupted = _search.search_sizes(core_of(placement, Placement), batches, settings, keep_order)
+    return _unless(interrupted, Plan(core))
 
 
 def pareto(
@@ -423,7 +424,8 @@ def simulate(
     batches = [] if sizes is None else micro_batches_of(plan.placement, sizes, size)
     if sizes is not None and not batches:
         raise UsageError("sizes are empty; a step has at least one micro-batch")
-    return Simulation(tuple(_search.simulate(core_of(plan, Plan), batches, _settings(options))))
+    makespans, interrupted = _search.simulate(core_of(plan, Plan), batches, _settings(options))
+    return _unless(interrupted, Simulation(tuple(makespans)))
 
 
 def explain(plan: Plan) -> list[str]:

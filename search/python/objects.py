@@ -8,7 +8,7 @@ from __future__ import annotations
 import html
 import json
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from numbers import Integral, Real
@@ -42,7 +42,7 @@ def typed(key: str, value: Any) -> str:
         if 0 < float(value) < least:
             raise UsageError(f"{key} is {value}; the least above 0 is {typed(key, least)}")
         return f"{float(value):.9f}".rstrip("0").rstrip(".")
-    if isinstance(value, list | tuple):
+    if isinstance(value, Iterable) and not isinstance(value, str | bytes):  # numpy's arrays, too
         return ",".join(typed(key, one) for one in value)
     return str(value)
 
@@ -229,6 +229,11 @@ class Plan(_Text):
         return self._core.makespan
 
     @property
+    def predicted_makespan(self) -> int:
+        """Nanoseconds that it takes where devices share processors (`hosts`); else the makespan."""
+        return self._core.predicted_makespan
+
+    @property
     def lower_bound(self) -> int:
         """Nanoseconds below which no schedule of the placement has its objective, proved; 0: nothing is
         proved."""
@@ -246,8 +251,13 @@ class Plan(_Text):
 
     @property
     def peak_memory(self) -> tuple[int, ...]:
-        """Bytes by device, static memory included."""
+        """Bytes by device in the schedule, static memory included."""
         return tuple(self._core.peak_memory)
+
+    @property
+    def peak_with_step(self) -> tuple[int, ...]:
+        """The same, or what the optimizer's step reaches where that is more, as `ostinato plan` prints it."""
+        return tuple(self._core.peak_with_step)
 
     @property
     def cut_by_limit(self) -> bool:
@@ -346,8 +356,12 @@ class Devices:
 
     def __init__(self, count: int, memory: Memory = "unlimited", hosts: Sequence[tuple[int, int]] = ()):
         check_counts(devices=count)
-        self._core = _search.devices(count, typed("device_memory", memory), list(hosts))
-        self._made: tuple[Any, tuple] = Devices, (count, memory, tuple(hosts))
+        try:
+            self._hosts = tuple((index(devices), index(cores)) for devices, cores in hosts)
+        except TypeError:
+            raise UsageError(f"hosts is {hosts!r}; it must be pairs of devices and cores: [(4, 2)]") from None
+        self._core = _search.devices(count, typed("device_memory", memory), list(self._hosts))
+        self._made: tuple[Any, tuple[Any, ...]] = Devices, (count, memory, self._hosts)
 
     @classmethod
     def from_file(cls, path: str | PathLike[str]) -> Devices:
@@ -363,22 +377,29 @@ class Devices:
     def _of(cls, core: _search.Devices, name: str) -> Devices:
         self = cls.__new__(cls)
         self._core = core
+        self._hosts = ()
         self._made = Devices.from_text, (core.text, name)
         return self
 
-    def __reduce__(self) -> tuple[Any, tuple]:
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
         return self._made
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Devices) and other._made == self._made
+
+    def __hash__(self) -> int:
+        return hash(self._made)
 
     def __len__(self) -> int:
         return self._core.count
 
     def to_dict(self) -> dict[str, Any]:
-        """The device file, as docs/formats.md has it; of devices that are alike how many, and their memory."""
-        return (
-            tomllib.loads(self._core.text)
-            if self._core.text
-            else {"count": len(self), "memory": self._core.memory}
-        )
+        """The device file, as docs/formats.md has it; of devices that are alike how many, their memory, and the
+        hosts that were given."""
+        if self._core.text:
+            return tomllib.loads(self._core.text)
+        shared = {"hosts": [list(host) for host in self._hosts]} if self._hosts else {}
+        return {"count": len(self), "memory": self._core.memory} | shared
 
     def save(self, path: str | PathLike[str]) -> None:
         """Writes the device file. Devices that are alike have none: ValueError."""
@@ -387,11 +408,10 @@ class Devices:
         write_text(Path(path), self._core.text)
 
     def __repr__(self) -> str:
-        return (
-            f"Devices.from_text(...)  # {len(self)}"
-            if self._core.text
-            else f"Devices({len(self)}, memory={self._core.memory!r})"
-        )
+        if self._core.text:
+            return f"Devices.from_text(...)  # {len(self)}"
+        shared = f", hosts={list(self._hosts)}" if self._hosts else ""
+        return f"Devices({len(self)}, memory={self._core.memory!r}{shared})"
 
 
 @dataclass(frozen=True)

@@ -98,6 +98,7 @@ Simulation replays(const Placement& placement, int micro_batches, std::size_t al
   std::optional<SharedReplay> shared;
   if (!placement.hosts.empty()) shared.emplace(placement, graph);
   for (int run = 0; run < options.runs; ++run) {
+    if (run > 0 && options.stop != nullptr && options.stop->load()) break;
     const std::vector<Nanoseconds> times = varied(placement, micro_batches, alike, options, run);
     result.makespans.push_back(shared ? shared->run(times, options.transfer_ppm)
                                       : replay(graph, times, options.transfer_ppm));

@@ -10,6 +10,7 @@
 // and its inputs have arrived, and takes longer while other devices compute on its processor (placement.h,
 // Host). The same seed gives the same makespans on every machine.
 
+#include <atomic>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -28,6 +29,7 @@ struct SimulateOptions {
   std::int64_t transfer_ppm = 1'000'000;  ///< transfers take this many millionths of their time
   std::uint64_t seed = 0;
   int runs = 1;
+  const std::atomic<bool>* stop = nullptr;  ///< set it, and the runs until then are returned, at least one
 };
 
 struct Simulation {

@@ -89,7 +89,9 @@ TEST(Robust, WhatItCannotJudgeStaysAsItIs) {
   p.blocks[0].time = 0;
   options.objective = Objective::makespan;
   const Plan at_once = shortest_plan(p, options);
-  EXPECT_EQ(in_variation(p, options, {at_once}).search.robust.ppm, 0);
+  const auto robust = in_variation(p, options, {at_once}).search.robust;
+  EXPECT_EQ(robust.ppm, 0);
+  EXPECT_EQ(robust.why_not, "block '" + p.blocks[0].name + "' takes no time");
 }
 
 TEST(Robust, AStopLeavesAPlan) {

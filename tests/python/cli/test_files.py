@@ -9,7 +9,7 @@ import stat
 from pathlib import Path
 
 import pytest
-from ostinato import devices, files, report
+from ostinato import cli, devices, files, report
 from ostinato.files import Diagnostic, why_not_all, why_not_apart, write_text
 from ostinato.profile import options
 from ostinato.profile.command import main, outputs
@@ -20,6 +20,14 @@ def test_a_file_is_replaced_as_a_whole_and_its_folder_is_made(tmp_path):
     write_text(path, "long text")
     write_text(path, "short")
     assert path.read_text() == "short" and os.listdir(path.parent) == ["profile.json"]
+
+
+def test_a_name_need_not_be_utf_8(tmp_path, capfd):
+    placement = os.fsdecode(os.fsencode(tmp_path) + b"/n\xff.toml")
+    for words in (["placement", "v", "--output", placement], ["search", placement, "--micro-batches", "2", "--output", f"{placement}.json"], ["verify", f"{placement}.json", placement]):  # fmt: skip
+        assert cli.main(words) == 0, capfd.readouterr()
+    assert cli.main(["search", f"{placement}.none", "--micro-batches", "2", "--output", "x"]) == 3
+    assert "cannot be read" in capfd.readouterr().err
 
 
 def test_the_file_behind_a_link_is_replaced(tmp_path):

@@ -184,6 +184,48 @@ def test_devices_of_a_file(profile, tmp_path):
         ostinato.Devices(2).save(tmp_path / "none.toml")
 
 
+def test_all_say_what_shared_cores_take(profile, tmp_path, capfd):
+    """plan, compare and Python of the same two plans."""
+    (tmp_path / "devices.toml").write_text(
+        'format = "ostinato-devices/1"\n[[kinds]]\nname = "cpu"\n[[nodes]]\nkind = "cpu"\ndevices = 4\ncores = 2\n'
+    )
+    taken = []
+    for name, method in (("a", "auto"), ("b", "1f1b")):
+        (tmp_path / name).mkdir()
+        files = [
+            "-o",
+            tmp_path / name / "plan.json",
+            "--placement-output",
+            tmp_path / name / "placement.toml",
+        ]
+        command(
+            "plan", profile, "--devices", tmp_path / "devices.toml", "--micro-batches", 4, "--method", method, *files, "--json"
+        )  # fmt: skip
+        of_plan = json.loads(capfd.readouterr().out)
+        plan = ostinato.Plan.from_file(tmp_path / name / "plan.json")
+        assert plan.predicted_makespan == of_plan["shared_makespan"] > plan.makespan
+        assert plan.facts["named"]["gpipe"]["shared_makespan"] > plan.facts["named"]["gpipe"]["makespan"]
+        taken.append(plan.predicted_makespan)
+    command("compare", *(tmp_path / name / "plan.json" for name in "ab"), "--json")
+    compared = json.loads(capfd.readouterr().out)["plans"]
+    assert [of["shared_makespan"] for of in compared] == taken
+    assert compared[1]["ratio"] == taken[1] / taken[0] != compared[1]["makespan"] / compared[0]["makespan"]
+
+
+def test_devices_that_share_cores_are_told_apart():
+    two = ostinato.Devices(4, "40GiB", hosts=[(4, 2)])
+    assert eval(repr(two), {"Devices": ostinato.Devices}) == two != ostinato.Devices(4, "40GiB")
+    assert two.to_dict() == {"count": 4, "memory": "40GiB", "hosts": [[4, 2]]}
+    with pytest.raises(ValueError, match="must be pairs of devices and cores"):
+        ostinato.Devices(4, hosts=[4, 2])
+
+
+def test_what_robust_cannot_vary_is_said():
+    free = ostinato.placement("v", forward=[0, 1000, 1000, 1000])
+    plan = ostinato.search(free, micro_batches=4, robust=0.3)
+    assert 'robust            not applied: block "s0.F" takes no time' in str(plan).replace("'", '"')
+
+
 def test_objects_are_pickled(profile, tmp_path, monkeypatch):
     costs = ostinato.Profile.from_file(profile)
     plan = ostinato.plan(costs, devices=2, micro_batches=4)
@@ -304,6 +346,22 @@ def test_ctrl_c_gives_the_best_so_far(takes_ctrl_c):
     assert isinstance(caught.value, KeyboardInterrupt) and best.cut_by_limit and ostinato.verify(best)
     value, bound, seconds, phase = seen[-1]
     assert value >= best.makespan >= bound > 0 and seconds >= 0 and phase
+
+
+@pytest.mark.parametrize("command", ["search_sizes", "simulate"])
+def test_ctrl_c_ends_what_reports_no_progress(takes_ctrl_c, command):
+    placement = ostinato.placement("nn", **SLOW)
+    plan = ostinato.search(placement, micro_batches=64, time_limit=0.1)
+    calls = {
+        "search_sizes": lambda: ostinato.search_sizes(placement, range(1, 65), size=8, effort=100_000),
+        "simulate": lambda: ostinato.simulate(plan, runs=1_000_000, jitter=0.1),
+    }
+    alarm = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
+    alarm.start()
+    with pytest.raises(ostinato.Interrupted) as caught:
+        calls[command]()
+    best = caught.value.best
+    assert ostinato.verify(best) if command == "search_sizes" else 0 < len(best.makespans) < 1_000_000
 
 
 def test_what_progress_raises_ends_the_search():

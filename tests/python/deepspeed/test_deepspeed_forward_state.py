@@ -224,6 +224,7 @@ def test_buffers_are_compared_by_value():
     layer.turned[0, 1] += 1
     layer.count += 1
     layer.sparse = 2 * layer.sparse
-    assert buffers.changed(before) == ["3.turned", "3.count", "3.sparse"]
+    layer.register_buffer("late", torch.zeros(2))
+    assert buffers.changed(before) == ["3.turned", "3.count", "3.sparse", "3.late"]
     buffers.restore(before)
-    assert buffers.changed(before) == []
+    assert buffers.changed(before) == [] and not hasattr(layer, "late")

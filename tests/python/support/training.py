@@ -74,7 +74,7 @@ class Options:
     seed_layers: bool = False
     draws_every: int = 0  # of "random": batches between two numbers that its loader draws
     dynamic_shape: bool = False
-    steps: int = 20
+    steps: int = 6
 
     def configuration(self) -> dict:
         parameters = {"lr": 0.05} if self.optimizer == "SGD" else {"lr": 0.01, "torch_adam": True}

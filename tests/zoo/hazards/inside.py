@@ -105,7 +105,8 @@ class FixedNorm(Normed):
 
 
 class Buffers(Block):
-    """A running mean in a buffer, one that is no part of the state, and one that a forward replaces."""
+    """A running mean in a buffer, one that is no part of the state, one that a forward replaces, and one that the
+    first forward registers."""
 
     def __init__(self):
         super().__init__()
@@ -115,9 +116,11 @@ class Buffers(Block):
 
     def forward(self, x):
         with torch.no_grad():
+            if not hasattr(self, "last"):
+                self.register_buffer("last", torch.zeros(WIDTH))
             self.mean.lerp_(x.mean(0), 0.1)
-            self.steps = self.steps + 1
-        return super().forward(x - 0.1 * self.mean) * self.scale
+            self.steps, self.last = self.steps + 1, 0.9 * self.last + x.mean(0)
+        return super().forward(x - 0.1 * self.mean + 0.01 * self.last) * self.scale
 
 
 class Counting(Block):
