@@ -65,8 +65,11 @@ def outline_of(model) -> Outline:
 def _plan(model) -> tuple[tuple[str, ...], str, tuple[str, ...]]:
     base, config = model.base_model_prefix, model.config
     if not hasattr(model, base):
+        name = type(model).__name__
         raise Refused(
-            f"{type(model).__name__} has no head: use a class with a loss, such as {_with_head(model)}"
+            f"{name} has no head: use a class with a loss, such as {_with_head(model)}"
+            if name.endswith("Model")
+            else f'{name} has no attribute "{base}" (its base_model_prefix), where the model behind its head would be: write its layers by hand'
         )
     inner = getattr(model, base)
     if plan := config.base_model_pp_plan:

@@ -145,7 +145,10 @@ class Watch:
         self._may_be_shared = isinstance(error, Error)
         notes = [note.removeprefix("ostinato: ") for note in getattr(error, "__notes__", ())]
         where = notes or [str(self._position())]
-        what = ": ".join(filter(None, [type(error).__name__, in_a_line(str(error))]))
+        words = ""
+        with suppress(Exception):  # the script's own kind of error may not say
+            words = str(error)
+        what = ": ".join(filter(None, [type(error).__name__, in_a_line(words)]))
         said = f"{self._who} {how} with {what}"
         self._tell(
             "; ".join([said, *where]), names_silent=isinstance(error, RuntimeError) and is_of_a_peer(error)

@@ -51,6 +51,13 @@ def test_a_quantized_checkpoint():
         hf.layers(config)
 
 
+def test_a_head_whose_model_is_elsewhere():
+    model = Case().make()
+    model.base_model_prefix = "decoder"
+    with pytest.raises(hf.Refused, match='LlamaForCausalLM has no attribute "decoder"'):
+        hf.layers(model)
+
+
 def test_weights_shared_by_blocks():
     model = Case().make()
     model.model.layers[1].mlp = model.model.layers[0].mlp

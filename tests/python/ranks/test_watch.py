@@ -209,6 +209,18 @@ def test_who_waits_hears_why_another_fails(store, capsys):
     assert "gave up first" not in capsys.readouterr().err  # it is said already
 
 
+class Silent(Exception):
+    def __str__(self):
+        raise RuntimeError("no words")
+
+
+def test_an_error_that_has_no_words_is_told_by_its_kind(store, capsys):
+    waits = Watch(store, "test", 0, 3, lambda: Position("rank 0 is here"), 0.01)
+    of_three(store, 2).tell_of(Silent())
+    assert wait_for_lines(capsys, 1)[0].endswith("It said: rank 2 failed with Silent; rank 2 is here")
+    waits.close()
+
+
 def wait_for_lines(capsys, count: int) -> list[str]:
     said, end = "", time.monotonic() + 60
     while said.count("\n") < count and time.monotonic() < end:
