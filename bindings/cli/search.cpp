@@ -78,9 +78,11 @@ void resolve(OptionSet& options, Wanted& wanted) {
     throw UsageError("--method cannot be combined with --pareto");
   if (wanted.search.robust_ppm > 0 && (!wanted.pareto.empty() || wanted.steady_state || wanted.sizes.given()))
     throw UsageError("--robust cannot be combined with --pareto, --steady-state or --sizes");
-  if (wanted.steady_state && (!wanted.pareto.empty() || wanted.explain || wanted.search.method != "auto" ||
-                              wanted.search.objective != Objective::makespan))
-    throw UsageError("--steady-state cannot be combined with --pareto, --explain, --method or --objective");
+  if (wanted.steady_state &&
+      (!wanted.output.empty() || !wanted.pareto.empty() || wanted.explain || wanted.search.method != "auto" ||
+       wanted.search.objective != Objective::makespan))
+    throw UsageError(
+        "--steady-state cannot be combined with --output, --pareto, --explain, --method or --objective");
   wanted.sizes.check();
   if (wanted.sizes.given() &&
       (!wanted.pareto.empty() || wanted.steady_state || wanted.explain || wanted.search.method != "auto" ||

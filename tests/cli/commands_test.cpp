@@ -134,6 +134,7 @@ TEST(SearchCommand, ReportsTheRepeatingPartAlone) {
   for (const std::vector<std::string>& more : {std::vector<std::string>{"--explain"},
                                                {"--method", "gpipe"},
                                                {"--objective", "latency"},
+                                               {"--output", "p.json"},
                                                {"--pareto", "memory"}}) {
     std::vector<std::string> args = {"search", path, "--steady-state"};
     args.insert(args.end(), more.begin(), more.end());
