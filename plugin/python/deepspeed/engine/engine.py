@@ -41,6 +41,7 @@ from ..tell.outside import Outside
 from .plan_data import PlanData
 from .run import StepState
 from .learning_rates import over_all_groups
+from .thawed import Thawed
 from ..equal.random_numbers import RandomNumbers
 from ..data.same_data import SameData
 from ..section import refusals
@@ -138,6 +139,7 @@ class PlanEngine(PlanData, BatchSize):
 
     def _training_executor(self):
         run = self._ostinato
+        run.thawed = Thawed(self.module, run.stages, run.group)
         executor = self._make_executor(
             run.program, self.module.dynamic_shape or run.plans_steps, run.plans_steps
         )
@@ -323,6 +325,8 @@ class PlanEngine(PlanData, BatchSize):
         evaluates = refusals.evaluates(pipe_schedule)
         run.random_numbers.prepare(evaluates)
         self.module.follow()
+        if not evaluates:
+            self._follow_thawed()
         if not self._crosses_as_in_1f1b:
             self._crosses_as_in_1f1b = True
             cross_as_in_1f1b(run.stock_parts, self.module.layers_here())
@@ -342,6 +346,15 @@ class PlanEngine(PlanData, BatchSize):
         run.batches_before += batches
         if not evaluates:
             self._end_step(pipe_schedule)
+
+    def _follow_thawed(self) -> None:
+        """Of layers that learn from this step on. All ranks must call it."""
+        run = self._ostinato
+        if not run.thawed.seen():
+            return
+        refusals.check_trained(self.module, run.stages, run.program)
+        self._change_shapes()
+        run.thawed.seen()
 
     def _run_stages(self, evaluates: bool, batches: int) -> None:
         """The part of a step, or of an evaluation, that the executor runs."""
@@ -457,10 +470,14 @@ class PlanEngine(PlanData, BatchSize):
         """Shapes change from here on (curriculum learning): a new executor announces them again."""
         super().reset_activation_shape()
         run = self._ostinato
-        if run.speedup is not None and self._steps_here:
-            run.speedup.over = True
         run.forwards.forget_shapes()
         run.random_numbers.forget_shapes()
+        self._change_shapes()
+
+    def _change_shapes(self) -> None:
+        run = self._ostinato
+        if run.speedup is not None and self._steps_here:
+            run.speedup.over = True
         run.executor = self._training_executor() if run.trains else None
 
     def compile(self, *args, **kwargs):

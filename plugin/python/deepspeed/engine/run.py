@@ -25,6 +25,7 @@ from .adapt import Adapt
 from .evaluation import Forwards
 from .first_step import FirstStep
 from .learning_rates import Dropped
+from .thawed import Thawed
 from ..tell.announce import is_exact
 from ..tell.drift import Drift
 from ..tell.speedup import Speedup
@@ -90,6 +91,7 @@ class Run:
     # By stage and DeepSpeed's name of the buffer.
     couriers: dict[tuple[int, str], Courier] = field(default_factory=dict)
     executor: Executor | None = None  # of training; None where the plan holds forwards only
+    thawed: Thawed = field(init=False)  # since it was made
     running: Executor | None = None  # the executor that runs, or has failed
     after_plan: list[Any] = field(default_factory=list)  # DeepSpeed's instructions after the last backward
     step: StepState = field(default_factory=StepState)
