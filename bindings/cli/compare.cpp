@@ -35,16 +35,12 @@ struct Side {
   Plan plan;
   Placement placement;  ///< with the sizes that the plan takes
   ModelFacts model = {};
+  /// The makespan; on processors that devices share, that of a replay.
+  Nanoseconds takes = predicted_makespan(plan, placement);
+  /// By device, in the schedule and in the optimizer's step.
+  std::vector<Bytes> peaks = core::peaks_with_step(plan.peak_memory, placement, model.step_memory);
 
   std::int64_t devices() const { return count_without_lanes(placement); }
-
-  /// The makespan; on processors that devices share, that of a replay.
-  Nanoseconds takes() const { return predicted_makespan(plan, placement); }
-
-  /// In the schedule, and in the optimizer's step.
-  std::vector<Bytes> peaks() const {
-    return core::peaks_with_step(plan.peak_memory, placement, model.step_memory);
-  }
 
   /// Summed over devices, without their lanes.
   __int128 busy() const {
@@ -129,8 +125,7 @@ class Table {
 };
 
 double ratio(const Side& side, const Side& first) {
-  const Nanoseconds of_first = first.takes();
-  return of_first > 0 ? static_cast<double>(side.takes()) / static_cast<double>(of_first) : 0;
+  return first.takes > 0 ? static_cast<double>(side.takes) / static_cast<double>(first.takes) : 0;
 }
 
 std::string bound_text(const Side& side) {
@@ -145,7 +140,7 @@ std::string period_text(const Side& side) {
 }
 
 std::string memory_text(const Side& side, std::int64_t device) {
-  return device < side.devices() ? format_memory(side.peaks()[device]) : "-";
+  return device < side.devices() ? format_memory(side.peaks[device]) : "-";
 }
 
 /// Adds the figures to a table that has its head.
@@ -154,9 +149,9 @@ void add_figures(Table& table, const std::vector<Side>& sides) {
   table.add("micro-batches", [](const Side& s) { return fmt::format("{}", s.plan.micro_batches); });
   table.add("makespan", [](const Side& s) { return format_time(s.plan.makespan); });
   if (std::ranges::any_of(sides, [](const Side& s) { return !s.placement.hosts.empty(); }))
-    table.add("  on shared cores", [](const Side& s) { return format_time(s.takes()); });
+    table.add("  on shared cores", [](const Side& s) { return format_time(s.takes); });
   table.add("  vs. the first", [&](const Side& s) { return fmt::format("{:.3f}", ratio(s, sides.front())); });
-  table.add("  per micro-batch", [](const Side& s) { return format_time(s.takes() / s.plan.micro_batches); });
+  table.add("  per micro-batch", [](const Side& s) { return format_time(s.takes / s.plan.micro_batches); });
   // Of two profiles of one model this differs, and then the makespans say little.
   table.add("work per micro-batch", [](const Side& s) {
     return format_time(static_cast<Nanoseconds>(s.busy() / s.plan.micro_batches));
@@ -164,7 +159,7 @@ void add_figures(Table& table, const std::vector<Side>& sides) {
   table.add("proven bound", bound_text);
   table.add("period per micro-batch", period_text);
   table.add("bubble", [](const Side& s) { return fmt::format("{:.1f} %", 100 * s.bubble()); });
-  table.add("peak memory", [](const Side& s) { return format_memory(std::ranges::max(s.peaks())); });
+  table.add("peak memory", [](const Side& s) { return format_memory(std::ranges::max(s.peaks)); });
   std::int64_t devices = 0;
   for (const Side& side : sides) devices = std::max(devices, side.devices());
   for (std::int64_t d = 0; d < devices && devices <= kMostDeviceRows; ++d)
@@ -206,8 +201,8 @@ Json json_of(const Side& side, const Side& first) {
       {"unroll", plan.steady_state.unroll},
       {"bubble", side.bubble()},
       {"peak_memory", plan.peak_memory},
-      {"peak_with_step", side.peaks()}};
-  if (!side.placement.hosts.empty()) json["shared_makespan"] = side.takes();
+      {"peak_with_step", side.peaks}};
+  if (!side.placement.hosts.empty()) json["shared_makespan"] = side.takes;
   return json;
 }
 

@@ -134,13 +134,12 @@ std::string method_of(const Plan& plan) {
          ("repeating pattern" + method.substr(std::string("repetend").size()));
 }
 
-/// What the step takes if devices share processors.
-std::string sharing_line(const Plan& plan, const Placement& placement) {
+/// `predicted`: what the step takes if devices share processors.
+std::string sharing_line(Nanoseconds predicted, const Placement& placement) {
   if (placement.hosts.empty()) return "";
   std::vector<std::string> hosts;
   for (const Host& host : placement.hosts) hosts.push_back(sharing_of(host));
-  return line("on shared cores", fmt::format("{} ({})", format_time(predicted_makespan(plan, placement)),
-                                             fmt::join(hosts, ", ")));
+  return line("on shared cores", fmt::format("{} ({})", format_time(predicted), fmt::join(hosts, ", ")));
 }
 
 std::string whole_step_line(const Plan& plan, const Placement& placement, const ModelFacts& facts) {
@@ -152,12 +151,11 @@ std::string whole_step_line(const Plan& plan, const Placement& placement, const 
 Nanoseconds on_shared_cores(const std::string& name, const Plan& plan, const Placement& placement,
                             const Chains& chains) {
   const int n = plan.micro_batches;
-  const auto schedule = earliest_starts(placement, n, *named_schedule(name, placement, n, chains).orders);
-  if (plan.sizes.empty()) return replayed_makespan(placement, n, *schedule);
   Plan known;
   known.micro_batches = n;
   known.sizes = plan.sizes;
-  known.schedule = with_sizes(*schedule, placement, plan.sizes);
+  known.schedule = *earliest_starts(placement, n, *named_schedule(name, placement, n, chains).orders);
+  if (!plan.sizes.empty()) known.schedule = with_sizes(known.schedule, placement, plan.sizes);
   return predicted_makespan(known, placement);
 }
 
@@ -242,14 +240,14 @@ std::string summary(const Plan& plan, const Placement& placement, double seconds
                                                     proof(value, plan.lower_bound.objective,
                                                           plan.optimal.objective, plan.by_exhaustion.span)));
   }
-  const bool shares = !placement.hosts.empty() && plan.objective == Objective::makespan;
+  const Nanoseconds predicted = predicted_makespan(plan, placement);
   const bool others = plan.any_placement && plan.any_placement->lower_bound < value;
   text +=
       line("makespan", fmt::format("{}, {}", format_time(plan.makespan),
                                    proof(plan.makespan, plan.lower_bound.makespan, plan.optimal.makespan,
                                          plan.by_exhaustion.makespan, others ? " for these stages" : "")));
-  text += sharing_line(plan, placement) + whole_step_line(plan, placement, facts) +
-          reference_lines(plan, placement, shares ? predicted_makespan(plan, placement) : value, until);
+  text += sharing_line(predicted, placement) + whole_step_line(plan, placement, facts) +
+          reference_lines(plan, placement, plan.objective == Objective::makespan ? predicted : value, until);
   if (plan.sizes.empty()) text += period_line(plan) + in_flight_line(plan, placement);
   text += robust_line(plan);
   text += memory_line(plan, placement, facts.step_memory);

@@ -8,7 +8,7 @@ from __future__ import annotations
 import html
 import json
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from numbers import Integral, Real
@@ -42,7 +42,9 @@ def typed(key: str, value: Any) -> str:
         if 0 < float(value) < least:
             raise UsageError(f"{key} is {value}; the least above 0 is {typed(key, least)}")
         return f"{float(value):.9f}".rstrip("0").rstrip(".")
-    if isinstance(value, Iterable) and not isinstance(value, str | bytes):  # numpy's arrays, too
+    if (
+        isinstance(value, Sequence) and not isinstance(value, str | bytes) or hasattr(value, "tolist")
+    ):  # numpy's arrays
         return ",".join(typed(key, one) for one in value)
     return str(value)
 

@@ -88,7 +88,7 @@ def test_one_object_at_several_places(world2, plan):
 
 
 def test_auto_measures_one_object_at_several_places(world2, tmp_path):
-    section = {"auto": True, "require": False, "search": {"time_limit": 1}, "output": str(tmp_path)}
+    section = {"auto": True, "search": {"time_limit": 1, "max_chunks": 1}, "output": str(tmp_path)}
     world2.run(in_both_starts, train, replace(BASE, change="one_object", section=section))
     profile = json.loads((tmp_path / "profile.json").read_text())
     assert [(one["layers"], one["device"]) for one in profile["restrictions"]] == [([1, 3], 0), ([5], 1)]

@@ -13,7 +13,7 @@ from ostinato.deepspeed.hook import section_of
 from ostinato.profile.model.model_digest import digest_of_layers, layer_digest, layer_name, layer_parameters
 from support import models, training
 from support.models import LAYERS
-from support.plans import Layout, make_plan, placement_text
+from support.plans import Layout, make_plan, placement_text, without_block
 from support.training import MICRO_BATCHES, Options, make_engine, refusal
 
 LOOPED = Layout("looped", (2, 4, 6), (0, 1, 0, 1))
@@ -215,8 +215,7 @@ def test_placement_without_layers(world2, plan, tmp_path):
 
 def test_a_stage_without_a_backward_that_learns(world2, tmp_path):
     stock = Layout("stock", (4,), (0, 1))
-    head, *blocks = placement_text(stock, LAYERS).split("[[blocks]]")
-    text = "[[blocks]]".join([head, *(block for block in blocks if 'name = "s0.B"' not in block)])
+    text = without_block("s0.B", placement_text(stock, LAYERS))
     plan = make_plan(tmp_path, stock, LAYERS, MICRO_BATCHES, text=text)
     refused(
         world2,

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from support import changed_model
 from support.models import LAYERS
-from support.plans import Layout, make_plan, placement_text
+from support.plans import Layout, make_plan, placement_text, without_block
 from support.tiers import everyday
 from support.training import MICRO_BATCHES, Options, data_of, make_engine, weights
 
@@ -56,8 +56,7 @@ def thawed_without_backward(options: Options) -> str:
 
 def test_a_thawed_stage_without_a_backward(world2, tmp_path):
     layout = LAYOUTS["looped"]
-    head, *blocks = placement_text(layout, changed_model.LAYERS).split("[[blocks]]")
-    text = "[[blocks]]".join([head, *(block for block in blocks if 'name = "s0.B"' not in block)])
+    text = without_block("s0.B", placement_text(layout, changed_model.LAYERS))
     plan = make_plan(tmp_path, layout, changed_model.LAYERS, MICRO_BATCHES, text=text)
     options = replace(BASE, section={"plan": str(plan)}, model="changed", change="front_frozen")
     for said in world2.run(thawed_without_backward, options):

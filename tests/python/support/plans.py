@@ -89,6 +89,12 @@ def _offloading(stage: int, devices: list[int]) -> list[str]:
     return blocks
 
 
+def without_block(name: str, text: str) -> str:
+    """A placement of placement_text() that does not have this block."""
+    head, *blocks = text.split("[[blocks]]")
+    return "[[blocks]]".join([head, *(block for block in blocks if f'name = "{name}"' not in block)])
+
+
 def make_plan(
     folder: Path, layout: Layout, layers: int, micro_batches: int, method="", text="", objective="makespan"
 ) -> Path:
