@@ -87,11 +87,19 @@ def test_one_object_at_several_places(world2, plan):
         )
 
 
+def test_one_object_in_two_stages_of_a_rank(world2, tmp_path):
+    """BatchNorm's statistics are those of the order in which the stages run."""
+    cut = make_plan(tmp_path, Layout("cut", (2, 4), (0, 0, 1)), LAYERS, MICRO_BATCHES)
+    for message in world2.run(refusal, replace(BASE, change="one_object", section={"plan": str(cut)})):
+        assert "the placement has layers 1, 2, 3 in different stages (layers 1 and 3 share buffers" in message
+
+
 def test_auto_measures_one_object_at_several_places(world2, tmp_path):
-    section = {"auto": True, "search": {"time_limit": 1, "max_chunks": 1}, "output": str(tmp_path)}
+    section = {"auto": True, "search": {"time_limit": 1}, "output": str(tmp_path)}
     world2.run(in_both_starts, train, replace(BASE, change="one_object", section=section))
     profile = json.loads((tmp_path / "profile.json").read_text())
-    assert [(one["layers"], one["device"]) for one in profile["restrictions"]] == [([1, 3], 0), ([5], 1)]
+    rules = [(one["rule"], one["layers"], one.get("device")) for one in profile["restrictions"]]
+    assert rules == [("together", [1, 3], 0), ("one_stage", [1, 2, 3], None), ("together", [5], 1)]
     assert [row["index"] for row in profile["layers"] if row.get("tied")] == [3, 5]
 
 

@@ -67,6 +67,7 @@ def rebuild(model, stages: list[Stage], shards: dict[int, Shard], timeout_s: flo
     by_layer = [of_layer[layer] for layer in range(model._num_layers)]
     holders = [_holders(stages, layer) for layer in range(model._num_layers)]
     mine = [stage for stage in stages if stage.on(model.stage_id)]
+    _refuse_forbidden(model, stages)
     mover = _Mover(model, before, holders, _places(stages), shards) if moves(model, stages) else None
     if mover is not None:
         mover.move()
@@ -84,6 +85,18 @@ def rebuild(model, stages: list[Stage], shards: dict[int, Shard], timeout_s: flo
     if not several:
         mover.tie()
     return Rebuilt(mover.old, regrouped, apart, copies, mover.parts, mover.notes)
+
+
+def _refuse_forbidden(model, stages: list[Stage]) -> None:
+    """Raises the same error on every rank where one's layers do not allow these stages."""
+    what, _ = _search.broken(
+        [one.row for one in fixed_layers(model)],
+        [(list(stage.layers), list(stage.ranks)) for stage in stages],
+        model.num_stages,
+        False,
+    )
+    if errors := [said for said in everyones(what, model._grid.pp_proc_group) if said]:
+        raise OstinatoError(f"the placement has {errors[0]}")
 
 
 def moves(model, stages: list[Stage]) -> bool:
@@ -160,7 +173,6 @@ class _Mover:
         """Exchanges the modules, and registers the layers in model order."""
         self.modules = {name: self.model.get_submodule(name) for name in self.old[self.rank]}
         self._note_together()
-        self._refuse(self._forbidden())
         self._unregister()
         transfers = self._transfers()
         leaving = {name for name, source, _ in transfers if source == self.rank}
@@ -337,16 +349,6 @@ class _Mover:
             held[best[2]] += 1
             held[best[1]] -= 1
         return order
-
-    def _forbidden(self) -> str:
-        """What this rank's layers do not allow in the placement; "" where they allow it. All ranks must call it."""
-        what, _ = _search.broken(
-            [one.row for one in fixed_layers(self.model)],
-            [([layer], list(ranks)) for layer, ranks in enumerate(self.owners)],
-            self.model.num_stages,
-            False,
-        )
-        return what and f"the placement has {what}"
 
     def _note_together(self) -> None:
         """Notes tied layers that move from several ranks to one."""

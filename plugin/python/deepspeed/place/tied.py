@@ -21,7 +21,7 @@ from operator import attrgetter
 import torch
 from ostinato.groups import everyones
 from ostinato.nn.layers import tensors_of
-from ostinato.profile.model.shared import lent_by, of_shared, sharing
+from ostinato.profile.model.shared import in_one_stage, lent_by, of_shared, sharing
 from ostinato.restrictions import Restriction
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -60,12 +60,16 @@ def bound_layers(model) -> list[Restriction]:
             layers_of.setdefault(name, []).append(layer)
     found: list[Restriction] = []
     for name, layers in layers_of.items():
-        spec = model._layer_specs[layers[0]]
-        if "." in name and len(layers) > 1 and (more := beside(spec, model.get_submodule(name))):
+        if "." not in name or len(layers) == 1:
+            continue
+        spec, module = model._layer_specs[layers[0]], model.get_submodule(name)
+        if more := beside(spec, module):
             why = f'tied as "{spec.key}", and DeepSpeed\'s own partition runs them on one module, whose "{more[0]}" is not tied'
             found.append(Restriction("together", why, layers=tuple(layers)))
+        if any(True for _ in module.buffers()):
+            found += in_one_stage(layers)
     shared = of_shared(model._layer_specs, _held(model), before)
-    return found + [one for one in shared if one.device == model.stage_id]
+    return found + [one for one in shared if before[one.layers[0]] == model.stage_id]
 
 
 def _held(model) -> list[Sequence[torch.nn.Parameter]]:

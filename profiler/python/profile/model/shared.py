@@ -79,7 +79,7 @@ def of_shared(
     layers: Sequence[Any], held: Sequence[Sequence[nn.Parameter]], owners: Sequence[int]
 ) -> list[Restriction]:
     """By layer: the module or spec, what it holds, and its rank in DeepSpeed's own partition, on which it stays if it
-    shares that. Tied layers of one key are one module."""
+    shares that. Tied layers of one key are one module. Layers that share buffers as well stay in one stage."""
     users: dict[int, dict[int, Any]] = {}  # by place in memory and layer: what is registered once
     for index, (layer, parameters) in enumerate(zip(layers, held, strict=True)):
         for parameter in parameters:
@@ -92,7 +92,29 @@ def of_shared(
         if len(set(indices.values())) > 1
         for rank in {owners[index] for index in indices}
     }
-    return [sharing(layers[here[0]], here, rank) for here, rank in sorted(found)]
+    buffers = [_buffers_of(layer) for layer in layers] if found else []
+    restrictions = []
+    for here, rank in sorted(found):
+        restrictions.append(sharing(layers[here[0]], here, rank))
+        at = [index for index in here if any(buffers[index] & buffers[one] for one in here if one != index)]
+        restrictions += in_one_stage(at)
+    return restrictions
+
+
+def in_one_stage(layers: Sequence[int]) -> list[Restriction]:
+    """Of `layers` with the same buffers: in several stages, their forwards would take turns in a different order, and
+    leave different values in a buffer that they write to (BatchNorm's statistics)."""
+    if len(layers) < 2:
+        return []
+    why = f"layers {layers[0]} and {layers[-1]} share buffers, which depend on the order of their forwards"
+    return [Restriction("one_stage", why, layers=tuple(range(layers[0], layers[-1] + 1)))]
+
+
+def _buffers_of(layer: Any) -> set[int]:
+    """Of a module, or of those that a LayerSpec was given."""
+    given = (layer, getattr(layer, "module_args", ()), getattr(layer, "module_kwargs", {}))
+    modules = [value for value in tree_leaves(given) if isinstance(value, nn.Module)]
+    return {id(buffer) for module in modules for buffer in module.buffers()}
 
 
 def sharing(layer: Any, layers: Sequence[int], rank: int) -> Restriction:
