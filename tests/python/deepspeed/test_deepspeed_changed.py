@@ -67,6 +67,13 @@ def test_what_adds_something_changes_nothing(world2, plan):
     assert not [name for name in ADDED if ours[name] != theirs]
 
 
+def test_layers_that_count_their_forwards(world2, stock, plan):
+    """The forward before step 1 that counts random numbers is not one of them."""
+    options = replace(BASE, change="counting")
+    theirs, ours = stock(world2, options)[0], world2.run(train, replace(options, section={"plan": plan}))[0]
+    assert (ours["losses"], ours["evaluation"]) == (theirs["losses"], theirs["evaluation"])
+
+
 def test_a_tuple_of_one_tensor(world2, stock, plan):
     """It is not the tensor itself: the next layer takes it apart."""
     options = replace(BASE, change="tuples")

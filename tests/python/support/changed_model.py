@@ -39,7 +39,7 @@ class Counting(Cell):
 
     def forward(self, hidden):
         self.calls += 1
-        self.table.append(self.calls)
+        self.table = [*self.table, self.calls]
         return super().forward(hidden) * (1 + 0.01 * self.calls + 0.001 * len(self.table))
 
 

@@ -30,7 +30,7 @@ import torch
 import torch.distributed as dist
 
 from ..randomness import generators
-from ostinato.buffers import Buffers
+from ostinato.buffers import Buffers, modules_of
 from ..randomness.draws import BACKWARD, BATCH, LOSS, TORCHS, Draws
 from ..randomness.generators import Counts, State
 from ..randomness.random_state import torchs
@@ -209,12 +209,18 @@ def _sum(counts) -> Counts | None:
 
 @contextmanager
 def layers_kept(model: StagedLayers) -> Iterator[None]:
-    """Restores buffers on exit, and switches off DeepSpeed's checkpointing, which counts forwards."""
+    """Restores buffers and attributes of layers on exit, and switches off DeepSpeed's checkpointing, which counts
+    forwards. What a layer changes in place in a list stays changed."""
     interval, model.activation_checkpoint_interval = model.activation_checkpoint_interval, 0
-    buffers = Buffers({**model.layers_here(), "loss": model.loss_fn})
+    functions = {**model.layers_here(), "loss": model.loss_fn}
+    inside = {part for of in functions.values() for module in modules_of(of) for part in module.modules()}
+    buffers, attributes = Buffers(functions), [(vars(module), {**vars(module)}) for module in inside]
     before = buffers.now()
     try:
         yield
     finally:
         buffers.restore(before)
+        for now, kept in attributes:
+            now.clear()
+            now.update(kept)
         model.activation_checkpoint_interval = interval
