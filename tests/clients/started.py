@@ -8,6 +8,7 @@ run.status, run.said, run.seconds
 """
 
 import atexit
+import gc
 import json
 import multiprocessing
 import os
@@ -77,6 +78,7 @@ def _rank(
     os.environ |= variables | {"PYTHONPATH": os.pathsep.join(sys.path)}
     os.chdir(folder)
     _redirect(folder)
+    gc.freeze()  # what is loaded, which each collection would visit
     _pretend_to_be_started(script, arguments)
     if before:
         _take_over(before)

@@ -127,8 +127,6 @@ def _without_its_groups(function, *args):
     ever."""
     from deepspeed.utils import groups
 
-    if not gc.get_freeze_count():  # what was imported: no cycle of an engine's
-        gc.freeze()
     world = dist.distributed_c10d._world
     before = set(world.pg_map)
     try:

@@ -174,12 +174,10 @@ class Uneven(Samples):
 
 
 def trained(options: Options, given: dict) -> dict:
-    gc.freeze()  # "memory_breakdown" and offloading collect garbage again and again
     try:
         with fp16_on_a_processor():
             return _trained(options, given)
     finally:
-        gc.unfreeze()
         gc.enable()  # "disable_python_gc"
         if given.get("configures"):
             off = dict.fromkeys(

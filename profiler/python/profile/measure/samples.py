@@ -113,9 +113,12 @@ def counted_memory(device: Any) -> Iterator[None]:
     """Memory is counted; what exists already is kept out of garbage collections, which makes those between
     measurements quick."""
     gc.collect()
-    gc.freeze()
+    kept_out = gc.get_freeze_count() > 0  # by the script, which unfreeze() would undo
+    if not kept_out:
+        gc.freeze()
     try:
         with device.counted_memory():
             yield
     finally:
-        gc.unfreeze()
+        if not kept_out:
+            gc.unfreeze()
