@@ -65,6 +65,14 @@ bool ends_in(const std::string& word, const char* suffix) {
   return word.size() > std::string_view(suffix).size() && word.ends_with(suffix);
 }
 
+void refuse_what_needs_a_profile(const CommandLine& line, const Arguments& a) {
+  if (ends_in(a.graph, ".json")) return;
+  if (line.given("--device-memory"))
+    throw UsageError("--device-memory is for a profile (.json): a graph's --devices file has their memory");
+  for (const char* option : {"--allow-incomplete", "--inference"})
+    if (line.given(option)) throw UsageError(fmt::format("{} is for a profile (.json)", option));
+}
+
 core::GraphProblem read_problem(const Arguments& a, Io& io) {
   if (!ends_in(a.graph, ".json")) {
     if (core::is_whole_number(a.devices, 0, std::numeric_limits<std::int64_t>::max()))
@@ -99,6 +107,7 @@ int partition_graph_command(const std::vector<std::string>& args, Io& io) {
       "partition graph.csv --devices devices.csv --strategy critical-path --schedule pct");
   Arguments a(line);
   if (!line.parse(args, io)) return 0;
+  refuse_what_needs_a_profile(line, a);
   core::check(a.request);
   check_apart({{"--output", a.output}}, {a.graph, a.devices});
   if (!a.output.empty()) check_can_write(a.output);

@@ -146,6 +146,15 @@ TEST_F(PartitionGraphCommand, BadInputNamesFileAndLine) {
   EXPECT_NE(typo.err.find("did you mean mite?"), std::string::npos) << typo.err;
 }
 
+TEST_F(PartitionGraphCommand, WhatOnlyAProfileNeedsIsRefused) {
+  const std::vector<std::vector<std::string>> needing = {{"--device-memory", "1GiB"}, {"--inference"}};
+  for (const auto& words : needing) {
+    const Result result = run(words);
+    EXPECT_EQ(result.status, 2);
+    EXPECT_NE(result.err.find(words.front() + " is for a profile (.json)"), std::string::npos) << result.err;
+  }
+}
+
 TEST_F(PartitionGraphCommand, EveryStrategyTakesAProfile) {
   const std::string profile = folder_.write("profile.json", profile_text({2000, 1000, 3000}));
   for (const char* strategy : {"hash", "batch-split", "critical-path", "mite", "dfs", "heft", "best"}) {
