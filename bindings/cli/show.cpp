@@ -24,6 +24,7 @@
 #include "search/named/named.h"
 #include "search/placement/quantity.h"
 #include "search/plan/one_batch.h"
+#include "search/simulate/simulate.h"
 
 namespace ostinato::cli {
 namespace {
@@ -185,6 +186,7 @@ int show_command(const std::vector<std::string>& args, Io& io) {
   if (!asked.perfetto.empty()) write_file(asked.perfetto, show_perfetto(plan, placement));
   if (line.json) {
     Json json = {{"status", 0}, {"makespan", plan.makespan}};
+    if (!placement.hosts.empty()) json["shared_makespan"] = predicted_makespan(plan, placement);
     json.update(written(asked));
     print_json(json, io);
     return 0;

@@ -19,6 +19,7 @@
 #include "search/placement/quantity.h"
 #include "search/plan/orders.h"
 #include "search/plan/sizes_toml.h"
+#include "search/simulate/shared_cores.h"
 #include "search/unequal/with_sizes.h"
 
 namespace ostinato::cli {
@@ -34,8 +35,11 @@ std::string beside(Nanoseconds value, Nanoseconds planned) {
 constexpr std::pair<const char*, int> kShares[] = {{"best", 0}, {"p10", 10}, {"median", 50},
                                                    {"p90", 90}, {"p99", 99}, {"worst", 100}};
 
-std::string text_of(const Simulation& s) {
-  std::string text = fmt::format("planned  {}\n", format_time(s.planned));
+/// `cores`: the makespan on shared cores, and who shares them; "": nobody does.
+std::string text_of(const Simulation& s, const std::string& cores) {
+  std::string text = wrapped(fmt::format("planned  {}{}{}\n", format_time(s.planned),
+                                         cores.empty() ? "" : ", on shared cores ", cores),
+                             9);
   for (const auto& [name, share] : kShares)
     text += fmt::format("{:<8} {}{}\n", name, format_time(s.at(share)), beside(s.at(share), s.planned));
   return text + fmt::format("runs     {}\n", s.makespans.size());
@@ -97,12 +101,14 @@ int simulate_command(const std::vector<std::string>& args, Io& io) {
   const std::optional<Usual> usual =
       simulate_usual(read.file.placement, replayed.micro_batches, replayed.sizes, wanted);
   const auto whole = step_with_optimizer(replayed, read.file.placement, read.file.model);
+  const Nanoseconds predicted = predicted_makespan(replayed, read.file.placement);
   std::vector<std::string> reasons;
   if (wants_explanation) reasons = explained(replayed, read.file.placement);
   if (line.json) {
     Json json = {{"status", 0}, {"planned", result.planned}};
     for (const auto& [name, share] : kShares) json[name] = result.at(share);
     json["runs"] = result.makespans.size();
+    if (!read.file.placement.hosts.empty()) json["shared_makespan"] = predicted;
     if (whole) json["whole_step"] = *whole;
     if (usual) {
       json["usual"] = {{"schedule", usual->name},
@@ -114,7 +120,7 @@ int simulate_command(const std::vector<std::string>& args, Io& io) {
     print_json(json, io);
     return 0;
   }
-  io.out << text_of(result);
+  io.out << text_of(result, shared_cores_text(predicted, read.file.placement));
   if (whole) io.out << fmt::format("step     {} planned, including the optimizer\n", format_time(*whole));
   if (usual) {
     io.out << wrapped(

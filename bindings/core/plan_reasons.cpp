@@ -12,6 +12,7 @@
 #include "search/placement/quantity.h"
 #include "search/plan/memory.h"
 #include "search/profile/profile_noise.h"
+#include "search/simulate/shared_cores.h"
 
 namespace ostinato::core {
 namespace {

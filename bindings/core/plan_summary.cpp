@@ -17,6 +17,7 @@
 #include "search/plan/proved.h"
 #include "search/plan/waiting.h"
 #include "search/profile/profile_noise.h"
+#include "search/simulate/shared_cores.h"
 #include "search/simulate/simulate.h"
 #include "search/unequal/unequal.h"
 #include "search/unequal/with_sizes.h"
@@ -126,20 +127,19 @@ std::string cut_text(const Plan& plan) {
   return ", stopped early: other placements are untried";
 }
 
-/// In words; of a few micro-batches the plan may have the two ends alone.
-std::string method_of(const Plan& plan) {
+/// In words; of a few micro-batches the plan may have the two ends alone. `is_shorter`: than the known
+/// schedule of that name.
+std::string method_of(const Plan& plan, bool is_shorter) {
   const std::string& method = plan.search.method;
-  if (!method.starts_with("repetend")) return method;
+  if (!method.starts_with("repetend")) return method + (is_shorter ? ", improved" : "");
   return (plan.steady_state.count == 0 ? "warm-up and cool-down of a " : "") +
          ("repeating pattern" + method.substr(std::string("repetend").size()));
 }
 
 /// `predicted`: what the step takes if devices share processors.
 std::string sharing_line(Nanoseconds predicted, const Placement& placement) {
-  if (placement.hosts.empty()) return "";
-  std::vector<std::string> hosts;
-  for (const Host& host : placement.hosts) hosts.push_back(sharing_of(host));
-  return line("on shared cores", fmt::format("{} ({})", format_time(predicted), fmt::join(hosts, ", ")));
+  const std::string text = shared_cores_text(predicted, placement);
+  return text.empty() ? "" : line("on shared cores", text);
 }
 
 std::string whole_step_line(const Plan& plan, const Placement& placement, const ModelFacts& facts) {
@@ -148,7 +148,7 @@ std::string whole_step_line(const Plan& plan, const Placement& placement, const 
 }
 
 /// The makespan of a named schedule of the plan's micro-batches on processors that devices share.
-Nanoseconds on_shared_cores(const std::string& name, const Plan& plan, const Placement& placement,
+Nanoseconds shared_makespan(const std::string& name, const Plan& plan, const Placement& placement,
                             const Chains& chains) {
   const int n = plan.micro_batches;
   Plan known;
@@ -176,7 +176,7 @@ std::vector<Reference> references_of(const Plan& plan, const Placement& placemen
   }
   if (placement.hosts.empty()) return list;
   const Chains chains(placement);
-  for (Reference& r : list) r.shared = on_shared_cores(r.name, plan, placement, chains);
+  for (Reference& r : list) r.shared = shared_makespan(r.name, plan, placement, chains);
   return list;
 }
 
@@ -190,10 +190,8 @@ Nanoseconds value_of(const Plan& plan, const Placement& placement) {
 }
 
 /// 1F1B, plain or interleaved, unless the plan is compared with that on better stages; and the best of the
-/// rest that fit.
-std::string reference_lines(const Plan& plan, const Placement& placement, Nanoseconds value,
-                            const Until& until) {
-  const std::vector<Reference> list = references_of(plan, placement, until);
+/// rest that fit and are not the plan itself.
+std::string reference_lines(const std::vector<Reference>& list, const Plan& plan, Nanoseconds value) {
   const auto taken = [&](const Reference& r) { return taken_by(r, plan.objective); };
   std::string text;
   const auto add = [&](const Reference& r) {
@@ -206,11 +204,30 @@ std::string reference_lines(const Plan& plan, const Placement& placement, Nanose
   if (usual != list.end() && plan.baselines.empty()) add(*usual);
   const Reference* best = nullptr;
   for (const Reference& r : list) {
-    if (!r.fits || is_usual(r) || r.name == plan.search.method) continue;
+    const bool is_the_plan = r.name == plan.search.method && taken(r) == value;
+    if (!r.fits || is_usual(r) || is_the_plan) continue;
     if (best == nullptr || taken(r) < taken(*best)) best = &r;
   }
   if (best != nullptr) add(*best);
   return text;
+}
+
+/// A known schedule may have been shortened afterwards.
+bool is_shorter_than_its_method(const std::vector<Reference>& list, const Plan& plan, Nanoseconds value) {
+  return std::any_of(list.begin(), list.end(), [&](const Reference& r) {
+    return r.name == plan.search.method && taken_by(r, plan.objective) > value;
+  });
+}
+
+std::vector<std::string> critical_chain_text(const Plan& plan, const Placement& placement) {
+  // A point of a curve was made for less memory than the placement has.
+  const Placement limited = plan.capacity ? within_capacity(placement, plan.capacity->memory) : placement;
+  if (plan.sizes.empty()) return explain(limited, critical_chain(limited, plan.micro_batches, plan.schedule));
+  const OneBatch all = as_one_batch(plan, limited);
+  std::vector<CriticalStep> chain = critical_chain(all.placement, 1, all.plan.schedule);
+  for (CriticalStep& link : chain)
+    link.step.micro_batch = link.step.block / static_cast<int>(placement.blocks.size());
+  return explain(as_drawn(plan, limited).placement, chain);
 }
 
 }  // namespace
@@ -246,21 +263,17 @@ std::string summary(const Plan& plan, const Placement& placement, double seconds
       line("makespan", fmt::format("{}, {}", format_time(plan.makespan),
                                    proof(plan.makespan, plan.lower_bound.makespan, plan.optimal.makespan,
                                          plan.by_exhaustion.makespan, others ? " for these stages" : "")));
+  const std::vector<Reference> known = references_of(plan, placement, until);
+  const Nanoseconds taken = plan.objective == Objective::makespan ? predicted : value;
   text += sharing_line(predicted, placement) + whole_step_line(plan, placement, facts) +
-          reference_lines(plan, placement, plan.objective == Objective::makespan ? predicted : value, until);
+          reference_lines(known, plan, taken);
   if (plan.sizes.empty()) text += period_line(plan) + in_flight_line(plan, placement);
   text += robust_line(plan);
   text += memory_line(plan, placement, facts.step_memory);
   if (plan.any_placement) text += any_placement_line(plan, value);
-  text += line("method", method_of(plan) + cut_text(plan));
+  text += line("method", method_of(plan, is_shorter_than_its_method(known, plan, taken)) + cut_text(plan));
   if (seconds >= 0) text += line("searched", fmt::format("{:.2f} s", seconds));
   return text;
-}
-
-std::string sharing_of(const Host& host) {
-  const std::size_t ranks = host.devices.size() * static_cast<std::size_t>(host.ranks);
-  return fmt::format("{} share{} {}", counted(ranks, host.ranks == 1 ? "device" : "rank"),
-                     ranks == 1 ? "s" : "", counted(host.cores, "core"));
 }
 
 std::string times_line(const Profile& profile) {
@@ -314,14 +327,10 @@ Json summary_json(const Plan& plan, const Placement& placement, double seconds, 
 }
 
 std::vector<std::string> explained(const Plan& plan, const Placement& placement) {
-  // A point of a curve was made for less memory than the placement has.
-  const Placement limited = plan.capacity ? within_capacity(placement, plan.capacity->memory) : placement;
-  if (plan.sizes.empty()) return explain(limited, critical_chain(limited, plan.micro_batches, plan.schedule));
-  const OneBatch all = as_one_batch(plan, limited);
-  std::vector<CriticalStep> chain = critical_chain(all.placement, 1, all.plan.schedule);
-  for (CriticalStep& link : chain)
-    link.step.micro_batch = link.step.block / static_cast<int>(placement.blocks.size());
-  return explain(as_drawn(plan, limited).placement, chain);
+  std::vector<std::string> lines = critical_chain_text(plan, placement);
+  if (std::string cores = held_up_by_cores(plan, placement); !cores.empty())
+    lines.insert(lines.begin(), std::move(cores));
+  return lines;
 }
 
 std::string contributions_text(const std::vector<Contribution>& contributions) {

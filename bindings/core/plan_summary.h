@@ -38,7 +38,7 @@ std::optional<Nanoseconds> step_with_optimizer(const Plan& plan, const Placement
 std::vector<Bytes> peaks_with_step(std::vector<Bytes> peaks, const Placement& placement,
                                    const std::vector<Bytes>& step_memory);
 
-/// What holds up the makespan, a sentence a line (simulate.h); of a plan with sizes, too.
+/// What holds up the makespan, a sentence a line (simulate.h, shared_cores.h); of a plan with sizes, too.
 std::vector<std::string> explained(const Plan& plan, const Placement& placement);
 
 /// What each technique cost and brought, a row each in the order in which they ran.
@@ -49,9 +49,6 @@ Json contributions_json(const std::vector<Contribution>& contributions);
 /// objective is the makespan.
 std::string waiting_text(const Plan& plan, const Placement& placement);
 Json waiting_json(const Plan& plan, const Placement& placement);
-
-/// "2 devices share 1 core".
-std::string sharing_of(const Host& host);
 
 /// "2.5 %" from the bound to the value; "0 %" where they are equal.
 std::string gap(Nanoseconds value, Nanoseconds bound);

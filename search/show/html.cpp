@@ -10,6 +10,7 @@
 #include "search/show/repetend_spans.h"
 #include "search/show/routes.h"
 #include "search/show/show.h"
+#include "search/simulate/shared_cores.h"
 #include "search/simulate/simulate.h"
 
 namespace ostinato {
@@ -95,20 +96,34 @@ Json critical_of(const std::vector<CriticalStep>& chain) {
 Json baselines_of(const Plan& plan) {
   Json list = Json::array();
   for (const Baseline& b : plan.baselines)
-    list.push_back(
-        {{"name", in_words(b)}, {"makespan", b.makespan}, {"measured", b.measured}, {"fits", b.fits}});
+    list.push_back({{"name", in_words(b)},
+                    {"makespan", b.makespan},
+                    {"shared", b.shared},
+                    {"measured", b.measured},
+                    {"fits", b.fits}});
   return list;
+}
+
+/// Of the plan as it is drawn, but first that processors are shared.
+Json words_of(const ShownPlan& shown, const std::vector<CriticalStep>& chain) {
+  std::vector<std::string> words = explain(shown.placement, chain);
+  if (std::string cores = held_up_by_cores(shown.plan, shown.placement); !cores.empty())
+    words.insert(words.begin(), std::move(cores));
+  return words;
 }
 
 Json data_of(const ShownPlan& shown) {
   const Plan& plan = shown.plan;
   const std::vector<CriticalStep> chain = critical_chain(shown.placement, plan.micro_batches, plan.schedule);
+  const Nanoseconds shared = shown.placement.hosts.empty() ? 0 : predicted_makespan(plan, shown.placement);
   Json steps = Json::array();
   for (const ScheduledBlock& s : plan.schedule) steps.push_back({s.block, s.micro_batch, s.start});
   return {{"title", shown.title},
           {"name", shown.placement.name},
           {"micro_batches", plan.micro_batches},
           {"makespan", plan.makespan},
+          {"shared", shared},
+          {"on_shared_cores", shared_cores_text(shared, shown.placement)},
           {"bound", plan.lower_bound.makespan},
           {"period", plan.steady_state.period},
           {"unroll", plan.steady_state.unroll},
@@ -120,7 +135,7 @@ Json data_of(const ShownPlan& shown) {
           {"blocks", blocks_of(shown.placement)},
           {"steps", std::move(steps)},
           {"critical", critical_of(chain)},
-          {"words", Json(explain(shown.placement, chain))}};
+          {"words", words_of(shown, chain)}};
 }
 
 Json data_of(const MeasuredStep& measured) {

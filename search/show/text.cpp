@@ -13,6 +13,8 @@
 #include "search/placement/quantity.h"
 #include "search/show/drawing.h"
 #include "search/show/show.h"
+#include "search/simulate/shared_cores.h"
+#include "search/simulate/simulate.h"
 
 namespace ostinato {
 namespace {
@@ -226,6 +228,10 @@ std::string show_text(const Plan& plan, const Placement& placement, const ShowOp
       lines[d].paint(block, s.micro_batch, several ? chunks[s.block] : -1, s.start);
   }
   std::string text = wrapped(headline(plan, placement) + "\n", 2, columns);
+  if (!placement.hosts.empty())
+    text += wrapped(fmt::format("  on shared cores {}\n",
+                                shared_cores_text(predicted_makespan(plan, placement), placement)),
+                    4, columns);
   for (const int d : devices) {
     text += fmt::format("{}{} {:>4} {}\n", name(d), std::string(names - letters_of(name(d)), ' '),
                         share(lines[d].busy(), scale.to() - scale.from()),

@@ -5,6 +5,7 @@
 
 #include <filesystem>
 
+#include "bindings/core/plan_summary.h"
 #include "search/placement/placement_toml.h"
 #include "search/placement/shapes.h"
 #include "search/plan/plan_json.h"
@@ -181,6 +182,20 @@ TEST(SearchCommand, WritesAPlanThatVerifyAccepts) {
     const Result verified = ostinato_run({"verify", folder / "p.json", folder / "p.toml"});
     EXPECT_EQ(verified.status, 0) << shape << verified.out << verified.err;
   }
+}
+
+TEST(SearchCommand, AKnownScheduleThatWasShortenedIsStillCompared) {
+  const TemporaryFolder folder;
+  make_plan(folder, 8);
+  PlanAndPlacement read = read_plan_and_placement(folder / "v.json", folder / "v.toml");
+  read.plan.search.method = "gpipe";
+  const std::string as_it_is = core::summary(read.plan, read.file.placement, -1);
+  EXPECT_EQ(as_it_is.find("gpipe, 33 us"), std::string::npos) << as_it_is;
+  EXPECT_NE(as_it_is.find("method            gpipe\n"), std::string::npos) << as_it_is;
+  read.plan.makespan -= 1000;
+  const std::string shorter = core::summary(read.plan, read.file.placement, -1);
+  EXPECT_NE(shorter.find("gpipe, 33 us, 1.031 times as long"), std::string::npos) << shorter;
+  EXPECT_NE(shorter.find("method            gpipe, improved\n"), std::string::npos) << shorter;
 }
 
 TEST(SearchCommand, ShowsTheBoundAndOneFOneB) {

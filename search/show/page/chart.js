@@ -188,13 +188,15 @@ function drawName(pen, frame, lane) {
 function drawTitle(pen, frame, lane) {
   const { plan } = lane, y = yOf(frame, lane) + titleHeight / 2;
   if (shownPlans.length > 1) {
-    const text = `${plan.title}: ${time(plan.makespan)}` + comparedWith(plan);
+    const text = chartTitle(plan);
     pen.text(4, y, cut(text, 12, frame.right - 8), colours.ink, { bold: true });
   }
 }
+const chartTitle = (plan) => `${plan.title}: ${time(plan.makespan)}` +
+  (plan.shared > 0 ? `, on shared cores ${plan.on_shared_cores}` : "") + comparedWith(plan);
 function comparedWith(plan) {
-  const { makespan } = shownPlans[0], isOver = (device) => device.memory !== null && device.peak > device.memory;
-  const times = plan !== shownPlans[0] && makespan > 0 ? `, ${(plan.makespan / makespan).toFixed(2)} times the first` : "";
+  const makespan = takenBy(shownPlans[0]), isOver = (device) => device.memory !== null && device.peak > device.memory;
+  const times = plan !== shownPlans[0] && makespan > 0 ? `, ${(takenBy(plan) / makespan).toFixed(2)} times the first` : "";
   return times + (plan.devices.some(isOver) ? ", over the memory" : "");
 }
 
@@ -223,7 +225,7 @@ function drawPhases(pen, frame, plan) {
     pen.text((x0 + x1) / 2, y, text, colours.repetend, { size: 11, align: "center" });
   }
 }
-const titleWidth = (plan) => 14 + widthOf(`${plan.title}: ${time(plan.makespan)}` + comparedWith(plan), 12.5);
+const titleWidth = (plan) => 14 + widthOf(chartTitle(plan), 12.5);
 
 // ---- transfers and what binds
 const middleOf = (frame, lane) => yOf(frame, lane) + lane.height / 2;

@@ -19,6 +19,8 @@ function scaled(value, units, digits) {
 const time = (ns) => scaled(ns, timeUnits);
 const memory = (bytes) => bytes === null ? "unlimited" : scaled(bytes, memoryUnits, 2);
 const percent = (part, whole) => whole > 0 ? (100 * part / whole).toFixed(1) + " %" : "–";
+/// Where devices share cores, with the sharing.
+const takenBy = ({ makespan, shared }) => shared > 0 ? shared : makespan;
 const words = (name) => name.replaceAll("_", " ");
 
 /// The smallest 1, 2 or 5 times a power of ten that is at least `length`; at least 1.

@@ -22,20 +22,21 @@ function writeFigures() {
   byId("title").textContent = titleOf(first);
   const [usual] = first.baselines;
   if (usual && first.makespan > 0 && first.objective === "makespan") {
-    figure("as " + usual.name, `${(usual.makespan / first.makespan).toFixed(2)} times as fast`);
+    figure("as " + usual.name, `${(takenBy(usual) / takenBy(first)).toFixed(2)} times as fast`);
   }
   const units = computing(first), all = first.makespan * units.length;
   const busy = units.reduce((sum, device) => sum + device.busy, 0);
   figure("this plan, makespan", time(first.makespan) + (first.optimal ? " (optimal, says the plan)" : ""));
+  if (first.shared > 0) figure("on shared cores", first.on_shared_cores);
   if (first.bound > 0) figure("lower bound, says the plan", time(first.bound));
   if (first.period > 0) figure(first.unroll > 1 ? `period of ${first.unroll} micro-batches` : "period", time(first.period));
   figure("bubble", percent(all - busy, all));
   figure("objective", first.objective);
   if (first.method) figure("method", first.method);
-  for (const plan of shownPlans.slice(1)) figure(plan.title, time(plan.makespan) + comparedWith(plan).replace("the first", "as long"));
+  for (const plan of shownPlans.slice(1)) figure(plan.title, time(takenBy(plan)) + comparedWith(plan).replace("the first", "as long"));
   for (const base of first.baselines) {
     const measured = base.measured > 0 ? ` (a step measured: ${time(base.measured)})` : "";
-    figure(base.name + (base.fits ? "" : ", does not fit"), time(base.makespan) + measured);
+    figure(base.name + (base.fits ? "" : ", does not fit"), time(takenBy(base)) + measured);
   }
   const replicas = measured && data.measured.ranks > data.measured.devices.length ? ", of the first replica" : "";
   if (measured) figure("measured" + replicas, time(Math.max(...measured.map(lastEnd))));
