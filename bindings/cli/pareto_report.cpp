@@ -9,6 +9,7 @@
 #include "bindings/cli/progress.h"
 #include "bindings/core/plan_summary.h"
 #include "search/files/counted.h"
+#include "search/files/wrapped.h"
 #include "search/placement/lanes.h"
 #include "search/placement/quantity.h"
 
@@ -30,6 +31,18 @@ std::string least_text(const ParetoCurve& curve) {
                            format_memory(curve.least))
              : fmt::format("No schedule was found in less than {} per device, but one may exist.\n",
                            format_memory(curve.least));
+}
+
+/// Where the optimizer's step takes more than a point of the curve.
+std::string step_text(const ParetoCurve& curve, const PlacementFile& file) {
+  const std::vector<Bytes> none(file.placement.devices.size(), 0);
+  const std::vector<Bytes> takes = peaks_with_step(none, file.placement, file.model.step_memory);
+  const auto most = std::ranges::max_element(takes);
+  const auto is_less = [&](const Plan& plan) { return most != takes.end() && plan.capacity->memory < *most; };
+  if (std::ranges::none_of(curve.plans, is_less)) return "";
+  return fmt::format(
+      "The optimizer's step takes {} on {} whatever the plan: a plan within less saves nothing there.\n",
+      format_memory(*most), printable(file.placement.devices[most - takes.begin()].name));
 }
 
 /// By its name.
@@ -107,7 +120,8 @@ std::string curve_text(const SearchedCurve& searched, const PlacementFile& file,
                         proof(plan, file), value, paths[i]);
   }
   text += "The bound holds for every plan within this memory per device.\n";
-  return text + least_text(curve) + cut_text(curve) + fmt::format("searched {:.2f} s\n", searched.seconds);
+  return text + wrapped(step_text(curve, file)) + least_text(curve) + cut_text(curve) +
+         fmt::format("searched {:.2f} s\n", searched.seconds);
 }
 
 Json curve_json(const SearchedCurve& searched, const PlacementFile& file,
@@ -118,7 +132,7 @@ Json curve_json(const SearchedCurve& searched, const PlacementFile& file,
     Json point = {{"memory", plan.capacity->memory},
                   {"proved_optimal", objective_value(plan, file.placement) == plan.capacity->lower_bound},
                   {"output", paths[i]}};
-    point.update(summary_json(plan, file.placement, -1));
+    point.update(summary_json(plan, file.placement, -1, file.model));
     points.push_back(std::move(point));
   }
   return {{"points", std::move(points)},

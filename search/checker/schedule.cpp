@@ -213,8 +213,8 @@ void check_figures(const Timetable& table, Report& report) {
   for (int d = 0; d < table.devices(); ++d) {
     const std::size_t at = d;
     const MemoryChange* over = nullptr;
-    expect_figure(report, "the peak memory of " + table.device_name(d), "bytes", plan.peak_memory[at],
-                  peak_of(table.placement().devices[at], changes[at], &over));
+    expect_figure(report, "the peak memory of " + table.device_name(d) + " in the schedule", "bytes",
+                  plan.peak_memory[at], peak_of(table.placement().devices[at], changes[at], &over));
   }
   for (std::size_t d = 0; plan.capacity && d < plan.peak_memory.size(); ++d) {
     if (plan.peak_memory[d] <= plan.capacity->memory) continue;

@@ -50,6 +50,24 @@ TEST(ParetoOption, PrintsATable) {
   EXPECT_NE(ostinato_run(args).err.find("curve also holds 1 plan of an earlier curve"), std::string::npos);
 }
 
+TEST(ParetoOption, SaysWhatTheOptimizersStepTakesWhateverThePlan) {
+  const TemporaryFolder folder;
+  make_plan(folder, 2);
+  const std::string placement = read_text(folder / "v.toml");
+  const auto curve_with = [&](const std::string& step_memory) {
+    folder.write("v.toml", placement + "\n[model]\nstep_memory = [" + step_memory + "]\n");
+    return ostinato_run({"search", folder / "v.toml", "--micro-batches", "4", "--pareto", "memory",
+                         "--output", folder / "curve", "--time-limit", "0"});
+  };
+  const Result more = curve_with("0, 2097152, 0, 0");
+  ASSERT_EQ(more.status, 0) << more.err;
+  EXPECT_NE(more.out.find("The optimizer's step takes 2 MiB on device1 whatever the plan"), std::string::npos)
+      << more.out;
+  const Result less = curve_with("0, 1024, 0, 0");
+  ASSERT_EQ(less.status, 0) << less.err;
+  EXPECT_EQ(less.out.find("optimizer"), std::string::npos) << less.out;
+}
+
 TEST(ParetoOption, RefusesWhatItCannotDo) {
   const TemporaryFolder folder;
   make_plan(folder, 2);

@@ -57,8 +57,9 @@ TEST(CheckerTest, AcceptsAValidPlanAndSaysWhatItChecked) {
                "every device runs one block at a time", "every block starts after its inputs have arrived",
                "no device ever exceeds its memory",
                "the steps are listed by start, first device, name, micro-batch", "the makespan is 19 ns",
-               "the span is 19 ns", "the peak memory of device 0 ('d0') is 8 bytes",
-               "the peak memory of device 1 ('d1') is 2 bytes", "the plan claims no repeating part",
+               "the span is 19 ns", "the peak memory of device 0 ('d0') in the schedule is 8 bytes",
+               "the peak memory of device 1 ('d1') in the schedule is 2 bytes",
+               "the plan claims no repeating part",
                "no schedule ends before 14 ns (M1: the longest path of one micro-batch, through block 'F')",
                "1 micro-batch cannot repeat faster than every 6 ns (P2: the memory of device 0)"}));
 }
@@ -192,11 +193,13 @@ TEST(CheckerTest, NamesWrongFigures) {
   plan.makespan = 20;
   plan.span = 7;
   plan.peak_memory[1] = 0;
-  EXPECT_EQ(failures(plan, p),
-            (Strings{"the plan is for placement 'other', not for 'small'",
-                     "the makespan is 19 ns, not 20 as the plan says: 1 less",
-                     "the span is 19 ns, not 7 as the plan says: 12 more",
-                     "the peak memory of device 1 ('d1') is 2 bytes, not 0 as the plan says: 2 more"}));
+  EXPECT_EQ(
+      failures(plan, p),
+      (Strings{
+          "the plan is for placement 'other', not for 'small'",
+          "the makespan is 19 ns, not 20 as the plan says: 1 less",
+          "the span is 19 ns, not 7 as the plan says: 12 more",
+          "the peak memory of device 1 ('d1') in the schedule is 2 bytes, not 0 as the plan says: 2 more"}));
   plan = valid_plan(p);
   plan.peak_memory = {8};
   EXPECT_EQ(failures(plan, p), Strings{"peak_memory has 1 entry; the placement has 2 devices"});
