@@ -21,9 +21,14 @@ namespace ostinato::core {
 using namespace graph;
 namespace {
 
+/// In four digits, or all those before the point.
+std::string units_text(Ticks t) {
+  return t < 1000 * kTicksPerUnit ? fmt::format("{:.4g}", to_units(t)) : fmt::format("{:.0f}", to_units(t));
+}
+
 std::string text_of(const GraphProblem& problem, Ticks t) {
-  return problem.of_profile ? fmt::format("{:>10}", format_time(problem.of_profile->nanoseconds(t)))
-                            : fmt::format("{:10.1f}", to_units(t));
+  return fmt::format("{:>10}",
+                     problem.of_profile ? format_time(problem.of_profile->nanoseconds(t)) : units_text(t));
 }
 
 /// "12.345678901"; of a profile whole nanoseconds.
