@@ -5,6 +5,7 @@
 
 #include <cctype>
 #include <limits>
+#include <string_view>
 
 #include "search/placement/quantity.h"
 
@@ -17,6 +18,13 @@ std::string range_text(const char* what, std::int64_t low, std::int64_t high) {
   if (high < std::numeric_limits<std::int64_t>::max())
     return fmt::format("{} from {} to {}", what, low, high);
   return low == 0 ? fmt::format("{} of at least 0", what) : fmt::format("{} of at least {}", what, low);
+}
+
+/// Of "1e3" what is behind the 1.
+bool is_exponent(std::string_view rest) {
+  rest.remove_prefix(rest.starts_with('e') || rest.starts_with('E') ? 1 : rest.size());
+  rest.remove_prefix(rest.starts_with('+') || rest.starts_with('-') ? 1 : 0);
+  return !rest.empty() && rest.find_first_not_of("0123456789") == std::string_view::npos;
 }
 
 }  // namespace
@@ -38,7 +46,9 @@ std::string needs_text(const std::string& wanted, const std::string& given) {
   const auto end = given.find_first_not_of("0123456789.");
   const bool has_unit = end != std::string::npos && end > 0 && std::isalpha(given[end]);
   return fmt::format("needs {}, got \"{}\"{}", wanted, given,
-                     has_unit                          ? ": give the number without a unit (see --help)"
+                     has_unit && is_exponent(std::string_view(given).substr(end))
+                         ? ": write it without an exponent"
+                     : has_unit                        ? ": give the number without a unit (see --help)"
                      : rounds_to_zero(given, kMillion) ? ": the least above 0 is 0.000001"
                                                        : "");
 }

@@ -18,6 +18,19 @@
 namespace ostinato::core {
 namespace {
 
+/// `text` is an amount with a unit that `parse` knows, and only too large for int64.
+template <class Parse>
+bool is_too_large(const std::string& text, const Parse& parse) {
+  const std::size_t end = std::min(text.find_first_not_of("0123456789."), text.size());
+  const std::string number = text.substr(0, end);
+  return !number.empty() && number.front() != '.' && number.back() != '.' &&
+         std::ranges::count(number, '.') <= 1 && !parse(text) && parse("1" + text.substr(end));
+}
+
+UsageError too_large(const char* option, const std::string& text, const char* unit) {
+  return UsageError(fmt::format("{} is too large: \"{}\" is more than 2^63 - 1 {}", option, text, unit));
+}
+
 /// Turns what was typed into nanoseconds and bytes; throws UsageError with the option's name.
 class Resolver {
  public:
@@ -27,14 +40,18 @@ class Resolver {
   }
 
   Nanoseconds time(const char* option, const std::string& text) const {
-    const auto value = parse_time(text, typed_.time_unit);
+    const auto parse = [&](const std::string& t) { return parse_time(t, typed_.time_unit); };
+    const auto value = parse(text);
+    if (is_too_large(text, parse)) throw too_large(option, text, "ns");
     if (!value) throw UsageError(fmt::format("{} needs a time like 1.5 or 1.5ms, got \"{}\"", option, text));
     return *value;
   }
 
   Bytes memory(const char* option, const std::string& text) const {
     if (text == "unlimited") return kUnlimited;
-    const auto value = parse_memory(text, typed_.memory_unit);
+    const auto parse = [&](const std::string& t) { return parse_memory(t, typed_.memory_unit); };
+    const auto value = parse(text);
+    if (is_too_large(text, parse)) throw too_large(option, text, "bytes");
     if (!value)
       throw UsageError(fmt::format("{} needs an amount like 64, 64MiB or 64MB, got \"{}\"", option, text));
     return *value;

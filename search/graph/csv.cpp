@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "search/files/counted.h"
 #include "search/files/error.h"
 #include "search/files/file.h"
 #include "search/graph/csv_columns.h"
@@ -44,7 +45,8 @@ class Rows {
   bool next() {
     if (!next_line()) return false;
     if (fields_.size() < at_->needed())
-      fail(fmt::format("{} columns, but {} are needed: {}", fields_.size(), at_->needed(), header()));
+      fail(fmt::format("{}, but {} are needed: {}", counted(fields_.size(), "column"), at_->needed(),
+                       header()));
     return true;
   }
 
@@ -157,7 +159,8 @@ void fill_rates(GraphDevices& devices, const std::vector<std::vector<std::int64_
     if (rows[from].size() != expected && !(n == 1 && rows[from].size() == 1))
       throw InputError(
           devices.source, lines[from],
-          fmt::format("{} rates, but {} are needed: {}", rows[from].size(), expected,
+          fmt::format("{}, but {} {} needed: {}", counted(rows[from].size(), "rate"), expected,
+                      expected == 1 ? "is" : "are",
                       triangle ? "one to each later device" : "one to every device, itself included"));
     for (std::size_t i = 0; i < rows[from].size(); ++i) {
       const std::size_t to = triangle ? from + 1 + i : i;

@@ -337,7 +337,8 @@ std::filesystem::path placement_of(const std::filesystem::path& plan, const std:
     if (sha256(read_file(file, kMaxPlacementBytes)) == digest) return file;
   throw InputError(
       plan.string(), 0,
-      "its placement is not in the same folder: give the placement file too" +
+      "its placement is not in the same folder: give its file too, with --placement where there are several "
+      "plans" +
           (digest.empty() ? std::string() : fmt::format(" (its sha256 begins with {:.12})", digest)));
 }
 

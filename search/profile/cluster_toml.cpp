@@ -26,6 +26,14 @@ Fields fields_of_kind(const Value& row, const std::string& file, Faults* faults 
   return Fields(row, file, "[[kinds]]", {"name", "memory", "speed", "profile"}, faults);
 }
 
+/// `why`: none is too few.
+const std::vector<Value>& rows_of(const Fields& fields, std::string_view key, std::string_view why) {
+  const Value* rows = fields.find(key);
+  if (rows == nullptr || (rows->kind == ValueKind::array && rows->items.empty()))
+    fields.fail(nullptr, fmt::format("a device file needs [[{}]]: {}", key, why));
+  return fields.need(key, ValueKind::array).items;
+}
+
 class ClusterReader {
  public:
   /// `folder`: where the profiles' paths start; null: they stay as they are.
@@ -62,14 +70,12 @@ Cluster ClusterReader::read(const Value& root) {
   faults_.in([&] { cluster_.within = link(fields, "within"); });
   faults_.in([&] { cluster_.between = link(fields, "between"); });
   faults_.in([&] {
-    const std::vector<Value>& rows = fields.need("kinds", ValueKind::array).items;
-    if (rows.empty()) fields.fail(nullptr, "no [[kinds]]: there must be at least one kind of device");
-    for (const Value& row : rows) faults_.in([&] { kind(row); });
+    for (const Value& row : rows_of(fields, "kinds", "there must be at least one kind of device"))
+      faults_.in([&] { kind(row); });
   });
   faults_.in([&] {
-    const std::vector<Value>& rows = fields.need("nodes", ValueKind::array).items;
-    if (rows.empty()) fields.fail(nullptr, "no [[nodes]]: there must be at least one device");
-    for (const Value& row : rows) faults_.in([&] { nodes(row); });
+    for (const Value& row : rows_of(fields, "nodes", "there must be at least one device"))
+      faults_.in([&] { nodes(row); });
   });
   faults_.raise();
   return std::move(cluster_);

@@ -163,8 +163,11 @@ TEST(CompareCommand, FindsPlacementsByTheirDigest) {
   const std::vector<std::string> args = {"compare", folder / "1f1b.json", folder / "gpipe.json"};
   const Result none = ostinato_run(args);
   EXPECT_EQ(none.status, 3);
-  EXPECT_NE(none.err.find("its placement is not in the same folder: give the placement file too"),
-            std::string::npos)
+  EXPECT_NE(
+      none.err.find(
+          "its placement is not in the same folder: give its file too, with --placement where there are "
+          "several plans"),
+      std::string::npos)
       << none.err;
   EXPECT_EQ(ostinato_run({"show", folder / "1f1b.json"}).status, 3);
   EXPECT_EQ(ostinato_run({"show", folder / "1f1b.json", other / "moved.toml"}).status, 0);

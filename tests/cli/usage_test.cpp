@@ -141,6 +141,19 @@ TEST(Usage, ANumberWithAUnitIsTold) {
       << result.err;
 }
 
+TEST(Usage, AnExponentIsNoUnit) {
+  const Result result = ostinato_run({"placement", "v", "--devices", "1e3"});
+  EXPECT_NE(result.err.find("got \"1e3\": write it without an exponent\n"), std::string::npos) << result.err;
+}
+
+TEST(Usage, ATimeThatNoNumberHoldsIsTooLarge) {
+  const Result result = ostinato_run({"placement", "v", "--forward", "99999999999999999999s"});
+  EXPECT_EQ(result.status, 2);
+  EXPECT_NE(result.err.find("is too large: \"99999999999999999999s\" is more than 2^63 - 1 ns"),
+            std::string::npos)
+      << result.err;
+}
+
 TEST(Usage, ANumberThatRoundsToNoneIsTold) {
   const Result result = ostinato_run(
       {"search", "v.toml", "--micro-batches", "8", "--time-limit", "0.0000001", "--output", "p.json"});

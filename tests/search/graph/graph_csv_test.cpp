@@ -169,7 +169,7 @@ TEST(DevicesCsvTest, RefusalsNameFileAndLine) {
   EXPECT_EQ(devices_error("0,100,0,,CPU\n"),
             "d.csv:2: operations per time unit is 0; it must be between 1 and 1000000000");
   EXPECT_EQ(devices_error("0,100,5,1;2,CPU\n1,100,5,,CPU\n"),
-            "d.csv:2: 2 rates, but 1 are needed: one to each later device");
+            "d.csv:2: 2 rates, but 1 is needed: one to each later device");
   EXPECT_EQ(devices_error("0,100,5,1;2,CPU\n1,100,5,1;2;3,CPU\n"),
             "d.csv:3: 3 rates, but 2 are needed: one to every device, itself included");
   EXPECT_EQ(devices_error("0,100,5,0,CPU\n1,100,5,,CPU\n"),

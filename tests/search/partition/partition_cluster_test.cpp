@@ -200,6 +200,9 @@ TEST(Cluster, SaysWhereAnAmountOfMemoryIsWritten) {
 TEST(Cluster, NeedsKindsAndNodes) {
   const std::string head = "format = \"ostinato-devices/1\"\n";
   EXPECT_THROW(parse_cluster(head + "kinds = []\nnodes = []\n", "d.toml"), InputError);
+  EXPECT_EQ(test::refusal_by([&] { parse_cluster(head, "d.toml"); }),
+            "d.toml:1: a device file needs [[kinds]]: there must be at least one kind of device\n"
+            "d.toml:1: a device file needs [[nodes]]: there must be at least one device");
   EXPECT_THROW(parse_cluster(head, "d.toml"), InputError);
 }
 
