@@ -318,11 +318,11 @@ def test_no_more_is_promised_than_holds(losses, words):
     assert words in losses and "bit for bit" not in losses and "\n" not in losses
 
 
-def test_what_tied_layers_share_beside_their_weight_is_a_condition():
-    """An embedding's positions, which the head does not use, change nothing."""
-    said = expected(program(), [], False, joined=True)
-    assert "bit for bit, unless several tied layers use" in said and is_exact(said)
-    assert not is_exact(expected(program(keeps_order=False), [], False, joined=True))
+def test_conditions_are_said_with_the_promise():
+    """Of an embedding's positions, say, which the head does not use."""
+    said = expected(program(), [], False, unless=["this", "that"])
+    assert said.endswith("bit for bit, unless this or that") and is_exact(said)
+    assert not is_exact(expected(program(keeps_order=False), [], False, unless=["this"]))
 
 
 def batches_of(count: int, there: int) -> Batches:

@@ -114,3 +114,12 @@ def test_equal_rates_for_another_number_of_groups_are_refused(monkeypatch):
     ):
         engine.lr_scheduler.load_state_dict(both)
     assert engine.lr_scheduler.base_lrs == [0.1]
+
+
+def test_rates_are_found_within_schedules_of_several():
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+    kinds = torch.optim.lr_scheduler
+    parts = [kinds.ConstantLR(optimizer), kinds.ExponentialLR(optimizer, 0.9)]
+    for several in (kinds.SequentialLR(optimizer, parts, [2]), kinds.ChainedScheduler(parts)):
+        assert schedule._rates(several) == schedule._rates(several.state_dict()) == [0.1]
+    assert schedule._rates(SimpleNamespace()) is None

@@ -18,6 +18,7 @@ from support.plans import Layout, make_plan
 from support.strangers import LAYERS, WIDTH
 from support.tiers import everyday
 from support.training import MICRO_BATCHES, MODELS, data_of, make_model, weights
+from test_deepspeed_features import fp16_on_a_processor
 from test_strangers import BASE, LAYOUTS, after_initialize, nothing, same
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -197,13 +198,29 @@ def keeps_the_norm(engine):
 UNEVEN = Layout("uneven", (1, 3, 5), (0, 1, 0, 1))  # 3 layers and 5
 
 
-def test_ranks_with_different_numbers_of_groups(world2, tmp_path):
-    """ZeRO sums the norm of one group after another over the ranks of a pipeline: one with fewer groups takes part,
-    and gets the norm of all."""
+def trained_in_halves(options, *given):
+    with fp16_on_a_processor():
+        return trained(options, *given)
+
+
+def halves_of(engine):
+    data = data_of(engine)
+    return data and (tuple(part.half() for part in item) for item in data)
+
+
+FP16 = {"fp16": {"enabled": True, "initial_scale_power": 8}}
+
+
+@pytest.mark.parametrize(("config", "feed"), [(ZERO_1, data_of), (FP16, halves_of)], ids=["zero1", "fp16"])
+def test_ranks_with_different_numbers_of_groups(world2, tmp_path, config, feed):
+    """ZeRO and fp16 sum the norm of one group after another over the ranks of a pipeline: one with fewer groups takes
+    part, and gets the norm of all."""
     section = {"plan": str(make_plan(tmp_path, UNEVEN, LAYERS, MICRO_BATCHES)), "timeout_s": 20}
-    options = replace(BASE, optimizer=None, config=ZERO_1 | {"gradient_clipping": 0.1})
-    given = of_each_layer, data_of, keeps_the_norm
-    theirs, ours = (world2.run(trained, replace(options, section=one), *given) for one in (None, section))
+    options = replace(BASE, optimizer=None, config=config | {"gradient_clipping": 0.1})
+    given = of_each_layer, feed, keeps_the_norm
+    theirs, ours = (
+        world2.run(trained_in_halves, replace(options, section=one), *given) for one in (None, section)
+    )
     assert not theirs[0]["error"]
     for rank in ours:
         assert not rank["error"] and rank["losses"] == pytest.approx(theirs[0]["losses"], rel=1e-6)
@@ -211,6 +228,18 @@ def test_ranks_with_different_numbers_of_groups(world2, tmp_path):
         json.loads(rank["said"][-1].removeprefix("ostinato: norms ")) for rank in (*theirs, *ours)
     ]
     assert both[0] == both[1] == pytest.approx(first, rel=1e-6)
+
+
+def factored(model):
+    return {"optimizer": torch.optim.Adafactor(model.parameters(), lr=0.1)}
+
+
+def test_an_optimizer_that_mixes_elements_is_a_condition(world2, wave):
+    """ZeRO gives it all parameters of a rank as one tensor."""
+    config = ZERO_1 | {"zero_allow_untested_optimizer": True}
+    options = replace(BASE, optimizer=None, config=config, section=wave)
+    [told] = (line for line in world2.run(trained, options, factored)[0]["said"] if "expected: " in line)
+    assert "bit for bit, unless Adafactor updates elements by more than their own gradients" in told
 
 
 # ---- layers

@@ -9,7 +9,7 @@ partition: the same values in the same order, and the same result bit for bit.
 In fp16 its optimizer for torch's optimizers counts a tied parameter once for each rank that has it, where
 its other optimizers count it once. So the rank that counts it here counts it as often.
 
-ZeRO sums the norm of one group of the optimizer after another over the ranks of a pipeline, and DeepSpeed drops
+ZeRO and that optimizer sum the norm of one group after another over the ranks of a pipeline, and DeepSpeed drops
 groups without parameters: a rank that has fewer groups takes part as if it had empty ones.
 """
 
@@ -139,13 +139,33 @@ def _stand_in(norm: torch.Tensor, _present: bool, model_parallel: bool) -> torch
 
 
 def even_groups(engine: Engine) -> None:
-    """Makes ranks that have fewer groups than another take part in all sums of ZeRO's norm. All ranks must call it."""
+    """Makes ranks that have fewer groups than another take part in all sums of the norm. All ranks must call it."""
     optimizer = engine.optimizer
-    if not hasattr(optimizer, "scaled_global_norm"):
+    unfused = isinstance(optimizer, unfused_optimizer.FP16_UnfusedOptimizer)
+    if not unfused and not hasattr(optimizer, "scaled_global_norm"):
         return
-    here = len(optimizer.bit16_groups)
-    if (most := max(everyones(here))) > here:
-        optimizer.scaled_global_norm = partial(_norm_of_groups, optimizer, range(here, most))
+    here = len(optimizer.fp16_groups if unfused else optimizer.bit16_groups)
+    lacking = range(here, max(everyones(here)))
+    if lacking and unfused:
+        optimizer.step = partial(_step_of_groups, optimizer, lacking)
+    elif lacking:
+        optimizer.scaled_global_norm = partial(_norm_of_groups, optimizer, lacking)
+
+
+def _step_of_groups(optimizer, lacking: range, *args, **kwargs):
+    """FP16_UnfusedOptimizer's step, with empty groups of these numbers in its norm."""
+    total = unfused_optimizer.get_global_norm
+
+    def total_of_all(norm_list: list) -> float:
+        nothing = [torch.zeros_like(optimizer.fp16_groups[0][0])]
+        of_lacking = [unfused_optimizer.get_weight_norm(nothing, mpu=optimizer.mpu) for _ in lacking]
+        return total(norm_list=[*norm_list, *of_lacking])
+
+    unfused_optimizer.get_global_norm = total_of_all
+    try:
+        return type(optimizer).step(optimizer, *args, **kwargs)
+    finally:
+        unfused_optimizer.get_global_norm = total
 
 
 def _norm_of_groups(optimizer, lacking: range, *args, **kwargs) -> torch.Tensor:

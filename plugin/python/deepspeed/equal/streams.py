@@ -25,6 +25,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import reduce
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -212,7 +213,7 @@ def layers_kept(model: StagedLayers) -> Iterator[None]:
     """Restores buffers and attributes of layers on exit, and switches off DeepSpeed's checkpointing, which counts
     forwards. What a layer changes in place in a list stays changed."""
     interval, model.activation_checkpoint_interval = model.activation_checkpoint_interval, 0
-    functions = {**model.layers_here(), "loss": model.loss_fn}
+    functions: dict[Any, Any] = {**model.layers_here(), "loss": model.loss_fn}
     inside = {part for of in functions.values() for module in modules_of(of) for part in module.modules()}
     buffers, attributes = Buffers(functions), [(vars(module), {**vars(module)}) for module in inside]
     before = buffers.now()

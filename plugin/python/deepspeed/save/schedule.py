@@ -40,7 +40,7 @@ def of_same_groups(
     read: list[dict] = []
     with replaced(schedule, "load_state_dict", read.append):
         yield
-    rates = everyones((read[0].get(RATES) if read else None, getattr(schedule, RATES, None)))
+    rates = everyones((_rates(read[0]) if read else None, _rates(schedule)))
     if any(saved != rates[0][0] for saved, _ in rates) and any(saved != own for saved, own in rates):
         raise OstinatoError(
             f"{folder} has a learning rate schedule for different parameter groups on each rank, and layers have moved: "
@@ -54,6 +54,16 @@ def of_same_groups(
             )
     for state in read:
         schedule.load_state_dict(state)
+
+
+def _rates(of: Any) -> list[float] | None:
+    """Of a schedule or its state; of SequentialLR's or ChainedScheduler's, those of the first in it."""
+
+    def named(name: str, default: Any) -> Any:
+        return of.get(name, default) if isinstance(of, dict) else getattr(of, name, default)
+
+    inner = (_rates(one) for one in named("_schedulers", ()))
+    return named(RATES, None) or next(filter(None, inner), None)
 
 
 def _held_by_writers(folder: Path, alone: dict[str, Any]) -> dict[str, Any]:

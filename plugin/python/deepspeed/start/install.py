@@ -6,6 +6,8 @@ import json
 from functools import partial
 from itertools import chain, pairwise
 
+from deepspeed.runtime.fp16 import unfused_optimizer
+
 from ostinato.ranks import cores
 from ostinato.gain import WARM_UP, Gain
 
@@ -35,6 +37,12 @@ from ..section.refused_keys import whole_messages
 from ..engine.run import Run
 from ..section.kept import stages_of_run
 from ..upstream import Config, Engine, Model, stock_parts
+
+# Optimizers that update each element by its own gradient and state: torch's, and DeepSpeed's.
+ELEMENTWISE = (
+    *("SGD", "Adam", "AdamW", "Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam", "RMSprop", "ASGD", "Rprop"),
+    *("FusedAdam", "DeepSpeedCPUAdam", "DeepSpeedCPUAdagrad", "FusedLion", "DeepSpeedCPULion"),
+)
 
 with_kept: list[str] = []  # engines of this process that run the plan in "output"
 
@@ -203,8 +211,25 @@ def _expected(engine: Engine, run: Run, rebuilt) -> str:
     order = run.section.keep_order if run.section.sizes else None
     clipped = _clips_otherwise(engine, rebuilt)
     return expected(
-        run.program, _regrouped(engine, rebuilt), clipped, copies, branches, order, bool(rebuilt.joined)
+        run.program, _regrouped(engine, rebuilt), clipped, copies, branches, order, _unless(engine, rebuilt)
     )
+
+
+def _unless(engine: Engine, rebuilt) -> list[str]:
+    """What may change losses, of which nothing is known."""
+    joined = ["several tied layers use what they now share and is not tied"] * bool(rebuilt.joined)
+    halves = engine.fp16_enabled() or engine.bfloat16_enabled()
+    whole = isinstance(engine.optimizer, unfused_optimizer.FP16_UnfusedOptimizer)
+    flat = engine.zero_optimization() or (halves and not whole)
+    kind = type(engine.basic_optimizer)
+    known = kind.__name__ in ELEMENTWISE and kind.__module__.startswith(("torch.", "deepspeed."))
+    if not rebuilt.stock_modules or not flat or known or engine.optimizer is None:
+        return joined
+    return [
+        *joined,
+        f"{kind.__name__} updates elements by more than their own gradients: DeepSpeed gives it all parameters of a rank as "
+        "one tensor, and layers have moved",
+    ]
 
 
 def _regrouped(engine: Engine, rebuilt) -> list[str]:

@@ -173,21 +173,19 @@ def expected(
     copies: int = 1,
     branches: bool = False,
     order: bool | None = None,
-    joined: bool = False,
+    unless: Sequence[str] = (),
 ) -> str:
     """Which losses to expect from the plan's design; nothing has been measured yet.
 
     `regrouped`: tied layers whose gradients are added in a different order (rebuild). `clipped`: gradients
     are clipped by a norm that is summed over different ranks than in DeepSpeed's partition. `copies`:
     directions in which the plan runs the model. `branches`: its stages are not a chain. `order`: whether the
-    plans of single steps keep the order in which 1F1B adds; None: `program` is the plan of every step. `joined`:
-    tied layers share a module of which not all is tied.
+    plans of single steps keep the order in which 1F1B adds; None: `program` is the plan of every step. `unless`:
+    what would change them, of which nothing is known.
     """
     why = _rounds(program, regrouped, clipped, copies, branches, order)
-    unless = ", unless several tied layers use what they now share and is not tied" if joined else ""
-    return (
-        f"expected: {SAME} {ROUNDED}, because {why}{unless}" if why else f"expected: {SAME}, {EXACT}{unless}"
-    )
+    said = f"expected: {SAME} {ROUNDED}, because {why}" if why else f"expected: {SAME}, {EXACT}"
+    return f"{said}, unless {' or '.join(unless)}" if unless else said
 
 
 def is_exact(said: str) -> bool:
