@@ -38,7 +38,7 @@ def exchanged(what: str, mine: str, ranks: Sequence[int], timeout_s: float) -> l
         store.set(keys[ranks.index(dist.get_rank())], mine)
         store.wait(keys, timedelta(seconds=timeout_s))
         everyones = [store.get(key).decode() for key in keys]
-        _leave_together(store, prefix, len(ranks))
+        _leave_together(store, prefix, len(ranks), timeout_s)
     except dist.DistNetworkError:
         raise Missing(f"the ranks did not agree, and {NO_STORE}", store=True) from None
     except dist.DistError:
@@ -61,11 +61,12 @@ def _missing(store, keys: list[str], timeout_s: float) -> Missing:
     return Missing(f"{ranks_in_words(found)} did not report within {timeout_s:g} s")
 
 
-def _leave_together(store, prefix: str, ranks: int) -> None:
-    """Waits until all have read, because rank 0 may hold the store, and may be about to raise."""
+def _leave_together(store, prefix: str, ranks: int, timeout_s: float) -> None:
+    """Waits until all have read, because rank 0 may hold the store, and may be about to raise. One that gave up before
+    the last came never reads."""
     if store.add(f"{prefix}/read", 1) == ranks:
         store.set(f"{prefix}/all", "read")
     try:
-        store.wait([f"{prefix}/all"], timedelta(seconds=30))
+        store.wait([f"{prefix}/all"], timedelta(seconds=min(30.0, timeout_s)))
     except (dist.DistError, RuntimeError):
         pass  # other ranks are gone: they have read, or died; the next step will report that

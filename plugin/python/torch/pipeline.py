@@ -44,7 +44,7 @@ from .draws import Draws, unlike
 from .fully_sharded import keep_unsharded, outermost, reduced_once, reshard
 from .outside import Outside, shapes_of
 from .precision import Autocast
-from .serving import SLOTS, Answer, Serving
+from .serving import MOST_SLOTS, SLOTS, Answer, Serving
 from .stages import LOSS, Build, ChainOfLayers, InARow, Stage, build_of, computes_loss, module_of, own_stages
 from .ties import Tie, Ties, ties_of
 from .wrappers import innermost, kinds_of, must_run_whole
@@ -186,6 +186,8 @@ class Pipeline(nn.Module):
         None is for every micro-batch. losses: gets the loss of each micro-batch, in order, on ranks that compute it.
         Returns the mean loss on ranks that compute it, else None.
         """
+        if losses is not None and not hasattr(losses, "extend"):
+            raise PipelineError(f"losses is {losses!r}: expected a list, to which losses are added")
         if not self.trains:
             raise PipelineError(
                 "the plan has no backwards: call infer(), or search a plan for a placement with backwards"
@@ -273,14 +275,17 @@ class Pipeline(nn.Module):
         requests: Requests(), or any iterable of what infer() takes for one; used on one rank, the first of a
         stage that takes inputs. answer(number, outputs) is called on ranks with a stage that feeds no other, in
         the thread of serve(), as soon as an answer is ready; numbers count from 0 in the order of the requests.
-        slots: how many pass in a run, after which the pipeline empties once.
+        slots: how many pass in a run, after which the pipeline empties once; the same on all ranks. None among
+        requests: none right now.
         """
+        if type(slots) is not int or not 1 <= slots <= MOST_SLOTS:
+            raise PipelineError(f"slots is {slots!r}: expected a whole number from 1 to {MOST_SLOTS}")
         if self.trains:
             raise PipelineError(
                 "the plan has backwards: search a plan with forward blocks only (ostinato plan --inference)"
             )
         with self._one_call():
-            if self._serving is None or self._serving[0].program.micro_batches < slots:
+            if self._serving is None or self._serving[0].program.micro_batches != slots:
                 self._serving = self._make_serving(slots)
             serving, self._running = self._serving
             serving.modules = self._modules_here()

@@ -9,7 +9,7 @@ requests.close()                    # no more will come
 import io
 import queue
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -58,10 +58,13 @@ class Listed:
     now."""
 
     def __init__(self, requests: Iterable):
-        self._requests = iter(requests)
+        self._requests = requests
+        self._iterator: Iterator | None = None
 
     def take(self, seconds: float) -> tuple[int, Any]:
-        for inputs in self._requests:
+        if self._iterator is None:  # not before: where it raises, the other ranks hear of it
+            self._iterator = iter(self._requests)
+        for inputs in self._iterator:
             return (NOTHING, None) if inputs is None else (REQUEST, inputs)
         return END, None
 

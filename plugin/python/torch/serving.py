@@ -21,9 +21,11 @@ from ostinato.ranks.names import agreed
 from torch.distributed.distributed_c10d import _get_default_store
 
 from .batches import BatchError, as_arguments, by_stage
+from .checks import PipelineError
 from .requests import NOTHING, Intake, lead_of
 
 SLOTS = 512  # of a run; between two runs the pipeline empties if a rank has more than one stage
+MOST_SLOTS = 65_536  # instructions of all are in memory
 NO_LIMIT = timedelta(days=10_000)
 
 Answer = Callable[[int, Any], None]
@@ -103,15 +105,20 @@ class Serving:
         return go
 
     def _agreed(self, key: str, go: bool) -> bool:
+        here = self.program.micro_batches
         if self._rank == self.front:
-            self._store.set(key, str(int(go)))
+            self._store.set(key, f"{int(go)} {here}")
             return go
         self._store.wait([key], NO_LIMIT)
-        go = self._store.get(key) == b"1"
+        goes_on, slots = map(int, self._store.get(key).split())
         if self._store.add(f"{key}/read", 1) == len(self._ranks) - 1:
             self._store.delete_key(key)
             self._store.delete_key(f"{key}/read")
-        return go
+        if slots != here:
+            raise PipelineError(
+                f"serve() has slots={here} on rank {self._rank}, and {slots} on rank {self.front}"
+            )
+        return bool(goes_on)
 
     def forward_of(self, index: int) -> Callable:
         """The function that the executor calls for a stage."""

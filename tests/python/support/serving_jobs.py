@@ -111,18 +111,19 @@ def serve_in_two_groups(case: Case, given: dict[tuple[int, ...], list]) -> dict[
     return answered
 
 
-def serve_what_fails(case: Case, request: torch.Tensor) -> tuple[str, int, int]:
-    """What serve() raises where the first request fails to come, and how many that call and the next one count."""
+def serve_what_fails(case: Case, request: torch.Tensor) -> tuple[list[str], list[int]]:
+    """What serve() raises where the first request fails to come, and what is no requests; and how many these calls and
+    the next one count."""
     from ostinato.torch import Pipeline
 
-    pipe, raised, counts = Pipeline(case.plan, build(case), timeout_s=60), "", []
-    for requests in (failing(), iter([request])):
+    pipe, raised, counts = Pipeline(case.plan, build(case), timeout_s=60), [], []
+    for requests in (failing(), 3, iter([request])):
         try:
             counts.append(pipe.serve(requests if dist.get_rank() == 0 else None))
-        except OSError as error:
-            raised = str(error)
+        except (OSError, TypeError) as error:
+            raised.append(str(error))
             counts.append(0)
-    return raised, *counts
+    return raised, counts
 
 
 def failing():

@@ -223,7 +223,8 @@ def test_requests_that_fail_end_the_call_on_every_rank(world2, tmp_path):
     """Between two runs, where nothing waits in the executor; the next call serves."""
     request = torch.zeros(1, LENGTH, dtype=torch.long)
     front, last = world2.run(serving_jobs.serve_what_fails, case_of(tmp_path, "chain"), request)
-    assert front == ("no more from this socket", 0, 1) and last == ("", 0, 1)
+    assert front == (["no more from this socket", "'int' object is not iterable"], [0, 0, 1])
+    assert last == ([], [0, 0, 1])
 
 
 def test_no_request_comes_after_close():
@@ -243,6 +244,9 @@ def test_one_rank_needs_no_group(tmp_path):
     from ostinato.torch import Pipeline
 
     pipe = Pipeline(case.plan, torch_jobs.build(case))
+    for slots in (0, 2.5, True, 2**40):
+        with pytest.raises(PipelineError, match=f"slots is {slots}: expected a whole number from 1 to "):
+            pipe.serve(given, slots=slots)
     assert pipe.serve(iter(given), answers.__setitem__, slots=4) == 5
     assert all(
         torch.equal(answers[n], wanted) for n, wanted in enumerate(serving_jobs.answers_alone(case, given))
