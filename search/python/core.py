@@ -28,7 +28,7 @@ from ostinato import _search
 from ostinato.errors import Interrupted, UsageError
 from ostinato.objects import (
     Check, Devices, GraphPartition, GraphRow, Memory, PerDevice, Placement, Plan, Profile, Simulation, SteadyState, Step, Time,
-    check_counts, core_of, typed,
+    check_counts, check_from_0, core_of, seconds, typed,
 )  # fmt: skip
 from ostinato.sizes import MicroBatch, bare_sizes, micro_batches_of
 
@@ -80,7 +80,8 @@ def placement(
         "memory": memory, "shard_memory": shard_memory, "offload": offload, "workspace": workspace, "static": static, "capacity": capacity,
         "latency": latency, "bandwidth": bandwidth, "bytes": bytes,
     }  # fmt: skip
-    check_counts(devices=devices, chunks=chunks, layers=layers)
+    check_counts(devices=devices, chunks=chunks)
+    check_from_0(layers=layers)
     return Placement(_search.shape(shape, devices, chunks, layers, inference, _settings(given)))
 
 
@@ -231,13 +232,7 @@ def steady_state(placement: Placement, *, time_limit: float = 10) -> SteadyState
     >>> found.period, found.unroll, found.period_proved, found.peak_memory
     (300, 1, True, (4, 3, 2, 1))
     """
-    try:
-        limit = float(time_limit)
-    except (TypeError, ValueError):
-        limit = -1
-    if not 0 <= limit <= 1e8:
-        raise UsageError(f'time_limit needs a decimal number from 0 to 100000000, got "{time_limit}"')
-    text, interrupted = _search.steady_state(core_of(placement, Placement), limit)
+    text, interrupted = _search.steady_state(core_of(placement, Placement), seconds(time_limit))
     told = json.loads(text)
     peaks = told.pop("peak_memory")
     found = SteadyState(
@@ -282,7 +277,9 @@ def partition_graph(
     >>> found.makespan, found.lower_bound, [row.start for row in found.rows]
     (5.0, 5.0, [0.0, 1.5, 1.0])
     """
-    request = _search.GraphRequest(strategy, schedule, seed, runs, time_limit, published_program)
+    check_from_0(63, seed=seed)
+    check_from_0(runs=runs)
+    request = _search.GraphRequest(strategy, schedule, seed, runs, seconds(time_limit), published_program)
     if isinstance(graph, Profile):
         if isinstance(devices, str | PathLike):
             raise UsageError(
@@ -294,6 +291,10 @@ def partition_graph(
         if not isinstance(devices, str | PathLike):
             raise UsageError(
                 "devices for a graph must be a CSV file with their speeds and the rates between them"
+            )
+        if device_memory != "unlimited" or inference or allow_incomplete:
+            raise UsageError(
+                "device_memory, inference and allow_incomplete are for a Profile, not for a graph"
             )
         found = _search.partition_graph(fspath(graph), fspath(devices), request)
     report, text, told, interrupted = found

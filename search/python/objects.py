@@ -64,6 +64,25 @@ def check_counts(bits: int = 31, **counts: int) -> None:
             raise UsageError(f"{name} is {count}; the largest is {2**bits - 1}")
 
 
+def check_from_0(bits: int = 31, **counts: int) -> None:
+    """Also for one below 0."""
+    check_counts(bits, **counts)
+    for name, count in counts.items():
+        if count < 0:
+            raise UsageError(f"{name} needs a whole number from 0, got {count}")
+
+
+def seconds(time_limit: Any) -> float:
+    """Raises UsageError for what is no limit."""
+    try:
+        limit = float(time_limit)
+    except (TypeError, ValueError):
+        limit = -1
+    if not 0 <= limit <= 100_000_000:
+        raise UsageError(f'time_limit needs a decimal number from 0 to 100000000, got "{time_limit}"')
+    return limit
+
+
 def core_of(given: Any, kind: Any) -> Any:
     """What _search takes for an object of `kind`; a path, as the commands take, is none."""
     if not isinstance(given, kind):

@@ -74,8 +74,14 @@ def shown_progress(quiet: bool) -> Iterator[Any]:
 
 
 def is_program(args: argparse.Namespace) -> bool:
-    """Whether the file is a TorchScript program. Raises ProfileError for options that need one, if it is not."""
+    """Whether the file is a TorchScript program. Raises ProfileError for options that need one, if it is not, and for
+    ONNX."""
     suffix = args.script.suffix
+    if suffix == ".onnx" and not args.module:
+        raise ProfileError(
+            f"{args.script}: ONNX is not read; profile the script that trains the model, or save it with torch.export.save() as .pt2",
+            Status.USAGE,
+        )
     found = not args.module and (
         suffix in TORCHSCRIPT or (bool(args.input) and suffix not in (EXPORTED, ".py"))
     )

@@ -293,6 +293,7 @@ def test_a_plan_of_another_placement_is_refused(tmp_path):
         (lambda v: ostinato.Devices(2, memory="40"), ["device_memory needs a number with a unit"]),
         (lambda v: ostinato.placement("m", forward="fast"), ["forward needs a time"]),
         (lambda v: ostinato.placement("mm"), ["did you mean m?"]),
+        (lambda v: ostinato.placement("m", layers=-1), ["layers needs a whole number from 0, got -1"]),
         (
             lambda v: ostinato.search(v, micro_batches=2.5),
             ["micro_batches is 2.5; it must be a whole number"],

@@ -86,6 +86,10 @@ def test_the_layers_of_a_profile_are_vertices(files, capfd):
         ({"schedule": "lifo"}, ostinato.UsageError, "lifo"),
         ({"published_program": True}, ostinato.UsageError, "cannot be combined with best"),
         ({"devices": 4}, ostinato.UsageError, "devices for a graph must be a CSV file"),
+        ({"device_memory": "1GiB"}, ostinato.UsageError, "are for a Profile, not for a graph"),
+        ({"runs": -5}, ostinato.UsageError, "runs needs a whole number from 0, got -5"),
+        ({"seed": 2.5}, ostinato.UsageError, "seed is 2.5; it must be a whole number"),
+        ({"time_limit": -1}, ostinato.UsageError, "time_limit needs a decimal number"),
         ({"graph": ostinato.placement}, TypeError, "PathLike"),
     ],
 )

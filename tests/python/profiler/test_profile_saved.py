@@ -551,6 +551,8 @@ def test_other_files_are_told_apart(tmp_path):
     torch.export.save(torch.export.export(module, (torch.randn(2, 4),)), str(path))
     status, told = said(path, "--input", "2x4")
     assert status == 2 and "--input is for a TorchScript program" in told
+    status, told = said(tmp_path / "model.onnx")
+    assert status == 2 and "ONNX is not read" in told
     path.rename(tmp_path / "model.pt")
     assert "is a torch.export archive: rename it to .pt2" in refused(tmp_path / "model.pt")
     torch.save(module, str(tmp_path / "pickle.pt"))
