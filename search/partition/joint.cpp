@@ -118,7 +118,8 @@ class Chooser {
     const bool asked_for = options_.partition.split_backward || options_.partition.inference;
     if (best().keeps_losses() || unknown <= 0 || asked_for || judged_.stopped() || judged_.out_of_time(1))
       return;
-    const auto step = static_cast<double>(judged_.whole_value(best()));
+    const std::size_t shortest = judged_.shortest();
+    const auto step = static_cast<double>(judged_.whole_value(list()[shortest]));
     const auto most = static_cast<Nanoseconds>(step * (1 + unknown));
     JointOptions exact = options_;
     exact.restrictions.push_back({Rule::whole_backwards, "losses equal to 1F1B's"});
@@ -128,7 +129,7 @@ class Chooser {
     std::optional<Candidate> found = chooser.best_below(choice_.any_placement);
     choice_.cut_short |= chooser.was_cut();
     if (!found || judged_.whole_value(*found) > most) return;
-    choice_.shortest = choice_.winner;
+    choice_.shortest = shortest;
     const auto same =
         std::find_if(list().begin(), list().end(), [&](const Candidate& c) { return c.name == found->name; });
     choice_.winner = static_cast<std::size_t>(same - list().begin());

@@ -314,6 +314,13 @@ std::size_t Judged::best() const {
   return best;
 }
 
+std::size_t Judged::shortest() const {
+  std::size_t shortest = best();
+  for (std::size_t i = 0; i < list_.size(); ++i)
+    if (list_[i].plan && whole_value(list_[i]) < whole_value(list_[shortest])) shortest = i;
+  return shortest;
+}
+
 bool Judged::late(double share) const {
   const double limit = options_.search.time_limit_seconds;
   return limit > 0 && seconds_since(began_) > share * limit;

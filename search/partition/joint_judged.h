@@ -90,6 +90,7 @@ class Judged {
   /// with fewest blocks among plans as short, up to what a replay does not know: each more block is one more
   /// change of thread. list().size(): none has a plan.
   std::size_t best() const;
+  std::size_t shortest() const;  ///< the one with the least whole_value(); some have a plan
   /// What no plan is to be longer than: 1F1B, as is_usual() says, which is no shorter than this.
   Nanoseconds least_usual() const;
   /// The plan's value, and what the optimizer's step adds to it.

@@ -90,6 +90,29 @@ TEST(JointLosses, AreKeptWhereThatCostsLessThanTheTimesAreKnown) {
   EXPECT_GT(changed, 0);
 }
 
+/// What a replay does not know comes first there, and does not add to what the times do not.
+TEST(JointLosses, AreKeptOnSharedCoresWhereThatCostsLessThanTheTimesAreKnown) {
+  int kept = 0;
+  for (unsigned seed = 0; seed < 12; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937 random(seed);
+    const Profile profile = measured(random, 30);
+    JointOptions options = options_for(profile);
+    options.partition.cluster = alike(3, kUnlimited);
+    options.partition.cluster->nodes[0].cores = 2;
+    const JointChoice choice = choose_plan(profile, options);
+    if (!choice.shortest) continue;
+    ++kept;
+    Nanoseconds least = winner(choice).step;
+    for (const Candidate& c : choice.candidates)
+      if (c.plan) least = std::min(least, c.step);
+    EXPECT_EQ(choice.candidates[*choice.shortest].step, least);
+    EXPECT_LE(static_cast<double>(winner(choice).step) / static_cast<double>(least) - 1,
+              std::min(0.01, unknown_share(profile)));
+  }
+  EXPECT_GT(kept, 0);
+}
+
 TEST(JointLosses, MayChangeWhereTheUserAskedForSplitBackwards) {
   for (unsigned seed = 0; seed < 30; ++seed) {
     std::mt19937 random(seed);
