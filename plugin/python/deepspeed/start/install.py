@@ -38,11 +38,12 @@ from ..engine.run import Run
 from ..section.kept import stages_of_run
 from ..upstream import Config, Engine, Model, stock_parts
 
-# Optimizers that update each element by its own gradient and state: torch's, and DeepSpeed's.
+# Optimizers that update each element by its own gradient and state, and who makes them.
 ELEMENTWISE = (
     *("SGD", "Adam", "AdamW", "Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam", "RMSprop", "ASGD", "Rprop"),
     *("FusedAdam", "DeepSpeedCPUAdam", "DeepSpeedCPUAdagrad", "FusedLion", "DeepSpeedCPULion"),
 )
+MAKERS = ("torch.", "deepspeed.", "apex.", "transformer_engine.")
 
 with_kept: list[str] = []  # engines of this process that run the plan in "output"
 
@@ -222,7 +223,7 @@ def _unless(engine: Engine, rebuilt) -> list[str]:
     whole = isinstance(engine.optimizer, unfused_optimizer.FP16_UnfusedOptimizer)
     flat = engine.zero_optimization() or (halves and not whole)
     kind = type(engine.basic_optimizer)
-    known = kind.__name__ in ELEMENTWISE and kind.__module__.startswith(("torch.", "deepspeed."))
+    known = kind.__name__ in ELEMENTWISE and kind.__module__.startswith(MAKERS)
     if not rebuilt.stock_modules or not flat or known or engine.optimizer is None:
         return joined
     return [
