@@ -222,6 +222,7 @@ def layers_kept(model: StagedLayers) -> Iterator[None]:
     finally:
         buffers.restore(before)
         for now, kept in attributes:
-            now.clear()
+            for name in now.keys() - kept.keys():
+                del now[name]
             now.update(kept)
         model.activation_checkpoint_interval = interval
