@@ -393,6 +393,14 @@ def test_outputs_that_are_no_plain_tensors_are_refused(tmp_path, kind, words):
     assert len(last.infer(torch.ones(MICRO_BATCHES, 2))) == MICRO_BATCHES
 
 
+def test_what_no_losses_can_be_added_to_is_refused_before_the_step(tmp_path):
+    chain, rows = [torch.nn.Linear(2, 2) for _ in range(LAYERS)], torch.ones(MICRO_BATCHES, 2)
+    pipe = Pipeline(plan_of(tmp_path, Layout("one", (4,), (0, 0))), chain, torch.nn.MSELoss())
+    with pytest.raises(PipelineError, match="losses is 3: expected a list"):
+        pipe.step(rows, rows, losses=3)
+    assert all(parameter.grad is None for parameter in pipe.parameters())
+
+
 def test_split_backwards_that_run_whole_are_named(tmp_path):
     layout, rows = Layout("split", (4,), (0, 0), split=True), torch.ones(MICRO_BATCHES, 2)
     chain = [torch.nn.Linear(2, 2) for _ in range(LAYERS)]
