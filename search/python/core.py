@@ -25,10 +25,10 @@ from os import PathLike, fspath
 from typing import Any, TypeVar
 
 from ostinato import _search
+from ostinato.arguments import check_counts, check_from_0, core_of, seconds, typed
 from ostinato.errors import Interrupted, UsageError
 from ostinato.objects import (
     Check, Devices, GraphPartition, GraphRow, Memory, PerDevice, Placement, Plan, Profile, Simulation, SteadyState, Step, Time,
-    check_counts, check_from_0, core_of, seconds, typed,
 )  # fmt: skip
 from ostinato.sizes import MicroBatch, bare_sizes, micro_batches_of
 

@@ -11,13 +11,13 @@ import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from numbers import Integral, Real
 from operator import index
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ostinato import _search, megatron
+from ostinato.arguments import check_counts, typed
 from ostinato.errors import UsageError, counted
 from ostinato.files import write_text
 from ostinato.restrictions import Restriction
@@ -25,74 +25,6 @@ from ostinato.restrictions import Restriction
 Time = int | str  # nanoseconds, or with a unit
 Memory = int | str  # bytes, or with a unit
 PerDevice = int | str | Sequence[int | str]  # one for all, or one a device
-# What the core keeps of numbers with a fraction, where that is not 1; 0 often means none, or free.
-LEAST = {"bandwidth": 1e-9} | dict.fromkeys(
-    ("time_limit", "robust", "jitter", "unequal", "transfer_factor"), 1e-6
-)
-
-
-def typed(key: str, value: Any) -> str:
-    """As it would be typed on the command line. Raises UsageError for what would round to 0 there."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, Integral):  # numpy's, too
-        return f"{int(value)}{'B' if key == 'device_memory' else ''}"
-    if isinstance(value, Real):
-        least = LEAST.get(key, 1)
-        if 0 < float(value) < least:
-            raise UsageError(f"{key} is {value}; the least above 0 is {typed(key, least)}")
-        return f"{float(value):.9f}".rstrip("0").rstrip(".")
-    if (
-        isinstance(value, Sequence) and not isinstance(value, str | bytes) or hasattr(value, "tolist")
-    ):  # numpy's arrays
-        return ",".join(typed(key, one) for one in value)
-    return str(value)
-
-
-def whole(name: str, count: Any) -> int:
-    """Raises UsageError for what is no whole number."""
-    try:
-        return index(count)
-    except TypeError:
-        raise UsageError(f"{name} is {count!r}; it must be a whole number") from None
-
-
-def check_counts(bits: int = 31, **counts: int) -> None:
-    """Raises UsageError for one that no integer of the core holds."""
-    for name, count in counts.items():
-        if not -(2**bits) <= whole(name, count) < 2**bits:
-            raise UsageError(f"{name} is {count}; the largest is {2**bits - 1}")
-
-
-def check_from_0(bits: int = 31, **counts: int) -> None:
-    """Also for one below 0."""
-    check_counts(bits, **counts)
-    for name, count in counts.items():
-        if count < 0:
-            raise UsageError(f"{name} needs a whole number from 0, got {count}")
-
-
-def seconds(time_limit: Any) -> float:
-    """Raises UsageError for what is no limit."""
-    try:
-        limit = float(time_limit)
-    except (TypeError, ValueError):
-        limit = -1
-    if not 0 <= limit <= 100_000_000:
-        raise UsageError(f'time_limit needs a decimal number from 0 to 100000000, got "{time_limit}"')
-    return limit
-
-
-def core_of(given: Any, kind: Any) -> Any:
-    """What _search takes for an object of `kind`; a path, as the commands take, is none."""
-    if not isinstance(given, kind):
-        a_path = (
-            f": {kind.__name__}.from_file({given!r}) reads one"
-            if isinstance(given, str | PathLike) and hasattr(kind, "from_file")
-            else ""
-        )
-        raise UsageError(f"this takes a {kind.__name__}, but got a {type(given).__name__}{a_path}")
-    return given._core
 
 
 class _Text:

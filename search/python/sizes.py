@@ -8,8 +8,9 @@ from os import PathLike, fspath
 from typing import Any
 
 from ostinato import _search
+from ostinato.arguments import check_counts, core_of, whole
 from ostinato.errors import UsageError, counted
-from ostinato.objects import Placement, Profile, check_counts, core_of, whole
+from ostinato.objects import Placement, Profile
 
 # A size, {"size": ..., "times": {block: ns}, "memory": {block: bytes}}, or of sized().
 MicroBatch = int | Mapping[str, Any] | _search.MicroBatch

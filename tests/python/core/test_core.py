@@ -18,7 +18,7 @@ from types import SimpleNamespace
 
 import ostinato
 import pytest
-from ostinato import _search, core, objects
+from ostinato import _search, arguments, core, objects
 from support.profiles import write_profile
 
 CONFIGS = Path(__file__).parents[3] / "configs"
@@ -42,7 +42,7 @@ def command(*words) -> None:
 def test_the_examples_hold():
     assert core.__doc__
     names = {name: getattr(core, name) for name in core.__all__}
-    found = [doctest.testmod(module, extraglobs=names) for module in (core, objects)]
+    found = [doctest.testmod(module, extraglobs=names) for module in (arguments, core, objects)]
     assert all(one.attempted >= 5 and one.failed == 0 for one in found)
 
 
@@ -77,7 +77,7 @@ def test_keywords_are_the_options_of_the_command(name):
         if p.default is not p.empty
     }
     own = {"progress", "micro_batches", "sizes", "size", "keep_order"}
-    assert {key: objects.typed(key, value) for key, value in given.items() if key not in own} == {
+    assert {key: arguments.typed(key, value) for key, value in given.items() if key not in own} == {
         key: table[key] for key in given if key not in own
     }
     chosen_by_plan = {"chunks", "layout", "stages", "recompute", "points"}
@@ -93,7 +93,7 @@ def test_integers_of_numpy_are_integers():
         devices = ostinato.Devices(of(2), memory=of(2**30))
         made.append((ostinato.placement("v", devices=of(2), bytes=of(8), **given), repr(devices)))
     assert made[0] == made[1] == made[2]
-    assert objects.typed("robust", numpy.float32(0.25)) == "0.25"
+    assert arguments.typed("robust", numpy.float32(0.25)) == "0.25"
 
 
 @pytest.mark.parametrize(
@@ -103,8 +103,8 @@ def test_integers_of_numpy_are_integers():
 def test_what_would_round_to_nothing_is_refused(key, value, least):
     """0 is no limit, and free bytes."""
     with pytest.raises(ostinato.UsageError, match=f"{key} is .*; the least above 0 is {least}$"):
-        objects.typed(key, value)
-    assert objects.typed(key, float(least)) == least and objects.typed(key, 0.0) == "0"
+        arguments.typed(key, value)
+    assert arguments.typed(key, float(least)) == least and arguments.typed(key, 0.0) == "0"
     assert ostinato.placement("v", devices=2, bytes=1, bandwidth=1e-9).to_dict()["link"]["bandwidth"] == 1e-9
 
 
