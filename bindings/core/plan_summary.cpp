@@ -328,8 +328,8 @@ Json summary_json(const Plan& plan, const Placement& placement, double seconds, 
 
 std::vector<std::string> explained(const Plan& plan, const Placement& placement) {
   std::vector<std::string> lines = critical_chain_text(plan, placement);
-  if (std::string cores = held_up_by_cores(plan, placement); !cores.empty())
-    lines.insert(lines.begin(), std::move(cores));
+  std::string cores = held_up_by_cores(predicted_makespan(plan, placement), plan, placement);
+  if (!cores.empty()) lines.insert(lines.begin(), std::move(cores));
   return lines;
 }
 

@@ -30,10 +30,11 @@ def modules_of(function: Any) -> list[torch.nn.Module]:
 
 
 class Buffers:
-    """`functions`: by name, modules, and functions that take modules as arguments (of tied layers)."""
+    """`functions`: by name, modules, and functions that take modules as arguments (of tied layers). `modules`: by
+    name, these and all within them."""
 
     def __init__(self, functions: Mapping[Any, Any]):
-        self._modules = {
+        self.modules = {
             f"{name}{inner and '.'}{inner}": module
             for name, function in functions.items()
             for held in modules_of(function)
@@ -49,12 +50,12 @@ class Buffers:
     def restore(self, kept: Kept) -> None:
         """Buffers that were registered since go."""
         for of, name in [(of, name) for of, name, _ in self._tensors() if (of, name) not in kept]:
-            del self._modules[of]._buffers[name]
+            del self.modules[of]._buffers[name]
         for (of, name), (tensor, copy) in kept.items():
             if tensor is not None and copy is not None and not _expanded(tensor):
                 with torch.no_grad():
                     tensor.copy_(copy)
-            self._modules[of]._buffers[name] = tensor
+            self.modules[of]._buffers[name] = tensor
 
     def changed(self, kept: Kept) -> list[str]:
         return [
@@ -74,7 +75,7 @@ class Buffers:
             self.restore(now)
 
     def _tensors(self) -> Iterator[tuple[str, str, torch.Tensor | None]]:
-        for of, module in self._modules.items():
+        for of, module in self.modules.items():
             for name, tensor in module._buffers.items():
                 yield of, name, tensor
 

@@ -104,11 +104,11 @@ Json baselines_of(const Plan& plan) {
   return list;
 }
 
-/// Of the plan as it is drawn, but first that processors are shared.
-Json words_of(const ShownPlan& shown, const std::vector<CriticalStep>& chain) {
+/// Of the plan as it is drawn, but first that processors are shared. `predicted`: with that sharing.
+Json words_of(const ShownPlan& shown, const std::vector<CriticalStep>& chain, Nanoseconds predicted) {
   std::vector<std::string> words = explain(shown.placement, chain);
-  if (std::string cores = held_up_by_cores(shown.plan, shown.placement); !cores.empty())
-    words.insert(words.begin(), std::move(cores));
+  std::string cores = held_up_by_cores(predicted, shown.plan, shown.placement);
+  if (!cores.empty()) words.insert(words.begin(), std::move(cores));
   return words;
 }
 
@@ -135,7 +135,7 @@ Json data_of(const ShownPlan& shown) {
           {"blocks", blocks_of(shown.placement)},
           {"steps", std::move(steps)},
           {"critical", critical_of(chain)},
-          {"words", words_of(shown, chain)}};
+          {"words", words_of(shown, chain, shared)}};
 }
 
 Json data_of(const MeasuredStep& measured) {

@@ -26,8 +26,7 @@ std::string shared_cores_text(Nanoseconds predicted, const Placement& placement)
   return fmt::format("{} ({})", format_time(predicted), fmt::join(hosts, ", "));
 }
 
-std::string held_up_by_cores(const Plan& plan, const Placement& placement) {
-  const Nanoseconds predicted = predicted_makespan(plan, placement);
+std::string held_up_by_cores(Nanoseconds predicted, const Plan& plan, const Placement& placement) {
   if (predicted <= plan.makespan) return "";
   const OneBatch all = as_one_batch(plan, placement);
   return fmt::format(

@@ -17,8 +17,8 @@ std::string sharing_of(const Host& host);
 /// `predicted`, and who shares what; "" where no devices share processors.
 std::string shared_cores_text(Nanoseconds predicted, const Placement& placement);
 
-/// That the processors hold up the plan, and how much; "" where sharing them costs nothing.
-/// The micro-batches may differ in size.
-std::string held_up_by_cores(const Plan& plan, const Placement& placement);
+/// That the processors hold up the plan, and how much; "" where sharing them costs nothing. `predicted`:
+/// predicted_makespan(). The micro-batches may differ in size.
+std::string held_up_by_cores(Nanoseconds predicted, const Plan& plan, const Placement& placement);
 
 }  // namespace ostinato

@@ -25,13 +25,12 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import reduce
-from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from ..randomness import generators
-from ostinato.buffers import Buffers, modules_of
+from ostinato.buffers import Buffers
 from ..randomness.draws import BACKWARD, BATCH, LOSS, TORCHS, Draws
 from ..randomness.generators import Counts, State
 from ..randomness.random_state import torchs
@@ -213,9 +212,8 @@ def layers_kept(model: StagedLayers) -> Iterator[None]:
     """Restores buffers and attributes of layers on exit, and switches off DeepSpeed's checkpointing, which counts
     forwards. What a layer changes in place in a list stays changed."""
     interval, model.activation_checkpoint_interval = model.activation_checkpoint_interval, 0
-    functions: dict[Any, Any] = {**model.layers_here(), "loss": model.loss_fn}
-    inside = {part for of in functions.values() for module in modules_of(of) for part in module.modules()}
-    buffers, attributes = Buffers(functions), [(vars(module), {**vars(module)}) for module in inside]
+    buffers = Buffers({**model.layers_here(), "loss": model.loss_fn})
+    attributes = [(vars(module), {**vars(module)}) for module in buffers.modules.values()]
     before = buffers.now()
     try:
         yield

@@ -219,9 +219,8 @@ def _expected(engine: Engine, run: Run, rebuilt) -> str:
 def _unless(engine: Engine, rebuilt) -> list[str]:
     """What may change losses, of which nothing is known."""
     joined = ["several tied layers use what they now share and is not tied"] * bool(rebuilt.joined)
-    halves = engine.fp16_enabled() or engine.bfloat16_enabled()
-    whole = isinstance(engine.optimizer, unfused_optimizer.FP16_UnfusedOptimizer)
-    flat = engine.zero_optimization() or (halves and not whole)
+    unfused = isinstance(engine.optimizer, unfused_optimizer.FP16_UnfusedOptimizer)
+    flat = _wraps_optimizer(engine) and not unfused
     kind = type(engine.basic_optimizer)
     known = kind.__name__ in ELEMENTWISE and kind.__module__.startswith(MAKERS)
     if not rebuilt.stock_modules or not flat or known or engine.optimizer is None:
@@ -242,5 +241,9 @@ def _regrouped(engine: Engine, rebuilt) -> list[str]:
 def _clips_otherwise(engine: Engine, rebuilt) -> bool:
     """Whether the optimizer (ZeRO or half precision) clips by a norm that is summed rank by rank; see clipping
     for other optimizers."""
-    own = engine.zero_optimization() or engine.fp16_enabled() or engine.bfloat16_enabled()
-    return bool(rebuilt.stock_modules and own and engine.gradient_clipping() > 0)
+    return bool(rebuilt.stock_modules and _wraps_optimizer(engine) and engine.gradient_clipping() > 0)
+
+
+def _wraps_optimizer(engine: Engine) -> bool:
+    """Whether DeepSpeed steps by an optimizer around the script's (ZeRO or half precision)."""
+    return engine.zero_optimization() or engine.fp16_enabled() or engine.bfloat16_enabled()
