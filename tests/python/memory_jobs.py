@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 MICRO_BATCHES = 4
-STEPS = 4  # the optimizer's state is there from the second on; buffers of the executor likewise
+STEPS = 2  # in the second the state of the optimizer and the buffers of the executor are there from the start
 
 
 @dataclass(frozen=True)
