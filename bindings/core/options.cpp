@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "bindings/core/numbers.h"
 #include "bindings/core/usage_error.h"
@@ -21,164 +22,95 @@ std::vector<std::string> methods() {
   return names;
 }
 
+constexpr std::int64_t kNoLimit = std::numeric_limits<std::int64_t>::max();
+
+OptionRow number_row(OptionType type, const char* section, const char* key, const char* fallback,
+                     std::int64_t low, std::int64_t high, const char* help) {
+  return {section, key, type, fallback, {}, help, low, high};
+}
+
+OptionRow words_row(OptionType type, const char* section, const char* key, const char* fallback,
+                    std::vector<std::string> choices, const char* help) {
+  return {section, key, type, fallback, std::move(choices), help};
+}
+
+OptionRow flag_row(const char* section, const char* key, const char* help) {
+  return {section, key, flag, "false", {}, help};
+}
+
 }  // namespace
 
 const std::vector<OptionRow>& option_table() {
   static const std::vector<std::string> features = {"chunks",   "split", "shards", "recompute",
                                                     "branches", "moves", "lanes",  "fewer-devices"};
   static const std::vector<OptionRow> table = {
-      {"search",
-       "time_limit",
-       decimal,
-       "10",
-       {},
-       "Stop after this many seconds with the best plan so far; 0: no limit",
-       0,
-       100'000'000},
-      {"search",
-       "threads",
-       integer,
-       "0",
-       {},
-       "Search threads; 0: one per core. The plan does not depend on their number",
-       0,
-       1024},
-      {"search", "seed", integer, "0", {}, "Seed of the search; the same seed gives the same plan"},
-      {"search",
-       "effort",
-       integer,
-       "100",
-       {},
-       "Work of a search that does not prove its plan optimal, in percent of the usual; more may shorten the "
-       "plan or prove it, if --time-limit allows",
-       1,
-       1'000'000},
-      {"search", "objective", choice, "makespan", {"makespan", "span", "latency"}, "What to minimize"},
-      {"search", "method", choice, "auto", methods(), "Search (auto), or use one known schedule"},
-      {"search",
-       "robust",
-       decimal,
-       "0",
-       {},
-       "Among plans that are as short, take the one that times which vary by up to this share stretch the "
-       "least: 0.1 is 10 %",
-       0,
-       1},
-      {"search", "points", integer, "24", {}, "Maximum number of plans with --pareto, at least 2", 2, 10'000},
-      {"partition", "chunks", integer, "1", {}, "Stages per device", 1, 65'536},
-      {"partition",
-       "layout",
-       choice,
-       "looped",
-       {"looped", "wave"},
-       "Path through the devices: always first to last, or back and forth"},
-      {"partition",
-       "stages",
-       choice,
-       "chain",
-       {"chain", "graph"},
-       "Split the layers as a list, or as a graph of which layer reads which"},
-      {"partition",
-       "device_memory",
-       memory,
-       "unlimited",
-       {},
-       "Memory per device, with a unit: 40GiB, or 40GB (10^9 bytes); not with a device file"},
-      {"partition",
-       "shard",
-       list,
-       "",
-       {},
-       "Layers to shard over all devices (names or indices, comma-separated); plan may leave them whole"},
-      {"partition",
-       "recompute",
-       choice,
-       "never",
-       {"never", "needed", "partly", "always"},
-       "Which stages keep only their input and recompute their forward"},
-      {"partition",
-       "inference",
-       flag,
-       "false",
-       {},
-       "Plan forwards only: memory holds parameters and messages, nothing for a backward"},
-      {"partition", "split_backward", flag, "false", {}, "Split backwards into input and weight gradients"},
-      {"partition", "allow_incomplete", flag, "false", {}, "Accept a profile that lost events"},
-      {"plan",
-       "max_chunks",
-       integer,
-       "64",
-       {},
-       "Maximum number of stages per device to try, looped and wave",
-       1,
-       64},
-      {"plan", "without", list, "", features, "What not to try, comma-separated"},
-      {"plan", "only", list, "", features, "Try only these of them, comma-separated"},
-      {"plan",
-       "exact_losses",
-       flag,
-       "false",
-       {},
-       "Keep losses equal to 1F1B's: try no split backwards and no shards, which change the rounding"},
-      {"plan",
-       "fixed_ends",
-       flag,
-       "false",
-       {},
-       "Keep the inputs on the first device and the loss on the last, as in 1F1B: no waves"},
-      {"plan",
-       "fewer_devices",
-       flag,
-       "false",
-       {},
-       "Try every smaller number of devices, and with --objective latency also leave any of them idle "
-       "(default: every number up to 8; beyond, half, a quarter, ..., and whole nodes; for latency, none)"},
-      {"plan", "all_devices", flag, "false", {}, "Use every device"},
-      {"plan",
-       "replicas",
-       count,
-       "1",
-       {},
-       "Data-parallel replicas of the pipeline, which share the devices and the micro-batches; auto: the "
-       "number with the shortest step, including the sum of gradients",
-       1,
-       65'536},
-      {"plan",
-       "slices",
-       count,
-       "",
-       {},
-       "Ranks that hold slices of each layer (tensor parallelism): of the profiles, the one with this "
-       "number, or auto, the one with the shortest step; --devices then counts ranks. Without it a device "
-       "stands for all slices of its layers",
-       1,
-       65'536},
-      {"simulate",
-       "jitter",
-       decimal,
-       "0",
-       {},
-       "Vary each block's time by up to this share: 0.1 is 10 %",
-       0,
-       1},
-      {"simulate",
-       "unequal",
-       decimal,
-       "0",
-       {},
-       "Vary all blocks of a micro-batch alike by up to this share, as sequences of different length do",
-       0,
-       1},
-      {"simulate",
-       "transfer_factor",
-       decimal,
-       "1",
-       {},
-       "Multiply the time of every transfer by this",
-       0,
-       1'000'000},
-      {"simulate", "runs", integer, "100", {}, "Replays", 1, 1'000'000},
-      {"simulate", "seed", integer, "0", {}, "Seed of the random variation"},
+      number_row(decimal, "search", "time_limit", "10", 0, 100'000'000,
+                 "Stop after this many seconds with the best plan so far; 0: no limit"),
+      number_row(integer, "search", "threads", "0", 0, 1024,
+                 "Search threads; 0: one per core. The plan does not depend on their number"),
+      number_row(integer, "search", "seed", "0", 0, kNoLimit,
+                 "Seed of the search; the same seed gives the same plan"),
+      number_row(integer, "search", "effort", "100", 1, 1'000'000,
+                 "Work of a search that does not prove its plan optimal, in percent of the usual; more may "
+                 "shorten the plan or prove it, if --time-limit allows"),
+      words_row(choice, "search", "objective", "makespan", {"makespan", "span", "latency"},
+                "What to minimize"),
+      words_row(choice, "search", "method", "auto", methods(), "Search (auto), or use one known schedule"),
+      number_row(
+          decimal, "search", "robust", "0", 0, 1,
+          "Among plans that are as short, take the one that times which vary by up to this share stretch "
+          "the least: 0.1 is 10 %"),
+      number_row(integer, "search", "points", "24", 2, 10'000,
+                 "Maximum number of plans with --pareto, at least 2"),
+      number_row(integer, "partition", "chunks", "1", 1, 65'536, "Stages per device"),
+      words_row(choice, "partition", "layout", "looped", {"looped", "wave"},
+                "Path through the devices: always first to last, or back and forth"),
+      words_row(choice, "partition", "stages", "chain", {"chain", "graph"},
+                "Split the layers as a list, or as a graph of which layer reads which"),
+      words_row(memory, "partition", "device_memory", "unlimited", {},
+                "Memory per device, with a unit: 40GiB, or 40GB (10^9 bytes); not with a device file"),
+      words_row(
+          list, "partition", "shard", "", {},
+          "Layers to shard over all devices (names or indices, comma-separated); plan may leave them whole"),
+      words_row(choice, "partition", "recompute", "never", {"never", "needed", "partly", "always"},
+                "Which stages keep only their input and recompute their forward"),
+      flag_row("partition", "inference",
+               "Plan forwards only: memory holds parameters and messages, nothing for a backward"),
+      flag_row("partition", "split_backward", "Split backwards into input and weight gradients"),
+      flag_row("partition", "allow_incomplete", "Accept a profile that lost events"),
+      number_row(integer, "plan", "max_chunks", "64", 1, 64,
+                 "Maximum number of stages per device to try, looped and wave"),
+      words_row(list, "plan", "without", "", features, "What not to try, comma-separated"),
+      words_row(list, "plan", "only", "", features, "Try only these of them, comma-separated"),
+      flag_row(
+          "plan", "exact_losses",
+          "Keep losses equal to 1F1B's: try no split backwards and no shards, which change the rounding"),
+      flag_row("plan", "fixed_ends",
+               "Keep the inputs on the first device and the loss on the last, as in 1F1B: no waves"),
+      flag_row(
+          "plan", "fewer_devices",
+          "Try every smaller number of devices, and with --objective latency also leave any of them idle "
+          "(default: every number up to 8; beyond, half, a quarter, ..., and whole nodes; for latency, "
+          "none)"),
+      flag_row("plan", "all_devices", "Use every device"),
+      number_row(
+          count, "plan", "replicas", "1", 1, 65'536,
+          "Data-parallel replicas of the pipeline, which share the devices and the micro-batches; auto: "
+          "the number with the shortest step, including the sum of gradients"),
+      number_row(
+          count, "plan", "slices", "", 1, 65'536,
+          "Ranks that hold slices of each layer (tensor parallelism): of the profiles, the one with this "
+          "number, or auto, the one with the shortest step; --devices then counts ranks. Without it a "
+          "device stands for all slices of its layers"),
+      number_row(decimal, "simulate", "jitter", "0", 0, 1,
+                 "Vary each block's time by up to this share: 0.1 is 10 %"),
+      number_row(
+          decimal, "simulate", "unequal", "0", 0, 1,
+          "Vary all blocks of a micro-batch alike by up to this share, as sequences of different length do"),
+      number_row(decimal, "simulate", "transfer_factor", "1", 0, 1'000'000,
+                 "Multiply the time of every transfer by this"),
+      number_row(integer, "simulate", "runs", "100", 1, 1'000'000, "Replays"),
+      number_row(integer, "simulate", "seed", "0", 0, kNoLimit, "Seed of the random variation"),
   };
   return table;
 }

@@ -60,7 +60,7 @@ Orders zb_h1_orders(const Chain& chain, const Placement& placement, int micro_ba
 /// N >= 2 D - 1, for 2 D - 1 micro-batches in flight. Source: Zero Bubble, section 2.2.
 Orders zb_h2_orders(const Chain& chain, const Placement& placement, int micro_batches);
 
-/// The automatic schedule (zero_bubble_auto.h) with room for D micro-batches a rank, for 2 D, and for what
+/// The automatic schedule (zero_bubble_auto.cpp) with room for D micro-batches a rank, for 2 D, and for what
 /// the memory of the placement holds. Bubble (D - 1) F with room for D and F = I = W; none within a device
 /// with room for 2 D and N >= 2 D. Empty where the memory leads into a dead end. Source: Zero Bubble,
 /// sections 3.1 and 4.3 (ZB-1p, ZB-2p).

@@ -1,20 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0
+// The automatic schedule of Zero Bubble (Qi et al., ICLR 2024, arXiv 2401.10241, section 3.1, written from
+// its description): one pass over the rounds of 1F1B with the real times, in which weight halves fill gaps
+// and free memory. One chunk per device, split backward.
+//
 // 1. warm_up(): each rank runs one forward, then as many more as have time and room until its first input
 //    half can begin, at least one more than the next rank; then every rank its first input half.
 // 2. Rounds, as in 1F1B: a forward on each rank that wants one, then an input half. Weight halves go first
 //    where memory lacks (make_room()) and where the rank would wait (fill_gap()).
 // Three questions that the paper answers by trying both are the eight variants; the one with the shortest
 // span wins. Each costs O(ranks * micro-batches), apart from the look for the rank that idles most.
-#include "search/named/zero_bubble_auto.h"
-
 #include <algorithm>
+#include <optional>
 #include <utility>
+#include <vector>
 
+#include "search/named/chain.h"
 #include "search/named/rank_order.h"
 #include "search/named/schedules.h"
 
 namespace ostinato {
 namespace {
+
+/// What the heuristic knows of a rank.
+struct ZeroBubbleRank {
+  Nanoseconds forward = 0, input = 0, weight = 0;
+  Nanoseconds from_before = 0;  ///< transfer of an activation from the rank before
+  Nanoseconds from_after = 0;   ///< transfer of a gradient from the rank after
+  Bytes taken = 0;              ///< by a forward
+  Bytes input_change = 0;       ///< by an input half, mostly 0 or less
+  Bytes weight_change = 0;      ///< by a weight half, mostly less than 0
+};
+
+enum class ZeroBubblePass { forward, input, weight };
+
+/// The passes of one rank; the i-th of a kind is for micro-batch i.
+using ZeroBubbleOrder = std::vector<ZeroBubblePass>;
 
 /// The three questions that the paper leaves to trying both answers.
 struct Variant {
@@ -210,6 +230,47 @@ class Heuristic {
   std::vector<State> state_;
 };
 
+/// The transfer from block `from` to block `to`, which waits for it.
+Nanoseconds transfer_from(const Placement& placement, int from, int to) {
+  for (const Dependency& input : placement.blocks[to].after) {
+    if (input.block == from) return placement.transfer(input, to);
+  }
+  return 0;
+}
+
+std::vector<ZeroBubbleRank> zero_bubble_ranks(const Chain& chain, const Placement& placement) {
+  std::vector<ZeroBubbleRank> ranks;
+  for (std::size_t s = 0; s < chain.stages.size(); ++s) {
+    const ChainPlace& stage = chain.stages[s];
+    const Block& forward = placement.blocks[stage.forward];
+    const Block& input = placement.blocks[stage.backward];
+    const Block& weight = placement.blocks[stage.weight];
+    ZeroBubbleRank rank{forward.time,   input.time,   weight.time,  0, 0,
+                        forward.memory, input.memory, weight.memory};
+    if (s > 0) rank.from_before = transfer_from(placement, chain.stages[s - 1].forward, stage.forward);
+    if (s + 1 < chain.stages.size())
+      rank.from_after = transfer_from(placement, chain.stages[s + 1].backward, stage.backward);
+    ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+/// The best of its variants by the longest span of a rank; nullopt where none stays within the room.
+/// O(variants * ranks * micro-batches).
+std::optional<std::vector<ZeroBubbleOrder>> zero_bubble_auto(const std::vector<ZeroBubbleRank>& ranks,
+                                                             int micro_batches,
+                                                             const std::vector<Bytes>& room) {
+  std::optional<std::vector<ZeroBubbleOrder>> best;
+  Nanoseconds best_span = 0;
+  for (int v = 0; v < 8; ++v) {
+    Heuristic heuristic(ranks, micro_batches, room, {(v & 1) != 0, (v & 2) != 0, (v & 4) != 0});
+    if (!heuristic.run() || (best && heuristic.span() >= best_span)) continue;
+    best_span = heuristic.span();
+    best = heuristic.take();
+  }
+  return best;
+}
+
 /// The heuristic with room for `count` micro-batches a rank, or (count = 0) with the room of the devices.
 Orders auto_orders(const Chain& chain, const Placement& placement, int micro_batches, Bytes count) {
   const std::vector<ZeroBubbleRank> ranks = zero_bubble_ranks(chain, placement);
@@ -236,46 +297,7 @@ Orders auto_orders(const Chain& chain, const Placement& placement, int micro_bat
   return written.take();
 }
 
-/// The transfer from block `from` to block `to`, which waits for it.
-Nanoseconds transfer_from(const Placement& placement, int from, int to) {
-  for (const Dependency& input : placement.blocks[to].after) {
-    if (input.block == from) return placement.transfer(input, to);
-  }
-  return 0;
-}
-
 }  // namespace
-
-std::vector<ZeroBubbleRank> zero_bubble_ranks(const Chain& chain, const Placement& placement) {
-  std::vector<ZeroBubbleRank> ranks;
-  for (std::size_t s = 0; s < chain.stages.size(); ++s) {
-    const ChainPlace& stage = chain.stages[s];
-    const Block& forward = placement.blocks[stage.forward];
-    const Block& input = placement.blocks[stage.backward];
-    const Block& weight = placement.blocks[stage.weight];
-    ZeroBubbleRank rank{forward.time,   input.time,   weight.time,  0, 0,
-                        forward.memory, input.memory, weight.memory};
-    if (s > 0) rank.from_before = transfer_from(placement, chain.stages[s - 1].forward, stage.forward);
-    if (s + 1 < chain.stages.size())
-      rank.from_after = transfer_from(placement, chain.stages[s + 1].backward, stage.backward);
-    ranks.push_back(rank);
-  }
-  return ranks;
-}
-
-std::optional<std::vector<ZeroBubbleOrder>> zero_bubble_auto(const std::vector<ZeroBubbleRank>& ranks,
-                                                             int micro_batches,
-                                                             const std::vector<Bytes>& room) {
-  std::optional<std::vector<ZeroBubbleOrder>> best;
-  Nanoseconds best_span = 0;
-  for (int v = 0; v < 8; ++v) {
-    Heuristic heuristic(ranks, micro_batches, room, {(v & 1) != 0, (v & 2) != 0, (v & 4) != 0});
-    if (!heuristic.run() || (best && heuristic.span() >= best_span)) continue;
-    best_span = heuristic.span();
-    best = heuristic.take();
-  }
-  return best;
-}
 
 Orders zb_1p_orders(const Chain& chain, const Placement& placement, int micro_batches) {
   return auto_orders(chain, placement, micro_batches, chain.depth());

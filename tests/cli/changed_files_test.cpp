@@ -53,18 +53,9 @@ json changed(const json& value, const json& other, Random& random) {
   if (value.is_boolean()) return !value.get<bool>();
   if (!value.is_number() || random.below(10) == 0) return other;
   const auto number = static_cast<std::int64_t>(value);
-  const std::int64_t likely[] = {0,
-                                 1,
-                                 -1,
-                                 number / 2,
-                                 number + 1,
-                                 number - 1,
-                                 kMost,
-                                 kMost / 2,
-                                 1'000'000,
-                                 std::int64_t{1} << 31,
-                                 number ^ 4096,
-                                 number / 1000};
+  const std::vector<std::int64_t> likely = {
+      0,     1,         -1,        number / 2, number + 1,    number - 1,
+      kMost, kMost / 2, 1'000'000, 1LL << 31,  number ^ 4096, number / 1000};
   return likely[random.below(static_cast<int>(std::size(likely)))];
 }
 

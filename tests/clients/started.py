@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts a script on two ranks as a launcher would, but from a process that has imported DeepSpeed. So does each
+"""Starts a script on ranks as a launcher would, but from a process that has imported DeepSpeed. So does each
 further start: the rank leaves what it would give to execve(), and another process goes on with it. With `real`,
 ranks replace themselves, and measure what a block costs, which takes two more processes.
 
@@ -39,8 +39,9 @@ def launched(
     stdin: str = "",
     environment: dict | None = None,
     real: bool = False,
+    ranks: int = 2,
 ) -> Run:
-    """Both ranks print into one file, and run in the folder."""
+    """All ranks print into one file, and run in the folder."""
     port, began = worlds.free_port(), time.time()
     (folder / "input").write_text(stdin)
 
@@ -52,19 +53,21 @@ def launched(
         return process
 
     given = {"GLOO_SOCKET_IFNAME": "lo", "TMPDIR": str(folder)} | (environment or {})
-    ranks = [start(rank, os.environ | worlds.environment(rank, 2, port) | given) for rank in range(2)]
+    started = [
+        start(rank, os.environ | worlds.environment(rank, ranks, port) | given) for rank in range(ranks)
+    ]
     limit = time.time() + TIMEOUT
     while time.time() < limit:
-        for rank, process in enumerate(ranks):
+        for rank, process in enumerate(started):
             if process.exitcode == AGAIN:
-                ranks[rank] = start(rank, json.loads((folder / f"again.{rank}").read_text()), process.pid)
-        if not any(process.is_alive() for process in ranks):
+                started[rank] = start(rank, json.loads((folder / f"again.{rank}").read_text()), process.pid)
+        if not any(process.is_alive() for process in started):
             break
-        if any(process.exitcode not in (None, 0, AGAIN) for process in ranks):
+        if any(process.exitcode not in (None, 0, AGAIN) for process in started):
             limit = min(limit, time.time() + GRACE)
         time.sleep(0.05)
-    status = [process.exitcode for process in ranks]
-    for process in ranks:
+    status = [process.exitcode for process in started]
+    for process in started:
         process.kill()
         process.join()
     return Run(status, (folder / "printed").read_text(), time.time() - began)

@@ -28,53 +28,15 @@ using Engine = std::mt19937_64;  // its numbers are the same everywhere
 std::size_t below(Engine& engine, std::size_t bound) { return engine() % bound; }
 
 /// What breaks readers: numbers at the ends of their ranges, brackets, quotes, bytes that are no text.
-constexpr std::string_view kWords[] = {"9223372036854775807",
-                                       "-9223372036854775808",
-                                       "9223372036854775808",
-                                       "1e400",
-                                       "-0.0",
-                                       "nan",
-                                       "4294967296",
-                                       "0x7f",
-                                       "{",
-                                       "}",
-                                       "[",
-                                       "]",
-                                       "[[",
-                                       "]]",
-                                       "\"",
-                                       "'''",
-                                       "\"\"\"",
-                                       "\\u0000",
-                                       "\\",
-                                       "\n",
-                                       "\r",
-                                       "\t",
-                                       ",",
-                                       "=",
-                                       ".",
-                                       "#",
-                                       "null",
-                                       "true",
-                                       "\xef\xbb\xbf",
-                                       "\xc3\x28",
-                                       "\xe2\x80\xae",
-                                       "\xf0\x9f\x98\x80",
-                                       "\xff",
-                                       "\xed\xa0\x80",
-                                       "inf",
-                                       "1e999",
-                                       "07:32",
-                                       "\r\n",
-                                       "blocks",
-                                       "after",
-                                       "schedule",
-                                       "a.b.c.d",
-                                       "\xe2\x82",
-                                       "1979-05-27T07:32:00Z",
-                                       ";",
-                                       "\x7f",
-                                       "\x01"};
+// clang-format off
+constexpr std::string_view kWords[] = {
+    "9223372036854775807", "-9223372036854775808", "9223372036854775808", "1e400", "-0.0", "nan",
+    "4294967296", "0x7f", "{", "}", "[", "]", "[[", "]]", "\"", "'''", "\"\"\"", "\\u0000", "\\", "\n",
+    "\r", "\t", ",", "=", ".", "#", "null", "true", "\xef\xbb\xbf", "\xc3\x28", "\xe2\x80\xae",
+    "\xf0\x9f\x98\x80", "\xff", "\xed\xa0\x80", "inf", "1e999", "07:32", "\r\n", "blocks", "after",
+    "schedule", "a.b.c.d", "\xe2\x82", "1979-05-27T07:32:00Z", ";", "\x7f", "\x01"
+};
+// clang-format on
 
 std::string mutated(const Reader& reader, Engine& engine) {
   std::string text;

@@ -112,45 +112,6 @@ TEST(Search, ProvesWithMoreEffortWhatTheUsualLeavesOpen) {
   EXPECT_TRUE(check_plan(plan, looped).ok());
 }
 
-TEST(Search, GivesTheSameBytesAtAnyNumberOfThreads) {
-  Placement uneven = shape("k", {.forward = 7, .backward = 12, .capacity = 3});
-  uneven.link.latency = 2;
-  for (const Placement& p : {split_wave(6), uneven}) {
-    for (const Objective objective : {Objective::makespan, Objective::span, Objective::latency}) {
-      SearchOptions options{
-          .micro_batches = 5, .objective = objective, .time_limit_seconds = 0, .effort = 30};
-      const std::string one = format_plan(search(p, options), p);
-      for (const int threads : {2, 3, 4, 8}) {
-        options.threads = threads;
-        EXPECT_EQ(format_plan(search(p, options), p), one) << p.name << ", " << threads;
-      }
-    }
-  }
-}
-
-TEST(Search, IsNeverWorseThanANamedSchedule) {
-  for (const std::string& name : shape_names()) {
-    const Placement p = shape(name, {.forward = 3, .backward = 5, .shard_forward = 2, .shard_backward = 3});
-    for (const Objective objective : {Objective::makespan, Objective::span, Objective::latency}) {
-      const Plan plan = searched(p, 6, objective);
-      for (const std::string& method : named_schedules()) {
-        const NamedSchedule named = named_schedule(method, p, 6);
-        if (!named.orders) continue;
-        const auto schedule = *earliest_starts(p, 6, *named.orders);
-        if (objective == Objective::makespan) {
-          EXPECT_LE(plan.makespan, makespan_of(p, schedule)) << name;
-        }
-        if (objective == Objective::span) {
-          EXPECT_LE(plan.span, span_of(p, schedule)) << name;
-        }
-        if (objective == Objective::latency) {
-          EXPECT_LE(latency_of(p, plan.schedule), latency_of(p, schedule)) << name;
-        }
-      }
-    }
-  }
-}
-
 TEST(Search, GivesTheNamedScheduleThatIsAskedFor) {
   const Placement p = tessel("v");
   const Plan plan = search(p, {.micro_batches = 8, .method = "gpipe"});

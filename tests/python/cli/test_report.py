@@ -572,7 +572,7 @@ def real(tmp_path_factory):
     return [(folder / "trace" / f"rank-{rank}.json").read_bytes() for rank in range(2)]
 
 
-CHANGES = int(os.environ.get("OSTINATO_SOAK_MUTATIONS", 1500))  # of bytes, and of fields
+CHANGES = int(os.environ.get("OSTINATO_SOAK_MUTATIONS", 400))  # of bytes, and of fields
 SEED = int(os.environ.get("OSTINATO_SOAK_SEED", 0))
 STRANGE = [
     None,

@@ -131,57 +131,6 @@ def test_images(world4, tmp_path, case):
     assert got == expected and got[0]["losses"][-1] != got[0]["losses"][0]
 
 
-class Noting(nn.Linear):
-    """Knows which shapes it has seen."""
-
-    def __init__(self):
-        super().__init__(16, 16)
-        self.shapes = set()
-
-    def forward(self, x):
-        self.shapes.add(tuple(x.shape))
-        return super().forward(x)
-
-
-class Growing(torch.utils.data.Dataset):
-    """Pairs of 8, 16, 32 or 64 rows, four of a kind after each other."""
-
-    def __init__(self):
-        generator = torch.Generator().manual_seed(5)
-        rows = [(8, 16, 32, 64)[(i // 4) % 4] for i in range(256)]
-        self.pairs = [
-            (torch.randn(n, 16, generator=generator), torch.randn(n, 16, generator=generator)) for n in rows
-        ]
-
-    def __len__(self):
-        return len(self.pairs)
-
-    def __getitem__(self, index):
-        return self.pairs[index]
-
-
-def of_many_shapes(section: dict | None, stages: int) -> tuple[list, set]:
-    torch.manual_seed(4)
-    config = {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 4, "optimizer": ADAM,
-              "pipeline": {"seed_layers": True, "activation_checkpoint_interval": 1}}  # fmt: skip
-    data, layers = Growing(), [Noting() for _ in range(4)]
-    engine = make_engine(
-        layers, stages, section, config, nn.MSELoss(), {"training_data": data}, dynamic_shape=True
-    )
-    losses = [engine.train_batch().item() for _ in range(6)]
-    return losses, {len(m.shapes) for m in engine.module.modules() if isinstance(m, Noting)}
-
-
-@pytest.mark.parametrize("stages", everyday([2, 4], 2))
-def test_shapes_that_change(world4, tmp_path, stages):
-    ranks = (0, 1, 0, 1) if stages == 2 else (2, 0, 3, 1)
-    expected, got = both(
-        world4, of_many_shapes, make_plan(tmp_path, Layout("moved", (1, 2, 3), ranks), 4, 4), stages
-    )
-    assert [losses for losses, _ in got] == [losses for losses, _ in expected]
-    assert all(min(seen) > 1 for _, seen in got)
-
-
 def evaluated(section: dict | None, interval: int) -> tuple[float, float]:
     """(what the pipeline makes, what one process makes) of one input; the layers are a Sequential, and there
     is no loss."""

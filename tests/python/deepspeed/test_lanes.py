@@ -1,16 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stages on a lane of their rank, in DeepSpeed's engine: the same bits as its own 1F1B, and what may not be there."""
 
-import json
 import re
-import subprocess
 import threading
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from ostinato.nn import on_lane
-from support.launched import TIMEOUT, environment, torchrun
 from support.models import LAYERS
 from support.plans import Layout, make_plan, placement_text
 from support.training import MICRO_BATCHES, MODELS, Options, Replacing, data_of, make_engine, refusal, weights
@@ -89,32 +85,3 @@ def test_an_exchange_that_is_computed_beside_a_lane_is_refused(world2, section):
     assert said[0] == said[1] and said[0].startswith(
         'Unsupported: stage "s2" computes layer 2, while other layers run on lane network of its rank'
     )
-
-
-EXAMPLE = Path(__file__).parents[3] / "examples" / "moe" / "train.py"
-WITHOUT_COMPILING = f"""
-import runpy
-from deepspeed.ops import __compatible_ops__
-
-__compatible_ops__["deepspeed_shm_comm"] = False
-runpy.run_path({str(EXAMPLE)!r}, run_name="__main__")
-"""
-
-
-def test_the_example_of_experts_under_auto(tmp_path):
-    """Four experts over two replicas of each of two stages: real all-to-alls, measured, planned on a lane, and run."""
-    section = {"auto": True, "check": 2, "fallback": False, "output": "found", "search": {"time_limit": 2}}
-    config = json.loads((EXAMPLE.parent / "ds_config.json").read_text()) | {"ostinato": section}
-    (tmp_path / "ds_config.json").write_text(json.dumps(config))
-    (tmp_path / "train.py").write_text(
-        f"import sys\nsys.path.insert(0, {str(EXAMPLE.parent)!r})\n" + WITHOUT_COMPILING
-    )
-    words = ["--deepspeed_config", "ds_config.json", "--steps", "3", "--depth", "2", "--width", "32"]
-    command = torchrun(4, "train.py", *words)
-    result = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT, env=environment()
-    )
-    assert result.returncode == 0, result.stderr
-    assert 'lane = "network"' in (tmp_path / "found" / "placement.toml").read_text()
-    equal = r"measured: steps 1 and 2: losses, gradients and weights of 6 layers equal DeepSpeed's 1F1B (bit for bit|up to rounding)"
-    assert re.search(equal, result.stdout), result.stdout

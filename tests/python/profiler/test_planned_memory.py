@@ -85,7 +85,7 @@ def planned(folder, training: Training, method: str, options: list[str]) -> list
     return list(zip(json.loads(plan.read_text())["peak_memory"], ends, strict=True))
 
 
-@pytest.mark.parametrize("name", DIVIDED)
+@pytest.mark.parametrize("name", everyday(DIVIDED, "bf16, ZeRO-1, two replicas"))
 def test_zero_divides_the_optimizer_over_replicas(world4, name, tmp_path):
     config, less, more = DIVIDED[name]
     training = Training("support.memory_model", config=config)

@@ -167,6 +167,7 @@ engine.train_batch(iter([(torch.ones(3, 8), None)]))
     assert [(one.rule, one.chunks, one.reason[:28]) for one in job.restrictions] == [
         ("most_chunks", 1, "Mine has its own forward(), "), ("no_shards", 0, "Mine has its own forward(), ")
     ]  # fmt: skip
+    job.repeats, job.warm_up = 1, 0
     assert profile_layers(job).restrictions == [one.row for one in job.restrictions]
 
 
@@ -184,6 +185,7 @@ model = PipelineModule(layers, num_stages=2, loss_fn=loss, partition_method="uni
 engine, *_ = deepspeed.initialize(model=model, config={"train_micro_batch_size_per_gpu": 3})
 engine.train_batch(iter([(torch.ones(3, 8), torch.zeros(3))]))
 """)  # fmt: skip
+    job.repeats, job.warm_up = 1, 0
     assert [(rule, layers) for rule, _, _, layers, _ in profile_layers(job).restrictions] == [
         ("spread", [1, 3])
     ]

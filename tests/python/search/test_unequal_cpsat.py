@@ -12,7 +12,7 @@ cp_model = pytest.importorskip(
     "ortools.sat.python.cp_model", reason="ortools is not installed: pip install ostinato[test]"
 )
 
-CASES = 200
+CASES = 60
 
 
 def pipeline(draw: random.Random) -> tuple[str, list[dict]]:

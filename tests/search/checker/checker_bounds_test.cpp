@@ -301,16 +301,5 @@ TEST(CheckerBoundsTest, TheSearchClaimsWhatTheCheckerProves) {
   }
 }
 
-TEST(CheckerBoundsTest, PlansOfTheSearchHold) {
-  for (const std::string& name : shape_names()) {
-    for (const Bytes capacity : {Bytes{6}, kUnlimited}) {
-      const Placement p =
-          shape(name, {.forward = 1, .backward = 2, .shard_forward = 1, .memory = 1, .capacity = capacity});
-      const Plan plan = search(p, {.micro_batches = 6, .time_limit_seconds = 0.2});
-      EXPECT_EQ(check_plan(plan, p).failures, std::vector<std::string>{}) << name << " " << capacity;
-    }
-  }
-}
-
 }  // namespace
 }  // namespace ostinato

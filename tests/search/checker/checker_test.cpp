@@ -10,7 +10,6 @@
 #include "search/named/named.h"
 #include "search/placement/shapes.h"
 #include "search/plan/orders.h"
-#include "search/search.h"
 #include "tests/search/random_plan.h"
 #include "tests/search/small.h"
 
@@ -487,16 +486,6 @@ TEST(CheckerMutationTest, RefusesEveryFalseClaim) {
   }
   EXPECT_GE(optimal, 100);
   EXPECT_GE(beyond, 100);
-}
-
-TEST(Checker, ASpanOrLatencyOfNothingIsOptimal) {
-  Placement p = test::on_devices(1);
-  test::add(p, "a", {0}, 0);
-  for (const Objective objective : {Objective::span, Objective::latency}) {
-    const Plan plan = search(p, {.micro_batches = 3, .objective = objective});
-    EXPECT_TRUE(plan.optimal.objective);
-    EXPECT_TRUE(check_plan(plan, p).ok());
-  }
 }
 
 }  // namespace

@@ -7,17 +7,14 @@
 
 #include <filesystem>
 
-#include "search/checker/checker.h"
 #include "search/files/error.h"
 #include "search/files/file.h"
-#include "tests/search/random_plan.h"
 #include "tests/search/small.h"
 #include "tests/support/refusal.h"
 
 namespace ostinato {
 namespace {
 
-using test::Random;
 using test::Refusal;
 
 Placement placement() {
@@ -291,19 +288,6 @@ TEST(PlanFileTest, NamesTheFile) {
       },
       InputError);
   std::filesystem::remove(path);
-}
-
-TEST(PlanRoundTripTest, RandomPlansAreReadBackEqualAndStillHold) {
-  for (std::uint64_t seed = 0; seed < 300; ++seed) {
-    Random random(seed);
-    const Placement p = test::random_placement(random);
-    const Plan made = test::random_plan(p, static_cast<int>(random.between(1, 5)), random);
-    const std::string text = format_plan(made, p);
-    const Plan read = parse_plan(text, "plan.json", p, "");
-    ASSERT_EQ(read.schedule, made.schedule) << text;
-    ASSERT_EQ(format_plan(read, p), text);
-    ASSERT_EQ(check_plan(read, p).failures, std::vector<std::string>{});
-  }
 }
 
 TEST(PlanLargeTest, FourHundredThousandStepsAreWrittenAndRead) {

@@ -56,13 +56,6 @@ TEST(Repetend, FiveMicroBatchesReachABetterRateThanFour) {
   EXPECT_LT(found.back().period, 5 * 890);
 }
 
-TEST(Repetend, ReachesTheBoundOfTesselsShapes) {
-  for (const auto& [name, period] : {std::pair{"v", 4}, {"x", 8}, {"m", 6}, {"nn", 8}, {"k", 6}}) {
-    const Placement p = shape(name, {.forward = 1, .backward = 3, .shard_forward = 1, .shard_backward = 1});
-    EXPECT_EQ(repetend_of(p, 1).period, period) << name;
-  }
-}
-
 TEST(Repetend, ReachesTheBoundOfTesselsShapesForwardOnly) {
   for (const auto& [name, period] : {std::pair{"v", 1}, {"x", 2}, {"m", 2}, {"nn", 3}, {"k", 2}}) {
     const Placement p = shape(name, {.forward = 1, .shard_forward = 1, .training = false});
