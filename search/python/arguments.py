@@ -47,11 +47,13 @@ def typed(key: str, value: Any) -> str:
 
 
 def whole(name: str, count: Any) -> int:
-    """Raises UsageError for what is no whole number."""
+    """Raises UsageError for what is no whole number, as True is none."""
     try:
-        return index(count)
+        if not isinstance(count, bool):
+            return index(count)
     except TypeError:
-        raise UsageError(f"{name} is {count!r}; it must be a whole number") from None
+        pass
+    raise UsageError(f"{name} is {count!r}; it must be a whole number")
 
 
 def check_counts(bits: int = 31, **counts: int) -> None:

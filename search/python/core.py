@@ -422,6 +422,8 @@ def simulate(
         "runs": runs,
         "seed": seed,
     }
+    if sizes is None and size != 1:
+        raise UsageError("size needs sizes")
     batches = [] if sizes is None else micro_batches_of(plan.placement, sizes, size)
     if sizes is not None and not batches:
         raise UsageError("sizes are empty; a step has at least one micro-batch")
