@@ -182,7 +182,7 @@ TEST(JointMoves, ThatRecomputeDoNotHideOthersFurtherOut) {
   EXPECT_LE(found, shortest(profile, options));
 }
 
-INSTANTIATE_TEST_SUITE_P(RandomProfiles, JointOrder, testing::Range(3, 8));
+INSTANTIATE_TEST_SUITE_P(RandomProfiles, JointOrder, testing::Range(4, 10));
 
 }  // namespace
 }  // namespace ostinato
