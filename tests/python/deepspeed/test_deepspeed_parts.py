@@ -122,7 +122,7 @@ def test_every_fault_is_told_with_its_line(tmp_path, text, said):
     ("section", "said"),
     [
         (True, 'the "ostinato" section must be an object: {"auto": true}'),
-        ({"auto": True, "adapt": True}, "must be an object, not true"),
+        ({"auto": True, "adapt": True}, "must be an object ({} has the defaults), not true"),
         ({"auto": True, "effort": 1.5}, "must be a whole number, not 1.5"),
         ({"auto": True, "timeout_s": "10"}, 'must be a number of seconds, not "10"'),
         ({"auto": True, "timeout_s": 0}, "must be above 0, not 0"),

@@ -329,7 +329,7 @@ WORDS = {
     "int_from_float": "must be a whole number",
     "float_type": "must be a number",
     "string_type": "must be a text",
-    "model_type": "must be an object",
+    "model_type": "must be an object ({{}} has the defaults)",
     "string_too_short": "must have at least one character",
     "greater_than": "must be above {gt}",
     "greater_than_equal": "must be at least {ge}",
