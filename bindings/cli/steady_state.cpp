@@ -34,7 +34,10 @@ std::string left_behind(const Placement& placement, const RepeatingPart& report)
 std::string to_text(const Placement& placement, const RepeatingPart& report) {
   const Repetend& r = report.repetend;
   if (r.period == 0) return fmt::format("{}: no repeating part was found\n", placement.name);
-  const char* period = r.period_proved ? "the shortest (proved)" : "the shortest found";
+  // A part of more micro-batches may still take less for each of them.
+  const char* period = r.period == report.bound ? "the shortest (proved)"
+                       : r.period_proved        ? "the shortest for as many (proved)"
+                                                : "the shortest found";
   const std::string text = fmt::format(
       "{}: the repeating part\n  period            {} for {}, {}; lower bound from work and memory {}\n",
       placement.name, format_time(r.period), counted(r.unroll, "micro-batch"), period,

@@ -222,7 +222,7 @@ def pareto(
 
 
 def steady_state(placement: Placement, *, time_limit: float = 10) -> SteadyState:
-    """The best rate of a placement for any number of micro-batches, and the least memory at that rate:
+    """The best rate found of a placement that goes on for ever, and the least memory at that rate:
     `search --steady-state`.
 
     `time_limit`: seconds until the best so far is taken; 0: none. Raises InfeasibleError where nothing fits

@@ -404,7 +404,7 @@ class SteadyState:
     period: int  # ns, for `unroll` micro-batches; 0: none was found before an Interrupted
     unroll: int
     lower_bound: int  # ns a period: what work and memory need
-    period_proved: bool  # no repeating part is quicker
+    period_proved: bool  # no repeating part of `unroll` micro-batches is quicker
     peak_memory: tuple[int, ...] | None  # bytes a device, static memory included; None: never the same twice
     memory_proved: bool  # none of this period needs less on the device that needs most
     # Bytes a device that each micro-batch leaves, where peak_memory is None.
