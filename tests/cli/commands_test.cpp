@@ -111,6 +111,18 @@ TEST(PlacementCommand, NamesOfFilesThatAreNone) {
             std::string::npos);
 }
 
+TEST(SearchCommand, ARepeatingPartAboveItsBoundIsProvedForAsManyMicroBatches) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "p.toml";
+  ASSERT_EQ(ostinato_run({"placement", "wave", "--devices", "2", "--chunks", "2", "--forward", "1",
+                          "--backward", "2", "--memory", "1B", "--capacity", "3B", "--output", path})
+                .status,
+            0);
+  const std::string told = ostinato_run({"search", path, "--steady-state"}).out;
+  EXPECT_NE(told.find("7 us for 1 micro-batch, the shortest for as many (proved)"), std::string::npos)
+      << told;
+}
+
 TEST(SearchCommand, ReportsTheRepeatingPartAlone) {
   const TemporaryFolder folder;
   const std::string path = folder / "p.toml";
