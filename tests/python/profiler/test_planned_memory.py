@@ -2,7 +2,7 @@
 """The peak that a plan says is the one that a training under it has: bytes of live tensors, by an allocator
 that counts them.
 
-The profile is the model's own, but for its times; two ranks train four steps, of which the last is compared:
+The profile is the model's own, but for its times; two ranks train two steps, of which the last is compared:
 buffers stay from the first on, and the optimizer's state from the first step.
 """
 
