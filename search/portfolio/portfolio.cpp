@@ -9,7 +9,8 @@
 //    less memory (sparing). Else rounds of growing width: local search, another quick trial, the exact beam,
 //    orders, beams; until a round cuts nothing off; local search again where its beams gained. Then patient
 //    dispatching, which for the span comes before 2: it may prove it, and else half of the time goes to the
-//    makespan first.
+//    makespan first. Last, repetends of better rates with ten times the work; what they give is justified and
+//    improved as before.
 // Many micro-batches are searched as few (stretch.h), then repeated, and where that does not meet the bound
 // named, dispatched and justified schedules of all are tried. certify() raises the bound of the final plan by
 // windows and by the trial of all schedules.
@@ -120,7 +121,9 @@ void Portfolio::run_phases() {
     if (!hunt_.proved()) run(*technique);
   if (hunt_.proved()) return run(kSparing);
   run_rounds();
-  if (!of_span() && !hunt_.exhausted) run_patiently();
+  if (of_span() || hunt_.exhausted) return;
+  run_patiently();
+  if (!hunt_.stopped()) run_with_more_repetends();
 }
 
 /// The ends are most of what there is to schedule, and so little that a round may settle it sooner than a
@@ -164,6 +167,16 @@ void Portfolio::run_patiently() {
   if (objective_of(hunt_) == known) return;
   for (const Technique* technique : {&kJustification, &kLocalSearch})
     if (!hunt_.stopped()) run(*technique);
+}
+
+/// Where the best is far from its bound, a better rate may be what it lacks.
+void Portfolio::run_with_more_repetends() {
+  const std::size_t known = hunt_.repetends.size();
+  run(kMoreRepetends);
+  if (hunt_.repetends.size() == known) return;
+  hunt_.width = kWidths[0];
+  for (const Technique* technique : {&kJustification, &kOthers, &kBeams, &kLocalSearch})
+    if (!hunt_.proved() && !hunt_.stopped()) run(*technique);
 }
 
 void Portfolio::certify() {

@@ -56,6 +56,7 @@ class Portfolio {
   void run_rounds();
   bool settled_by_round(int width);
   void run_patiently();
+  void run_with_more_repetends();
   bool of_span() const { return hunt_.options.objective == Objective::span; }
   void run(const Technique& technique);
   void measured(const char* technique, const std::function<void()>& run);

@@ -5,8 +5,9 @@ namespace ostinato {
 
 std::vector<const Technique*> all_techniques() {
   using namespace techniques;
-  return {&kSequential,    &kNamed,  &kRepeated, &kWindows,     &kDispatch, &kPatience, &kRepetend, &kSweeps,
-          &kJustification, &kOthers, &kSparing,  &kLocalSearch, &kExact,    &kOrders,   &kBeams,    &kTrial};
+  return {&kSequential, &kNamed,  &kRepeated,      &kWindows, &kDispatch,     &kPatience,
+          &kRepetend,   &kSweeps, &kJustification, &kOthers,  &kSparing,      &kLocalSearch,
+          &kExact,      &kOrders, &kBeams,         &kTrial,   &kMoreRepetends};
 }
 
 }  // namespace ostinato

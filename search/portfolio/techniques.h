@@ -34,6 +34,7 @@ extern const Technique kOrders;         ///< branch and bound, for every objecti
 extern const Technique kBeams;       ///< completions of the repetends, and the whole horizon: of Hunt::width
 extern const Technique kTrial;       ///< of all schedules, as far as the checker follows: section E
 extern const Technique kQuickTrial;  ///< the same with less work, before the rounds and in them
+extern const Technique kMoreRepetends;  ///< of better rates, with ten times the work; last
 
 }  // namespace techniques
 

@@ -31,19 +31,18 @@ ModuloLimits limits_of(const Instance& in) {
 class PeriodSearch {
  public:
   PeriodSearch(const Instance& in, int unroll, const RepetendOptions& options)
-      : options_(options),
-        limits_(limits_of(in)),
-        effort_{.work = options.work, .stop = options.stop},
-        problem_(in, unroll) {}
+      : options_(options), limits_(limits_of(in)), left_(options.work), problem_(in, unroll) {}
 
   /// Improves `best`, if it is found below `most` (included). No period up to `refuted` exists; it grows.
   void run(Repetend& best, Nanoseconds& refuted, Nanoseconds most) {
     Nanoseconds least = refuted + 1;  // nothing below is feasible, or was found
     Nanoseconds step = 0;             // the next period to try is least + step: near the bound first
-    while (least <= most && effort_.work > 0 && !(options_.stop && options_.stop())) {
+    while (least <= most && left_ > 0 && !(options_.stop && options_.stop())) {
       const Nanoseconds period = std::min(most, least + step);
-      effort_.nodes = options_.nodes;
-      const ModuloProblem::Outcome outcome = problem_.solve(period, limits_, effort_);
+      ModuloEffort effort{options_.nodes, (left_ - 1) / options_.part + 1, options_.stop};
+      left_ -= effort.work;
+      const ModuloProblem::Outcome outcome = problem_.solve(period, limits_, effort);
+      left_ += effort.work;
       if (outcome == ModuloProblem::Outcome::found) {
         best.period = problem_.tighten(least, period);
         best.start = problem_.start();
@@ -62,7 +61,7 @@ class PeriodSearch {
  private:
   const RepetendOptions& options_;
   const ModuloLimits limits_;
-  ModuloEffort effort_;
+  std::int64_t left_;  ///< of the work
   ModuloProblem problem_;
 };
 
@@ -155,11 +154,12 @@ Repetend find_repetend(const Instance& in, const Bounds& bounds, int unroll, con
 }
 
 std::vector<Repetend> repetends_of_growing_rate(const Instance& in, const Bounds& bounds, int most_unroll,
-                                                RepetendOptions options) {
+                                                RepetendOptions options, const Repetend* known) {
   std::vector<Repetend> found;
   for (int unroll = 1; unroll <= most_unroll && !(options.stop && options.stop()); ++unroll) {
-    if (!found.empty()) {
-      options.below = below_rate_of(found.back(), unroll);
+    const Repetend* best = found.empty() ? known : &found.back();
+    if (best != nullptr) {
+      options.below = below_rate_of(*best, unroll);
       if (options.below <= bounds.period(unroll)) continue;
     }
     Repetend next = find_repetend(in, bounds, unroll, options);

@@ -40,6 +40,7 @@ struct RepetendOptions {
   std::int64_t nodes = 4000;        ///< branches tried per period, or per limit of memory
   std::int64_t work = 30'000'000;   ///< entries of constraint matrices looked at, in all
   std::int64_t swept = 16'000'000;  ///< phases that sweeps (sweep.h) look at, in all
+  std::int64_t part = 1;            ///< one period takes one in so many of the work that is left, at most
   Nanoseconds below = 0;            ///< only periods below this are wanted; 0: any
   std::function<bool()> stop = {};
 };
@@ -52,9 +53,10 @@ Repetend find_repetend(const Instance& instance, const Bounds& bounds, int unrol
 
 /// For 1, 2, ... micro-batches up to `most_unroll`, each at a better rate than the one before; ends where one
 /// meets its bound, and more of them could save a fraction of a nanosecond at most, of a period of many. The
-/// last one is the best.
+/// last one is the best. All are better than `known`, where there is one.
 std::vector<Repetend> repetends_of_growing_rate(const Instance& instance, const Bounds& bounds,
-                                                int most_unroll, RepetendOptions options);
+                                                int most_unroll, RepetendOptions options,
+                                                const Repetend* known = nullptr);
 
 /// More at growing rates, all better than the last of `found`, by sweeps over the devices (sweep.h), where
 /// memory is tight: O(options.swept), and twice as much for 125 to 1,000 blocks.
