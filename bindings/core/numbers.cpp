@@ -27,6 +27,11 @@ bool is_exponent(std::string_view rest) {
   return !rest.empty() && rest.find_first_not_of("0123456789") == std::string_view::npos;
 }
 
+/// Digits of a number that no integer holds.
+bool is_too_large(const std::string& text) {
+  return !text.empty() && text.find_first_not_of("0123456789") == std::string::npos && !parse_scaled(text, 1);
+}
+
 }  // namespace
 
 bool rounds_to_zero(const std::string& text, std::int64_t scale) {
@@ -50,6 +55,7 @@ std::string needs_text(const std::string& wanted, const std::string& given) {
                          ? ": write it without an exponent"
                      : has_unit                        ? ": give the number without a unit (see --help)"
                      : rounds_to_zero(given, kMillion) ? ": the least above 0 is 0.000001"
+                     : is_too_large(given)             ? ": the largest is 9223372036854775807"
                                                        : "");
 }
 

@@ -27,6 +27,9 @@ class OptionsReader {
   OptionsFile read(const Value& root) {
     check_format(root, file_, kFormat);
     for (std::size_t i = 0; i < root.keys.size(); ++i) {
+      if (root.keys[i] != "format") refuse_bare(root.keys[i], root.items[i]);
+    }
+    for (std::size_t i = 0; i < root.keys.size(); ++i) {
       if (root.keys[i] != "format") read_section(root.keys[i], root.items[i]);
     }
     return std::move(values_);
@@ -35,6 +38,14 @@ class OptionsReader {
  private:
   [[noreturn]] void refuse(int line, const std::string& message) const {
     throw InputError(file_, line, message);
+  }
+
+  /// An option above the first section.
+  void refuse_bare(const std::string& key, const Value& value) const {
+    for (const OptionRow& row : option_table()) {
+      if (row.key == key && value.kind != ValueKind::object)
+        refuse(value.line, fmt::format("{} belongs in a section: write [{}] above it", key, row.section));
+    }
   }
 
   void read_section(const std::string& section, const Value& table) {
@@ -61,12 +72,19 @@ class OptionsReader {
   }
 
   std::string value_of(const OptionRow& row, const Value& value) const {
-    const bool quoted = is_text(row.type);
-    if (quoted != (value.kind == ValueKind::text)) {
+    const bool quoted = is_text(row.type), text_given = value.kind == ValueKind::text;
+    const bool one = text_given || value.kind == ValueKind::boolean || value.kind == ValueKind::integer ||
+                     value.kind == ValueKind::decimal;
+    if (quoted != text_given || !one) {
       refuse(value.line, fmt::format("{} must be {}, not {}", row.key,
-                                     quoted ? "text in quotes" : "without quotes", to_string(value.kind)));
+                                     quoted       ? "text in quotes"
+                                     : text_given ? "without quotes"
+                                                  : "one value",
+                                     to_string(value.kind)));
     }
     const std::string text = text_of(value);
+    if (text.find('\0') != std::string::npos)
+      refuse(value.line, fmt::format("{} holds a NUL character: {}", row.key, in_quotes(text)));
     try {
       check_value(row, row.key, text);
     } catch (const UsageError& error) {

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "search/files/error.h"
+#include "search/files/printable.h"
 
 namespace ostinato {
 namespace {
@@ -167,9 +168,16 @@ void sync_folder(const std::filesystem::path& folder) {
   if (opened.is_open()) ::fsync(opened.get());
 }
 
+/// The system would take what stands before it for the name.
+void refuse_nul(const std::filesystem::path& path) {
+  if (path.native().find('\0') != std::string::npos)
+    throw InputError(printable(path.native()), 0, "no file has a NUL character in its name");
+}
+
 }  // namespace
 
 std::string read_file(const std::filesystem::path& path, std::size_t max_bytes) {
+  refuse_nul(path);
   Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file.is_open()) fail(path, "cannot be read", errno);
   struct stat status {};
@@ -204,6 +212,7 @@ void write_file(const std::filesystem::path& path, std::string_view bytes) {
 }
 
 void write_file(const std::filesystem::path& path, const std::function<void(const Sink&)>& write) {
+  refuse_nul(path);
   if (is_special(path)) {
     const Descriptor file(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
     if (!file.is_open()) fail(path, "cannot be written", errno);

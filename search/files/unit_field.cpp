@@ -6,6 +6,7 @@ namespace ostinato {
 std::int64_t unit_field(const Fields& fields, std::string_view key, std::span<const Unit> units,
                         std::string_view absent) {
   const std::string name = fields.text_or(key, std::string(absent));
+  if (name.empty() && !fields.sound()) return 1;  // it is no text, which was said
   for (const Unit& unit : units) {
     if (unit.name == name) return unit.factor;
   }

@@ -102,6 +102,7 @@ class PlacementReader {
   ModelFacts model_;
   std::int64_t time_factor_ = 1;                ///< nanoseconds a unit
   std::int64_t memory_factor_ = 1;              ///< bytes a unit
+  bool knows_memory_ = false;                   ///< what the unit is
   std::unordered_map<std::string, int> index_;  ///< of each block name
   PlacementLines lines_;
   std::vector<NamedInput> inputs_;
@@ -116,7 +117,10 @@ void PlacementReader::root(const Value& root) {
                       &faults_);
   placement_.name = fields.text_or("name", "");
   faults_.in([&] { time_factor_ = unit_field(fields, "time_unit", kTimeUnits, "us"); });
-  faults_.in([&] { memory_factor_ = unit_field(fields, "memory_unit", kMemoryUnits, "MiB"); });
+  faults_.in([&] {
+    memory_factor_ = unit_field(fields, "memory_unit", kMemoryUnits, "MiB");
+    knows_memory_ = fields.sound();
+  });
   faults_.in([&] { elements(fields.find("blocks"), file_, "blocks"); });  // here only where it is no list
   if (const Value* value = fields.find("link"))
     faults_.in([&] {
@@ -250,15 +254,15 @@ void PlacementReader::model(const Value& value) {
 
 void PlacementReader::check_step_memory(const Fields& fields) const {
   const Value* list = fields.find("step_memory");
-  if (list == nullptr) return;
+  if (list == nullptr || !knows_memory_) return;
   const auto devices = static_cast<std::size_t>(count_without_lanes(placement_));
   if (model_.step_memory.size() != devices)
     fields.fail(list, "'step_memory' needs one number of bytes per device");
   for (std::size_t d = 0; d < devices; ++d) {
     const Device& device = placement_.devices[d];
-    if (device.memory == kUnlimited || model_.step_memory[d] <= device.memory - device.static_memory)
-      continue;
-    const auto [wanted, left] = format_apart(model_.step_memory[d], device.memory - device.static_memory);
+    const Bytes room = device.memory - device.static_memory;
+    if (device.memory == kUnlimited || room < 0 || model_.step_memory[d] <= room) continue;
+    const auto [wanted, left] = format_apart(model_.step_memory[d], room);
     fields.fail(list, "the end of a step needs " + wanted + " above the static memory of device " +
                           in_quotes(device.name) + ", which leaves " + left);
   }
@@ -286,7 +290,8 @@ void PlacementReader::block(const Value& value) {
   block.time = fields.scaled("time", time_factor_, 0);
   block.memory = fields.scaled("memory", memory_factor_, -Fields::kLargest, 0);
   block.workspace = fields.scaled("workspace", memory_factor_, 0, 0);
-  faults_.in([&] { block.kind = parse_kind(fields, fields.text_or("kind", "other"), block.name); });
+  const std::string kind = fields.text_or("kind", "other");
+  if (fields.sound()) faults_.in([&] { block.kind = parse_kind(fields, kind, block.name); });
   block.devices = on_lanes(
       fields, devices_of(fields.need("devices", ValueKind::array), "block " + in_quotes(block.name)));
   const auto [first, is_new] = index_.emplace(block.name, index);

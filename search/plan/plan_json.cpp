@@ -332,9 +332,12 @@ std::filesystem::path placement_of(const std::filesystem::path& plan, const std:
     if (entry.path().extension() == ".toml" && entry.is_regular_file(error))
       beside.push_back(entry.path().lexically_normal());
   std::sort(beside.begin(), beside.end());
-  files.insert(files.end(), beside.begin(), beside.end());
   for (const std::filesystem::path& file : files)
     if (sha256(read_file(file, kMaxPlacementBytes)) == digest) return file;
+  for (const std::filesystem::path& file : beside)
+    if (std::filesystem::file_size(file, error) <= kMaxPlacementBytes &&
+        sha256(read_file(file, kMaxPlacementBytes)) == digest)
+      return file;
   throw InputError(
       plan.string(), 0,
       "its placement is not in the same folder: give its file too, with --placement where there are several "

@@ -8,13 +8,14 @@ checked by what reads that.
 8
 >>> check_counts(devices=4)
 >>> check_from_0(layers=0)
+>>> check_from_1(micro_batches=1)
 >>> seconds(10)
 10.0
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from numbers import Integral, Real
 from operator import index
 from os import PathLike
@@ -65,10 +66,19 @@ def check_counts(bits: int = 31, **counts: int) -> None:
 
 def check_from_0(bits: int = 31, **counts: int) -> None:
     """Also for one below 0."""
+    _check_from(0, bits, counts)
+
+
+def check_from_1(**counts: int) -> None:
+    """Also for one below 1."""
+    _check_from(1, 31, counts)
+
+
+def _check_from(least: int, bits: int, counts: Mapping[str, int]) -> None:
     check_counts(bits, **counts)
     for name, count in counts.items():
-        if count < 0:
-            raise UsageError(f"{name} needs a whole number from 0, got {count}")
+        if count < least:
+            raise UsageError(f"{name} needs a whole number from {least}, got {count}")
 
 
 def seconds(time_limit: Any) -> float:

@@ -25,7 +25,7 @@ from os import PathLike, fspath
 from typing import Any, TypeVar
 
 from ostinato import _search
-from ostinato.arguments import check_counts, check_from_0, core_of, seconds, typed
+from ostinato.arguments import check_counts, check_from_0, check_from_1, core_of, seconds, typed
 from ostinato.errors import Interrupted, UsageError
 from ostinato.objects import (
     Check, Devices, GraphPartition, GraphRow, Memory, PerDevice, Placement, Plan, Profile, Simulation, SteadyState, Step, Time,
@@ -149,7 +149,7 @@ def search(
         "method": method,
         "robust": robust,
     }
-    check_counts(micro_batches=micro_batches)
+    check_from_1(micro_batches=micro_batches)
     core, interrupted = _search.search(
         core_of(placement, Placement), micro_batches, _settings(options), progress
     )
@@ -214,7 +214,7 @@ def pareto(
         "effort": effort,
         "points": points,
     }
-    check_counts(micro_batches=micro_batches)
+    check_from_1(micro_batches=micro_batches)
     cores, interrupted = _search.pareto(
         core_of(placement, Placement), micro_batches, _settings(options), progress
     )

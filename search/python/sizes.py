@@ -32,6 +32,8 @@ def micro_batches_of(
 ) -> list[_search.MicroBatch]:
     if isinstance(sizes, str | PathLike):
         return _search.sizes_file(core_of(placement, Placement), fspath(sizes))
+    if isinstance(sizes, Mapping):
+        raise UsageError("sizes are a dict; they must be a list with one size, or one dict, a micro-batch")
     return [one if isinstance(one, _search.MicroBatch) else _micro_batch(placement, one, of) for one in sizes]
 
 
@@ -41,7 +43,8 @@ def _micro_batch(placement: Placement, one: int | Mapping[str, Any], of: int) ->
         raise UsageError(
             f"a micro-batch has a size, times and memory, not {', '.join(map(repr, sorted(unknown)))}"
         )
-    check_counts(63, size=given.get("size", of), of=of)
+    check_counts(63, size=of)
+    check_counts(63, size=given.get("size", of))
     figures = [dict(given.get(key, {})) for key in ("times", "memory")]
     return _search.micro_batch(core_of(placement, Placement), given.get("size", of), of, *figures)
 

@@ -67,22 +67,26 @@ TEST_P(OptionsFile, RefusesWithFileAndLine) {
   EXPECT_NE(result.err.find(GetParam().message), std::string::npos) << result.err;
 }
 
-INSTANTIATE_TEST_SUITE_P(All, OptionsFile,
-                         testing::Values(Refusal{"[serach]\nseed = 1\n", "did you mean"},
-                                         Refusal{"[search]\ntime_limt = 1\n", "did you mean"},
-                                         Refusal{"[search]\ntime_limit = \"1\"\n", "must be without quotes"},
-                                         Refusal{"[search]\nobjective = 3\n", "must be text in quotes"},
-                                         Refusal{"[search]\nobjective = \"speed\"\n", "is not one of"},
-                                         Refusal{"[search]\nthreads = 1.5\n", "whole number"},
-                                         Refusal{"[search]\nthreads = -1\n", "from 0 to 1024"},
-                                         Refusal{"[partition]\nsplit_backward = 1\n", "true or false"},
-                                         Refusal{"[plan]\nwithout = \"foo\"\n", "is not one of chunks"},
-                                         Refusal{"[plan]\nonly = \"split,foo\"\n", "is not one of chunks"},
-                                         Refusal{"[plan]\nreplicas = \"x\"\n", "65536, or auto, got"},
-                                         Refusal{"[plan]\nslices = \"0\"\n", "65536, or auto, got"},
-                                         Refusal{"[partition]\ndevice_memory = \"12\"\n", "with a unit"},
-                                         Refusal{"[search]\nseed = 1\nseed = 2\n", "seed"},
-                                         Refusal{"search = 1\n", "must be a table"}));
+INSTANTIATE_TEST_SUITE_P(
+    All, OptionsFile,
+    testing::Values(Refusal{"[serach]\nseed = 1\n", "did you mean"},
+                    Refusal{"[search]\ntime_limt = 1\n", "did you mean"},
+                    Refusal{"[search]\ntime_limit = \"1\"\n", "must be without quotes"},
+                    Refusal{"[search]\nobjective = 3\n", "must be text in quotes"},
+                    Refusal{"[search]\nobjective = \"speed\"\n", "is not one of"},
+                    Refusal{"[search]\nthreads = 1.5\n", "whole number"},
+                    Refusal{"[search]\nthreads = -1\n", "from 0 to 1024"},
+                    Refusal{"[partition]\nsplit_backward = 1\n", "true or false"},
+                    Refusal{"[plan]\nwithout = \"foo\"\n", "is not one of chunks"},
+                    Refusal{"[plan]\nonly = \"split,foo\"\n", "is not one of chunks"},
+                    Refusal{"[plan]\nreplicas = \"x\"\n", "65536, or auto, got"},
+                    Refusal{"[plan]\nslices = \"0\"\n", "65536, or auto, got"},
+                    Refusal{"[partition]\ndevice_memory = \"12\"\n", "with a unit"},
+                    Refusal{"[search]\nseed = 1\nseed = 2\n", "seed"},
+                    Refusal{"seed = 1\n[search]\n", "seed belongs in a section: write [search]"},
+                    Refusal{"[search]\nseed = [1]\n", "seed must be one value, not a list"},
+                    Refusal{"[search]\nmethod = \"a\\u0000b\"\n", "NUL character: 'a\\u0000b'"},
+                    Refusal{"search = 1\n", "must be a table"}));
 
 TEST(OptionsFileFormat, IsAskedFor) {
   const TemporaryFolder folder;

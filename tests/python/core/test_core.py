@@ -119,6 +119,8 @@ def test_a_search_gives_the_bytes_of_the_command(tmp_path):
     )
     found = ostinato.search(mine, micro_batches=8)
     assert found.text == plan.read_text() == ostinato.Plan.from_file(plan, placement).text
+    with open(tmp_path / "a.toml", "wb") as too_large:  # for a placement: it is passed over
+        too_large.truncate(300 << 20)
     assert ostinato.Plan.from_file(plan).placement == found.placement
     alone = tmp_path / "alone" / "plan.json"
     alone.parent.mkdir()
@@ -307,6 +309,10 @@ def test_a_plan_of_another_placement_is_refused(tmp_path):
         (lambda v: ostinato.Devices(2.5), ["devices is 2.5"]),
         (lambda v: ostinato.Devices(True), ["devices is True"]),
         (lambda v: ostinato.search_sizes(v, [1.5]), ["size is 1.5"]),
+        (lambda v: ostinato.search_sizes(v, [1], size=2**63), ["size is 9223372036854775808; the largest"]),
+        (lambda v: ostinato.search_sizes(v, {1: 5}), ["sizes are a dict"]),
+        (lambda v: ostinato.search(v, micro_batches=2, seed=2**63), ["the largest is 9223372036854775807"]),
+        (lambda v: ostinato.Plan.from_file("a\0b"), ["a\\u0000b: no file has a NUL"]),
         (lambda v: ostinato.steady_state(v, time_limit=-1), ["time_limit needs", '"-1"']),
         (lambda v: ostinato.steady_state(v, time_limit=float("nan")), ["time_limit needs", '"nan"']),
         (lambda v: ostinato.steady_state(v, time_limit="soon"), ["time_limit needs", '"soon"']),

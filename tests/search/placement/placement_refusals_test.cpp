@@ -84,6 +84,12 @@ INSTANTIATE_TEST_SUITE_P(
                 "p.toml:9: unknown kind 'fwd' of block 'a.F'; the kinds are forward, backward, "
                 "backward_input, backward_weight, offload, load, other\n"
                 "p.toml:12: a device of block 'b' is 3, out of range: from 0 to 0"},
+        Refusal{"types_alone",
+                "format = \"ostinato-placement/1\"\nmemory_unit = 3\n[[devices]]\nmemory = 2\n" + kBlock +
+                    "kind = 3\n[model]\nsha256 = \"" + std::string(64, 'a') +
+                    "\"\nlayers = [\"l d\"]\nmicro_batch_size = 1\nstep_memory = [1000]\n",
+                "p.toml:2: 'memory_unit' must be a text, not a whole number\n"
+                "p.toml:9: 'kind' must be a text, not a whole number"},
         Refusal{"inputs", second(kSecond + "after = [\"a.f\", \"b\"]\n"),
                 "p.toml:12: block 'b' comes after unknown block 'a.f'; did you mean 'a.F'?\n"
                 "p.toml:12: block 'b' comes after itself"}),
