@@ -56,6 +56,23 @@ TEST(Repetend, FiveMicroBatchesReachABetterRateThanFour) {
   EXPECT_LT(found.back().period, 5 * 890);
 }
 
+TEST(Repetend, WithPatienceTheBestIsTheSameAtAnyUnitOfTime) {
+  // Quick searches spend their work on a period in the middle, which depends on the unit.
+  for (const Nanoseconds unit : {1, 100}) {
+    const Placement p =
+        shape("wave",
+              {.devices = 5, .chunks = 2, .forward = unit, .backward = 2 * unit, .memory = 1, .capacity = 6});
+    const Instance in(p);
+    const RepetendOptions patient{.work = 300'000'000, .part = 8};
+    const Repetend one = find_repetend(in, Bounds(in), 1, patient);
+    EXPECT_EQ(one.period, 8 * unit);
+    const std::vector<Repetend> better = repetends_of_growing_rate(in, Bounds(in), 4, patient, &one);
+    ASSERT_FALSE(better.empty());
+    EXPECT_EQ(better.back().unroll, 4);
+    EXPECT_EQ(better.back().period, 29 * unit);
+  }
+}
+
 TEST(Repetend, ReachesTheBoundOfTesselsShapesForwardOnly) {
   for (const auto& [name, period] : {std::pair{"v", 1}, {"x", 2}, {"m", 2}, {"nn", 3}, {"k", 2}}) {
     const Placement p = shape(name, {.forward = 1, .shard_forward = 1, .training = false});
