@@ -158,7 +158,10 @@ void CommandLine::parse_reversed(std::vector<std::string> reversed) {
     const std::size_t name = what.find("--");
     throw core::UsageError(what.substr(name == std::string::npos ? 0 : name) + ": a number is needed");
   } catch (const CLI::ParseError& error) {
-    throw core::UsageError(error.what());
+    const std::string what = error.what();
+    if (const auto twice = what.find(": At Most 1 required"); twice != std::string::npos)
+      throw core::UsageError(what.substr(0, twice) + " is given more than once");
+    throw core::UsageError(what);
   }
 }
 

@@ -62,6 +62,9 @@ TEST(Usage, AllThatIsMissingIsToldAtOnce) {
   EXPECT_NE(ostinato_run({"search"}).err.find("missing: PLACEMENT, --micro-batches N, --output PLAN\n"),
             std::string::npos);
   EXPECT_NE(ostinato_run({"verify"}).err.find("missing: PLAN\n"), std::string::npos);
+  EXPECT_NE(
+      ostinato_run({"search", "--seed", "1", "--seed", "2"}).err.find("--seed is given more than once\n"),
+      std::string::npos);
 }
 
 TEST(Usage, WhatIsTooMuchIsTold) {
