@@ -93,6 +93,7 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
     if (what.find("unexpected end of input") != std::string::npos ||
         what.find("missing closing quote") != std::string::npos)
       fail("the file ends in the middle of its JSON: was it cut off, or is it still being written?");
+    if (what.find("ill-formed UTF-8") != std::string::npos) fail("not valid JSON: bytes that are no UTF-8");
     if (at_its_begin)
       fail("not JSON, from the first character on: is this the right file, given for the right argument?");
     fail("not valid JSON: " + printable(what));

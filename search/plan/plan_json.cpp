@@ -334,10 +334,12 @@ std::filesystem::path placement_of(const std::filesystem::path& plan, const std:
   std::sort(beside.begin(), beside.end());
   for (const std::filesystem::path& file : files)
     if (sha256(read_file(file, kMaxPlacementBytes)) == digest) return file;
-  for (const std::filesystem::path& file : beside)
-    if (std::filesystem::file_size(file, error) <= kMaxPlacementBytes &&
-        sha256(read_file(file, kMaxPlacementBytes)) == digest)
-      return file;
+  for (const std::filesystem::path& file : beside) {
+    try {
+      if (sha256(read_file(file, kMaxPlacementBytes)) == digest) return file;
+    } catch (const InputError&) {  // too large for a placement, or this user may not read it
+    }
+  }
   throw InputError(
       plan.string(), 0,
       "its placement is not in the same folder: give its file too, with --placement where there are several "

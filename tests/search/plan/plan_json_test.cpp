@@ -163,6 +163,8 @@ INSTANTIATE_TEST_SUITE_P(
             "behind_the_end_of_one_line", "{ \"format\": \"ostinato-plan/1\" }}",
             "1: not valid JSON: syntax error while parsing value - unexpected '}'; expected end of input"},
         Refusal{"behind_a_nul", kText + std::string("\0\n{", 3), "20: not valid JSON: a NUL character"},
+        Refusal{"no_utf8", "{\"format\": \"ostinato-plan/1\",\n\"n\xe4\": 1}",
+                "2: not valid JSON: bytes that are no UTF-8"},
         Refusal{"steady_state_beyond_the_end", replaced("\"count\": 2", "\"count\": 2000000000"),
                 "8: 'steady_state' covers micro-batches 0 to 1999999999, but the plan has 2"},
         Refusal{"unknown_key", replaced("\"makespan\": 8", "\"makspan\": 8"),
