@@ -15,11 +15,6 @@ constexpr std::int64_t kSparingWork = 1'000'000;
 /// RepetendOptions::work of a patient search.
 constexpr std::int64_t kPatientWork = 300'000'000;
 
-/// A micro-batch of `a` takes less time.
-bool shorter(const Repetend& a, const Repetend& b) {
-  return static_cast<__int128>(a.period) * b.unroll < static_cast<__int128>(b.period) * a.unroll;
-}
-
 void find_repetends(Hunt& hunt) {
   if (hunt.proved() && hunt.steps() > kSparedSteps) return;
   RepetendOptions options;
@@ -47,7 +42,7 @@ void sweep_devices(Hunt& hunt) {
 /// have theirs.
 void find_patiently(Hunt& hunt) {
   if (hunt.repetends.empty() || hunt.proved()) return;
-  const Repetend best = *std::min_element(hunt.repetends.begin(), hunt.repetends.end(), shorter);
+  const Repetend best = hunt.repetends.back();  // of the best rate, as each that is added is no worse
   RepetendOptions options;
   options.work = hunt.share(kPatientWork);
   options.part = 8;
