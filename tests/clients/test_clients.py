@@ -13,7 +13,7 @@ import ostinato
 import pytest
 from support.tiers import everyday
 
-from .started import Run, launched
+from support.started import Run, launched
 
 WAYS = Path(__file__).parent / "ways"
 LAYERS, BATCHES = 8, 4  # as ways/common.py has them

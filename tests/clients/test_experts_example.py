@@ -6,7 +6,7 @@ import json
 import re
 from pathlib import Path
 
-from .started import launched
+from support.started import launched
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "moe" / "train.py"
 WITHOUT_COMPILING = f"""

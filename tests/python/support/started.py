@@ -23,6 +23,7 @@ from support import worlds
 TIMEOUT = 120  # seconds
 GRACE = 10  # once one rank has failed
 AGAIN = 75  # status of a rank that goes on in another process
+_exit = os._exit  # which `ostinato profile` replaces
 
 
 @dataclass(frozen=True)
@@ -93,13 +94,15 @@ def _rank(
 
 def _leave(file: Path, variables: dict) -> None:
     file.write_text(json.dumps(variables))
-    os._exit(AGAIN)
+    _exit(AGAIN)
 
 
 def _take_over(before: int) -> None:
-    """The name of the folder that the first start left has the ID of its process."""
+    """The name of the folder that the first start left, if it did, has the ID of its process."""
     from ostinato.ranks import again
 
+    if again.FOLDER not in os.environ:  # `ostinato profile` leaves none
+        return
     folder = Path(os.environ[again.FOLDER])
     again.folder_of_first_start.cache_clear()  # of the process that this one is forked from
     os.environ[again.FOLDER] = str(folder.rename(str(folder).replace(f"-{before}-", f"-{os.getpid()}-")))
