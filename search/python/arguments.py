@@ -9,6 +9,7 @@ checked by what reads that.
 >>> check_counts(devices=4)
 >>> check_from_0(layers=0)
 >>> check_from_1(micro_batches=1)
+>>> check_flags(inference=True)
 >>> seconds(10)
 10.0
 """
@@ -79,6 +80,13 @@ def _check_from(least: int, bits: int, counts: Mapping[str, int]) -> None:
     for name, count in counts.items():
         if count < least:
             raise UsageError(f"{name} needs a whole number from {least}, got {count}")
+
+
+def check_flags(**flags: Any) -> None:
+    """Raises UsageError for one that is neither True nor False, numpy's included."""
+    for name, flag in flags.items():
+        if type(flag).__name__ not in ("bool", "bool_"):
+            raise UsageError(f"{name} is {flag!r}; it must be True or False")
 
 
 def seconds(time_limit: Any) -> float:

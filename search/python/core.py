@@ -25,7 +25,7 @@ from os import PathLike, fspath
 from typing import Any, TypeVar
 
 from ostinato import _search
-from ostinato.arguments import check_counts, check_from_0, check_from_1, core_of, seconds, typed
+from ostinato.arguments import check_counts, check_flags, check_from_0, check_from_1, core_of, seconds, typed
 from ostinato.errors import Interrupted, UsageError
 from ostinato.objects import (
     Check, Devices, GraphPartition, GraphRow, Memory, PerDevice, Placement, Plan, Profile, Simulation, SteadyState, Step, Time,
@@ -82,6 +82,7 @@ def placement(
     }  # fmt: skip
     check_counts(devices=devices, chunks=chunks)
     check_from_0(layers=layers)
+    check_flags(inference=inference)
     return Placement(_search.shape(shape, devices, chunks, layers, inference, _settings(given)))
 
 
@@ -181,6 +182,7 @@ def search_sizes(
     >>> plan.makespan, plan.micro_batches, bool(verify(plan))
     (3600, 4, True)
     """
+    check_flags(keep_order=keep_order)
     batches = micro_batches_of(placement, sizes, size)
     settings = _settings({"time_limit": time_limit, "seed": seed, "effort": effort})
     core, interrupted = _search.search_sizes(core_of(placement, Placement), batches, settings, keep_order)
@@ -279,6 +281,7 @@ def partition_graph(
     """
     check_from_0(63, seed=seed)
     check_from_0(runs=runs)
+    check_flags(inference=inference, allow_incomplete=allow_incomplete, published_program=published_program)
     request = _search.GraphRequest(strategy, schedule, seed, runs, seconds(time_limit), published_program)
     if isinstance(graph, Profile):
         if isinstance(devices, str | PathLike):
@@ -358,6 +361,7 @@ def plan(
         "split_backward": split_backward, "allow_incomplete": allow_incomplete,
     }  # fmt: skip
     check_counts(micro_batches=micro_batches)
+    check_flags(keep_order=keep_order)
     where = _devices(devices, device_memory)
     several = profile if isinstance(profile, Iterable) and not isinstance(profile, str) else [profile]
     profiles = [core_of(one, Profile) for one in several]
@@ -442,6 +446,7 @@ def lower(plan: Plan, *, transfers: bool = True) -> list[str]:
     >>> lower(search(placement("v", devices=2), micro_batches=1), transfers=False)
     ['0F0,0B0', '1F0,1B0']
     """
+    check_flags(transfers=transfers)
     return _search.lower(core_of(plan, Plan), transfers)
 
 

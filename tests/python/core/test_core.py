@@ -469,3 +469,16 @@ def test_a_plan_that_does_not_run_tells_nothing(tmp_path):
 def test_a_path_is_no_object(call, said):
     with pytest.raises(ostinato.UsageError, match=said):
         call()
+
+
+def test_a_flag_is_true_or_false():
+    numpy = pytest.importorskip("numpy")
+    v = ostinato.placement("v", devices=2, inference=numpy.True_)
+    for call, said in [
+        (lambda: ostinato.placement("v", inference="no"), "inference is 'no'; it must be True or False"),
+        (lambda: ostinato.lower(ostinato.search(v, micro_batches=1), transfers=1), "transfers is 1; "),
+        (lambda: ostinato.search_sizes(v, [1, 2], size=1, keep_order=None), "keep_order is None; "),
+        (lambda: ostinato.partition_graph("g.csv", devices="d.csv", inference=0), "inference is 0; "),
+    ]:
+        with pytest.raises(ostinato.UsageError, match=said):
+            call()
