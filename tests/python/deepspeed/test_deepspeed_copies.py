@@ -80,6 +80,7 @@ CASES = {
 CASES_4 = {
     "dualpipe": (X_4, "auto", True, SGD_4),
     "chimera": (X_4, "chimera", False, SGD_4),
+    "split-tied": (X_4, "auto", True, replace(SGD_4, tied=True)),
     "data-parallel-zero1": (X_2, "auto", False, replace(SGD_2, config=ZERO_1)),
     "sharded-apart-clipped": (
         X_OF_M_4,
