@@ -20,10 +20,10 @@ namespace ostinato {
 namespace {
 
 /// `within`: what holds it, in words.
-at::Tensor to_tensor(py::handle object, int stage, const std::string& within = "") {
+at::Tensor to_tensor(py::handle object, const std::string& stage, const std::string& within = "") {
   if (object.is_none()) return {};
   if (THPVariable_Check(object.ptr())) return THPVariable_Unpack(object.ptr());
-  throw py::type_error("forward of stage " + std::to_string(stage) + " returned " + within +
+  throw py::type_error("stage '" + stage + "' returns " + within +
                        std::string(py::str(py::type::of(object).attr("__name__"))) +
                        "; expected a tensor or a tuple of tensors and None");
 }
@@ -91,7 +91,7 @@ class PythonStage : public StageModule {
  private:
   at::Tensor output(py::handle object, const std::string& within = "") const {
     if (handed_on_) expect_bytes(object, name_);
-    return to_tensor(object, stage_, within);
+    return to_tensor(object, name_, within);
   }
 
   py::object arguments(const std::vector<at::Tensor>& inputs) const {

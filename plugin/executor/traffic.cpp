@@ -42,7 +42,8 @@ std::string seconds(std::chrono::nanoseconds time) {
 }
 
 constexpr const char* kShapesHint =
-    "if shapes change, set PipelineModule(dynamic_shape=True) or Pipeline(dynamic_shapes=True)";
+    "if the last batch of an epoch is smaller, give its loader drop_last=True; if shapes change, set "
+    "PipelineModule(dynamic_shape=True) or Pipeline(dynamic_shapes=True)";
 constexpr const char* kFrozenHint =
     "if parameters were unfrozen since, call Pipeline.reset_shapes() or DeepSpeed's reset_activation_shape() "
     "on all ranks; if layers are skipped at random, set PipelineModule(dynamic_shape=True) or "

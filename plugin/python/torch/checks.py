@@ -35,6 +35,10 @@ def lowered(plan: str | Path, placement: str | Path | None, micro_batches: int =
 
     Raises ValueError with file and line where plan and placement do not fit.
     """
+    if (
+        placement is None and not Path(plan).exists()
+    ):  # or what is missed is a placement.toml that the user has not named
+        raise _plugin.InputError(f"{plan}: cannot be read: No such file or directory")
     return _plugin.lower(str(plan), str(placement or Path(plan).with_name("placement.toml")), micro_batches)
 
 
@@ -71,8 +75,8 @@ def check_copies(program) -> None:
         layers = stage.layers
         if layers and layers in held:
             raise PipelineError(
-                f'stages "{held[layers]}" and "{stage.name}" hold the same layers (two directions): run this plan with '
-                "DeepSpeed's engine, where ostinato adds the gradients of both copies"
+                f'stages "{held[layers]}" and "{stage.name}" hold the same layers, and here nothing adds the gradients of both copies: '
+                "run a plan of two directions with DeepSpeed's engine, or place each layer once"
             )
         held[layers] = stage.name
 

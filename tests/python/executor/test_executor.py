@@ -282,8 +282,8 @@ def test_exceptions_keep_their_type_and_say_where(tmp_path, forward, where):
 @pytest.mark.parametrize(
     "result, error, words",
     [
-        ("text", TypeError, "forward of stage 0 returned str"),
-        ((torch.ones(1), 3), TypeError, "returned a tuple that holds a value of type int"),
+        ("text", TypeError, "stage '0' returns str; expected a tensor or a tuple"),
+        ((torch.ones(1), 3), TypeError, "returns a tuple that holds a value of type int"),
         (torch.ones(3), RuntimeError, "must be the scalar"),
         (None, RuntimeError, "must be the scalar"),
     ],

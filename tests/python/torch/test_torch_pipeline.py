@@ -10,6 +10,7 @@ import weakref
 from contextlib import nullcontext
 from typing import NamedTuple
 
+import ostinato
 import pytest
 import torch
 from support import serving_jobs, torch_jobs
@@ -22,6 +23,7 @@ from ostinato.groups import later_than, timeout_of
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
 from ostinato.torch import Pipeline, PipelineError
+from ostinato.torch.checks import check_copies, lowered
 from ostinato.torch.draws import Draws, described
 from ostinato.torch.stages import InARow
 
@@ -442,6 +444,19 @@ def test_a_wrapped_layer_takes_a_tuple_as_the_layer_does():
     compiled = torch.compile(Product(), backend="eager")
     for layer in compiled, checkpoint_wrapper(Product()), checkpoint_wrapper(compiled):
         assert torch.equal(InARow(Halves(), layer)(torch.ones(4) * 3), torch.full((2,), 9.0))
+
+
+def test_a_plan_that_is_missing_is_named_before_its_placement(tmp_path):
+    with pytest.raises(ValueError, match=r"missing\.json: cannot be read"):
+        lowered(tmp_path / "missing.json", None)
+
+
+def test_layers_that_are_placed_twice_are_refused(tmp_path):
+    placement = ostinato.placement("x", devices=2, layers=4)
+    placement.save(tmp_path / "placement.toml")
+    ostinato.search(placement, micro_batches=2).save(tmp_path / "plan.json")
+    with pytest.raises(PipelineError, match='"a0" and "b0" hold the same layers, .* place each layer once'):
+        check_copies(lowered(tmp_path / "plan.json", None))
 
 
 def test_wrong_size_of_the_group(world2, tmp_path):
