@@ -9,6 +9,7 @@
 #include "search/files/file.h"
 #include "search/files/sha256.h"
 #include "search/named/named.h"
+#include "search/placement/placement_toml.h"
 #include "search/plan/one_batch.h"
 #include "search/plan/orders.h"
 #include "search/plan/plan_json.h"
@@ -72,11 +73,13 @@ Program lowered(const Plan& plan, const PlacementFile& file, const std::string& 
 
 Program lower_files(const std::filesystem::path& plan_path, const std::filesystem::path& placement_path,
                     int micro_batches) {
-  const auto [file, plan] = read_plan_and_placement(plan_path, placement_path);
+  // First: it may be the only file that the user has named.
+  const std::string text = read_file(plan_path, kMaxPlanBytes);
+  const PlacementFile file = read_placement(placement_path);
+  const Plan plan = parse_plan(text, plan_path.string(), file.placement, file.sha256);
   refuse_unless_it_runs(plan, file.placement, plan_path.string(), placement_path.string());
   const Plan longer = lengthened(plan, file.placement, micro_batches);
-  Program program =
-      lowered(longer, file, placement_path.string(), sha256(read_file(plan_path, kMaxPlanBytes)));
+  Program program = lowered(longer, file, placement_path.string(), sha256(text));
   program.baselines = baselines_of(plan, file.placement);
   return program;
 }

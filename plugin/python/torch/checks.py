@@ -35,10 +35,6 @@ def lowered(plan: str | Path, placement: str | Path | None, micro_batches: int =
 
     Raises ValueError with file and line where plan and placement do not fit.
     """
-    if (
-        placement is None and not Path(plan).exists()
-    ):  # or what is missed is a placement.toml that the user has not named
-        raise _plugin.InputError(f"{plan}: cannot be read: No such file or directory")
     return _plugin.lower(str(plan), str(placement or Path(plan).with_name("placement.toml")), micro_batches)
 
 
