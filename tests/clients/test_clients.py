@@ -11,9 +11,8 @@ from pathlib import Path
 
 import ostinato
 import pytest
-from support.tiers import everyday
-
 from support.started import Run, launched
+from support.tiers import everyday
 
 WAYS = Path(__file__).parent / "ways"
 LAYERS, BATCHES = 8, 4  # as ways/common.py has them

@@ -208,9 +208,8 @@ def steps_of_a_dataset(options: Options) -> list[float]:
     losses = [engine.train_batch().item() for _ in range(7)]
     loader = engine.training_dataloader
     if loader is not None:
-        getattr(
-            loader, "loader", loader
-        ).data = None  # or a garbage collection waits 5 s for each of its workers
+        # Or a garbage collection waits 5 s for each of its workers.
+        getattr(loader, "loader", loader).data = None
     return losses
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Memory by owner, recorded from the allocator while a micro-batch runs."""
 
+import gc
 import json
 from types import SimpleNamespace
 
@@ -46,6 +47,21 @@ def recorded(the_job, ranks):
 
 def held_over_time(recording):
     return [dict(held) for held in recording.over_time()]
+
+
+def test_garbage_collection_is_left_as_it_was():
+    """Nothing is kept out of it in a user's process; of what earlier modules of tests have imported, all is."""
+
+    def memory() -> list[tuple[int, ...]]:
+        return [
+            (row.kept, row.forward_workspace, row.backward_workspace) for row in profile_layers(job()).layers
+        ]
+
+    gc.unfreeze()
+    of_user = memory()
+    assert gc.get_freeze_count() == 0
+    gc.freeze()
+    assert memory() == of_user and gc.get_freeze_count() > 0
 
 
 def test_a_block_belongs_to_who_left_it():
