@@ -10,7 +10,6 @@
 #include <pybind11/pybind11.h>
 
 #include <atomic>
-#include <chrono>
 #include <condition_variable>
 #include <exception>
 #include <functional>

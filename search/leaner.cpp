@@ -5,7 +5,6 @@
 #include <chrono>
 #include <numeric>
 #include <optional>
-#include <stdexcept>
 
 #include "search/bounds/bounds.h"
 #include "search/files/error.h"

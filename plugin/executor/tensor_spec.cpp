@@ -5,7 +5,6 @@
 #include <c10/core/ScalarType.h>
 
 #include <algorithm>
-#include <functional>
 #include <numeric>
 #include <utility>
 

@@ -7,7 +7,6 @@
 // streams work at the same time, both count.
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "profiler/cupti/buffers.h"

@@ -2,7 +2,6 @@
 #include "search/files/nearest.h"
 
 #include <array>
-#include <numeric>
 #include <vector>
 
 namespace ostinato {

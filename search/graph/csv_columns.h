@@ -10,7 +10,6 @@
 // letter will do; else each name must be clear. A column that is none of these is not read.
 
 #include <optional>
-#include <string>
 #include <string_view>
 #include <vector>
 

@@ -10,7 +10,6 @@
 //   GraphWindows windows(times, reach, other_end, matters);
 //   reach.pass(stop, [&](int v) { windows.look(v); });       // reach has risen where windows make it later
 
-#include <utility>
 #include <vector>
 
 #include "search/graph/reach.h"

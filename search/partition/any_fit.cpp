@@ -8,7 +8,6 @@
 #include <limits>
 #include <numeric>
 #include <set>
-#include <tuple>
 
 #include "search/files/counted.h"
 #include "search/partition/packing.h"

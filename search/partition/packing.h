@@ -11,7 +11,6 @@
 // goes in later could as well be there). What is left before a bin is tried once.
 
 #include <cstdint>
-#include <optional>
 #include <set>
 #include <utility>
 #include <vector>

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "search/partition/usual_cut.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <set>

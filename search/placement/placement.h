@@ -13,7 +13,6 @@
 #include <cstdint>
 #include <limits>
 #include <map>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -42,6 +41,8 @@ struct Link {
 
   /// latency + ceil(bytes / bandwidth), saturating at the largest int64.
   Nanoseconds time(Bytes bytes) const;
+
+  friend bool operator==(const Link&, const Link&) = default;
 };
 
 struct Device {
@@ -51,6 +52,8 @@ struct Device {
   Bytes static_memory = 0;    ///< always in use: parameters, gradients, optimizer state
   int lane_of = -1;           ///< the device that this is a lane of (lanes.h); -1: a device itself
   std::string lane = {};      ///< its name among the lanes of that device
+
+  friend bool operator==(const Device&, const Device&) = default;
 };
 
 /// Optional `[[hosts]]` of a placement: devices that share processors, as ranks on a CPU with fewer cores, or
@@ -60,12 +63,16 @@ struct Host {
   std::vector<int> devices;  ///< sorted, without duplicates; no device is on two hosts
   int cores = 1;             ///< >= 1
   int ranks = 1;  ///< >= 1; that each of its devices stands for: of replicas and slices, which run as it does
+
+  friend bool operator==(const Host&, const Host&) = default;
 };
 
 /// One input of a block: the block of the same micro-batch that it waits for, and what is carried over.
 struct Dependency {
   int block = -1;  ///< index into Placement::blocks
   Bytes bytes = 0;
+
+  friend bool operator==(const Dependency&, const Dependency&) = default;
 };
 
 struct Block {
@@ -78,6 +85,8 @@ struct Block {
   Bytes memory = 0;  ///< on each of its devices: > 0 is taken when it starts, < 0 is given back when it ends
   Bytes workspace = 0;  ///< >= 0; in use only while it runs
   std::vector<Dependency> after;
+
+  friend bool operator==(const Block&, const Block&) = default;
 };
 
 struct Placement {
@@ -101,6 +110,8 @@ struct Placement {
 
   /// Index of the block of that name, or -1. O(blocks).
   int find_block(const std::string& name) const;
+
+  friend bool operator==(const Placement&, const Placement&) = default;
 };
 
 /// Blocks in an order in which every block comes after its inputs (ties by index). Empty if there is a cycle.

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <array>
 #include <limits>
-#include <optional>
 #include <unordered_map>
 #include <unordered_set>
 

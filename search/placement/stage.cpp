@@ -2,7 +2,6 @@
 #include "search/placement/stage.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace ostinato {
 

@@ -8,7 +8,6 @@
 // `unrolled()` turns N unequal micro-batches into one micro-batch of a larger placement, so the code that
 // checks, replays or draws a plan needs no special case. docs/formats.md has the files.
 
-#include <string>
 #include <vector>
 
 #include "search/placement/placement.h"

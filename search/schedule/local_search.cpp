@@ -11,8 +11,6 @@
 #include "search/schedule/local_search.h"
 
 #include <algorithm>
-#include <deque>
-#include <limits>
 
 #include "search/numbers/random.h"
 #include "search/schedule/words.h"

@@ -5,7 +5,6 @@
 #include <array>
 #include <set>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "search/files/wrapped.h"

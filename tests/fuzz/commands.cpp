@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/fuzz/commands.h"
 
-#include <algorithm>
 #include <stdexcept>
 
 #include "plugin/lowering/lower.h"

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <cstdlib>
 #include <fstream>
-#include <string_view>
 
 #include "tests/fuzz/readers.h"
 

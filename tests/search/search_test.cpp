@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "search/search.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "search/checker/checker.h"
@@ -31,25 +32,33 @@ struct Known {
   std::string shape;
   int micro_batches;
   Nanoseconds makespan;
+  Bytes capacity = kUnlimited;
 };
 
+// Proved by other solvers (Z3, CP-SAT).
 class TesselShapes : public testing::TestWithParam<Known> {};
 
 TEST_P(TesselShapes, IsProvedOptimal) {
   const Known& known = GetParam();
-  const Plan plan = searched(tessel(known.shape), known.micro_batches);
+  const Plan plan = searched(tessel(known.shape, known.capacity), known.micro_batches);
   EXPECT_EQ(plan.makespan, known.makespan);
   EXPECT_TRUE(plan.optimal.makespan);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Search, TesselShapes,
-    testing::Values(Known{"v", 1, 16}, Known{"v", 2, 20}, Known{"v", 4, 28}, Known{"v", 6, 36},
-                    Known{"v", 128, 524}, Known{"x", 1, 16}, Known{"x", 2, 22}, Known{"x", 3, 28},
-                    Known{"k", 1, 10}, Known{"k", 2, 16}, Known{"k", 3, 22}, Known{"k", 4, 28},
-                    Known{"m", 1, 18}, Known{"m", 2, 24}, Known{"m", 3, 30}, Known{"m", 4, 36},
-                    Known{"m", 8, 60}, Known{"nn", 1, 20}, Known{"nn", 2, 28}, Known{"nn", 3, 36}),
-    [](const auto& test) { return test.param.shape + "_" + std::to_string(test.param.micro_batches); });
+INSTANTIATE_TEST_SUITE_P(Search, TesselShapes,
+                         testing::Values(Known{"v", 1, 16}, Known{"v", 2, 20}, Known{"v", 4, 28},
+                                         Known{"v", 6, 36}, Known{"v", 128, 524}, Known{"v", 128, 524, 4},
+                                         Known{"x", 1, 16}, Known{"x", 2, 22}, Known{"x", 3, 28},
+                                         Known{"x", 3, 30, 4}, Known{"k", 1, 10}, Known{"k", 2, 16},
+                                         Known{"k", 3, 22}, Known{"k", 4, 28}, Known{"m", 1, 18},
+                                         Known{"m", 2, 24}, Known{"m", 3, 30}, Known{"m", 4, 36},
+                                         Known{"m", 8, 60}, Known{"nn", 1, 20}, Known{"nn", 2, 28},
+                                         Known{"nn", 3, 36}),
+                         [](const auto& test) {
+                           const Known& known = test.param;
+                           return fmt::format("{}_{}{}", known.shape, known.micro_batches,
+                                              known.capacity < kUnlimited ? "_tight" : "");
+                         });
 
 TEST(Search, LooksOnlyBelowWhatIsKnown) {
   const Placement v = tessel("v", 3);

@@ -3,8 +3,6 @@
 // are random there). Only Batch Split with PCT has no such order: it must agree to the printed digit.
 #include <gtest/gtest.h>
 
-#include <cmath>
-
 #include "search/graph/csv.h"
 #include "search/graph/simulate.h"
 #include "search/graph/strategies.h"

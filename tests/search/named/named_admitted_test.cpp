@@ -6,7 +6,9 @@
 #include <map>
 #include <random>
 
+#include "tests/search/checked.h"
 #include "tests/search/named/named_runs.h"
+#include "tests/search/random_plan.h"
 
 namespace ostinato {
 namespace {
@@ -19,7 +21,7 @@ Placement uneven(const std::string& name, const ShapeOptions& options, std::mt19
   return placement;
 }
 
-/// Every step once on each of its devices, and no cycle.
+/// Every step once on each of its devices, no cycle, and a plan that holds.
 void expect_complete(const std::string& name, const Placement& placement, int n) {
   const NamedSchedule named = named_schedule(name, placement, n);
   if (!named.orders) {
@@ -36,7 +38,15 @@ void expect_complete(const std::string& name, const Placement& placement, int n)
         ASSERT_EQ((seen[{b, i}]), here ? 1 : 0) << name << ' ' << placement.blocks[b].name;
     }
   }
-  EXPECT_TRUE(earliest_starts(placement, n, *named.orders)) << name << " on " << placement.name << ", " << n;
+  const auto starts = earliest_starts(placement, n, *named.orders);
+  ASSERT_TRUE(starts) << name << " on " << placement.name << ", " << n;
+  Plan plan;
+  plan.placement_name = placement.name;
+  plan.micro_batches = n;
+  plan.schedule = *starts;
+  test::complete_figures(plan, placement);
+  SCOPED_TRACE(name);
+  test::expect_holds(plan, placement);
 }
 
 TEST(Named, EveryScheduleRunsEverywhereThatItIsAdmitted) {

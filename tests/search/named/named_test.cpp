@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <map>
-#include <random>
 
 #include "tests/search/named/named_runs.h"
 

@@ -3,7 +3,6 @@
 // gains nothing that is no gain.
 #include <gtest/gtest.h>
 
-#include <memory>
 #include <random>
 
 #include "search/profile/profile_noise.h"

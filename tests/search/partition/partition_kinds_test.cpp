@@ -6,10 +6,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <functional>
 #include <limits>
 #include <memory>
-#include <numeric>
 #include <optional>
 
 #include "search/files/error.h"

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The joint choice where devices share processors.
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "search/named/named.h"

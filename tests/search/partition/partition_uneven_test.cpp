@@ -2,7 +2,6 @@
 // Uneven devices, sharded layers and recomputation in the chain partition, against brute force.
 
 #include <fmt/format.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <map>
 
-#include "search/files/error.h"
 #include "search/placement/placement_check.h"
 #include "search/placement/placement_toml.h"
 #include "search/plan/proved.h"
@@ -70,32 +69,6 @@ INSTANTIATE_TEST_SUITE_P(All, TesselShape,
                            std::erase(name, '-');
                            return name;
                          });
-
-struct Optimum {
-  const char* name;
-  int micro_batches;
-  Bytes capacity;
-  Nanoseconds makespan;
-};
-
-// Proved by other solvers (Z3, CP-SAT) for Tessel's shapes on 4 devices, F = 1, B = 3, shards of 1 and 1.
-TEST(Shape, SearchReachesTheKnownOptimaOfFewMicroBatches) {
-  const Optimum known[] = {
-      {"v", 1, kUnlimited, 16},  {"v", 2, kUnlimited, 20},  {"v", 4, kUnlimited, 28},
-      {"v", 6, kUnlimited, 36},  {"x", 1, kUnlimited, 16},  {"x", 2, kUnlimited, 22},
-      {"x", 3, 4, 30},           {"k", 1, kUnlimited, 10},  {"k", 2, kUnlimited, 16},
-      {"k", 3, kUnlimited, 22},  {"k", 4, kUnlimited, 28},  {"m", 1, kUnlimited, 18},
-      {"m", 2, kUnlimited, 24},  {"m", 3, kUnlimited, 30},  {"m", 4, kUnlimited, 36},
-      {"nn", 1, kUnlimited, 20}, {"nn", 2, kUnlimited, 28}, {"nn", 3, kUnlimited, 36},
-      {"v", 128, 4, 524},
-  };
-  for (const Optimum& optimum : known) {
-    ShapeOptions options = tessel();
-    options.capacity = optimum.capacity;
-    const Plan plan = test::searched(shape(optimum.name, options), optimum.micro_batches);
-    EXPECT_EQ(plan.makespan, optimum.makespan) << optimum.name << ' ' << optimum.micro_batches;
-  }
-}
 
 class AnyShape : public testing::TestWithParam<std::string> {};
 

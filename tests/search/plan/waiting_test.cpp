@@ -3,8 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
-
 #include "search/placement/shapes.h"
 #include "search/search.h"
 

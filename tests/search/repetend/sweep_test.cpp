@@ -3,9 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <optional>
-#include <string>
 
 #include "search/placement/shapes.h"
 #include "search/plan/orders.h"

@@ -5,8 +5,6 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
-
 #include "search/bounds/feasible.h"
 #include "search/placement/shapes.h"
 #include "search/schedule/local_search.h"

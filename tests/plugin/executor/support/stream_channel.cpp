@@ -6,7 +6,6 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
-#include <stdexcept>
 
 #include "tests/support/fake_memory.h"
 

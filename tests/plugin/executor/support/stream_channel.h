@@ -15,7 +15,6 @@
 #include <deque>
 #include <map>
 #include <mutex>
-#include <string>
 #include <tuple>
 
 #include "plugin/executor/channel.h"

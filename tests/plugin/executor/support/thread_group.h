@@ -7,7 +7,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <chrono>
 #include <condition_variable>
 #include <map>
 #include <mutex>
