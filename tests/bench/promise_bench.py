@@ -201,18 +201,8 @@ def compare(name: str, args, folder: Path) -> None:
     configs = {"1F1B": folder / "config.json"}
     configs["1F1B"].write_text(json.dumps(config))
     profile = folder / "profile.json"
-    command(
-        "ostinato",
-        "profile",
-        HERE,
-        "--output",
-        profile,
-        "--",
-        "--train",
-        name,
-        "--deepspeed_config",
-        configs["1F1B"],
-    )
+    script = f"--train {name} --deepspeed_config {configs['1F1B']}".split()
+    command("ostinato", "profile", HERE, "--output", profile, "--", *script)
     planned = {}
     for tag, options in PLANS.items():
         files = [folder / f"{tag}.json", folder / f"{tag}.toml"]
@@ -239,18 +229,11 @@ def compare(name: str, args, folder: Path) -> None:
     for _ in range(TURNS):
         for tag, file in configs.items():
             record = folder / "seconds.json"
-            words = [
-                "torch.distributed.run",
-                "--standalone",
-                "--nproc-per-node",
-                RANKS,
-                HERE,
-                "--train",
-                name,
-                "--steps",
-                args.steps,
-            ]
-            command(*words, "--record", record, "--deepspeed_config", file)
+            launcher = f"torch.distributed.run --standalone --nproc-per-node {RANKS}".split()
+            script = (
+                f"--train {name} --steps {args.steps} --record {record} --deepspeed_config {file}".split()
+            )
+            command(*launcher, HERE, *script)
             seconds[tag] += json.loads(record.read_text())
     step = {tag: statistics.median(of_tag) for tag, of_tag in seconds.items()}
     for tag, plan in planned.items():

@@ -120,24 +120,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for name in SHAPES:
             path = Path(folder) / f"{name}.toml"
-            draw = [
-                options.ostinato,
-                "placement",
-                name,
-                "--devices",
-                str(options.devices),
-                "--forward",
-                "1",
-                "--backward",
-                "3",
-                "--shard-forward",
-                "1",
-                "--shard-backward",
-                "1",
-                "--output",
-                path,
-            ]
-            subprocess.run(draw, check=True, stdout=subprocess.DEVNULL)
+            times = "--forward 1 --backward 3 --shard-forward 1 --shard-backward 1"
+            draw = f"placement {name} --devices {options.devices} {times} --output {path}".split()
+            subprocess.run([options.ostinato, *draw], check=True, stdout=subprocess.DEVNULL)
             text = path.read_text()
             plan, seconds, _ = search(options.ostinato, text, 16, Path(folder))
             placement = tomllib.loads(text)

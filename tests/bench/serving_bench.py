@@ -154,18 +154,8 @@ def planned_seconds(plan: Path, placement: Path, load: Load) -> list[float]:
 def compare(world: World, folder: Path, load: Load, profiled: dict, args) -> None:
     placement, plan = (folder / str(load.requests) / name for name in ("placement.toml", "plan.json"))
     plan.parent.mkdir()
-    shape = (
-        "--inference",
-        "--devices",
-        RANKS,
-        "--stages",
-        "graph",
-        "--shard",
-        "8:both,9:head",
-        "--output",
-        placement,
-    )
-    ostinato("partition", folder / "profile.json", *shape)
+    shape = f"--inference --devices {RANKS} --stages graph --shard 8:both,9:head --output {placement}"
+    ostinato("partition", folder / "profile.json", *shape.split())
     ostinato(
         "search", placement, "--micro-batches", load.each, "--objective", load.objective, "--output", plan
     )

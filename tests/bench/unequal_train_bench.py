@@ -196,16 +196,10 @@ def main() -> None:
                 f"{row['size']:5d} bytes: {(sum(row['forward']) + sum(row['backward'])) / 1e6:7.2f} ms forward and backward"
             )
         placement = Path(scratch) / "placement.toml"
-        ostinato(
-            "partition",
-            profile,
-            "--devices",
-            RANKS,
-            "--micro-batches",
-            args.micro_batches,
-            "--output",
-            placement,
+        cut = (
+            f"partition {profile} --devices {RANKS} --micro-batches {args.micro_batches} --output {placement}"
         )
+        ostinato(*cut.split())
         parts = parts_of(placement)
         print(
             f"stages begin at layers {parts[:-1]} of {len(measured['layers'])}; {args.micro_batches} micro-batches a step"

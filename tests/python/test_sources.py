@@ -96,16 +96,8 @@ def test_the_types_hold(tmp_path):
     for path in ROOT.glob("*/python/*"):
         if path.name != "__pycache__" and not path.is_relative_to(ROOT / "tests"):
             (package / path.name).symlink_to(path)
-    words = [
-        sys.executable,
-        "-m",
-        "mypy",
-        "--config-file",
-        str(ROOT / "pyproject.toml"),
-        "--follow-imports=silent",
-        "-p",
-        "ostinato",
-    ]
+    options = ["--config-file", str(ROOT / "pyproject.toml"), "--follow-imports=silent", "-p", "ostinato"]
+    words = [sys.executable, "-m", "mypy", *options]
     environment = {**os.environ, "MYPYPATH": str(tmp_path), "MYPY_CACHE_DIR": str(tmp_path / "cache")}
     found = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert found.returncode == 0, found.stdout + found.stderr

@@ -32,21 +32,8 @@ def wave(tmp_path_factory):
     """A plan with chunks, halves of backwards, transfers and a limit, zb-v below it, and a measured step that
     took 1.1 times as long."""
     folder = tmp_path_factory.mktemp("wave")
-    options = (
-        "--devices",
-        "4",
-        "--weight",
-        "1",
-        "--latency",
-        "0.2",
-        "--bytes",
-        "1",
-        "--capacity",
-        "9",
-        "--workspace",
-        "0.5",
-    )
-    plan, placement = make(folder, "wave", 10, *options)
+    options = "--devices 4 --weight 1 --latency 0.2 --bytes 1 --capacity 9 --workspace 0.5"
+    plan, placement = make(folder, "wave", 10, *options.split())
     write_trace(folder / "trace", plan, placement, 1.1)
     output_of(
         "show",

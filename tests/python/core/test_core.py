@@ -151,16 +151,7 @@ def test_a_plan_of_a_profile_is_that_of_the_command(profile, tmp_path):
 
 def test_a_partition_is_that_of_the_command(profile, tmp_path):
     command(
-        "partition",
-        profile,
-        "--devices",
-        4,
-        "--chunks",
-        2,
-        "--layout",
-        "wave",
-        "--output",
-        tmp_path / "p.toml",
+        *f"partition {profile} --devices 4 --chunks 2 --layout wave --output {tmp_path / 'p.toml'}".split()
     )
     found = ostinato.partition(
         ostinato.Profile.from_file(profile), devices=ostinato.Devices(4), chunks=2, layout="wave"

@@ -36,19 +36,8 @@ def command(capfd, *words) -> dict:
 @pytest.mark.parametrize("strategy", ["best", "hash", "critical-path", "heft"])
 def test_it_is_what_the_command_says_and_writes(strategy, files, capfd):
     graph, devices, output = files / "graph.csv", files / "devices.csv", files / "out.csv"
-    told = command(
-        capfd,
-        "partition",
-        graph,
-        "--devices",
-        devices,
-        "--strategy",
-        strategy,
-        "--seed",
-        3,
-        "--output",
-        output,
-    )
+    words = f"partition {graph} --devices {devices} --strategy {strategy} --seed 3 --output {output}"
+    told = command(capfd, *words.split())
     found = ostinato.partition_graph(graph, devices=devices, strategy=strategy, seed=3)
     assert found.text == output.read_text()
     assert found.report == {key: value for key, value in told.items() if key not in ("status", "output")}

@@ -50,20 +50,8 @@ def test_command_and_python_give_the_same_bytes(profile, tmp_path):
     step = step_file(tmp_path / "step.toml")
     plan = tmp_path / "plan.json"
     placement = tmp_path / "placement.toml"
-    words = [
-        "plan",
-        profile,
-        "--devices",
-        2,
-        "--sizes",
-        step,
-        "--effort",
-        50,
-        "--output",
-        plan,
-        "--placement-output",
-        placement,
-    ]
+    options = f"--devices 2 --sizes {step} --effort 50 --output {plan} --placement-output {placement}"
+    words = ["plan", profile, *options.split()]
     done = commands.ostinato(*words)
     assert done.returncode == 0, done.stderr
     assert "6 micro-batches of different sizes on 2 devices" in done.stdout

@@ -115,22 +115,7 @@ def inside(host: int, *words: str) -> str:
 
 def make_slow(host: int) -> None:
     """Of what a host sends, 64 kbit a second get through; a step sends 2 kB."""
-    inside(
-        host,
-        "tc",
-        "qdisc",
-        "add",
-        "dev",
-        LINKS[host],
-        "root",
-        "tbf",
-        "rate",
-        "64kbit",
-        "burst",
-        "1600",
-        "limit",
-        "3000",
-    )
+    inside(host, *f"tc qdisc add dev {LINKS[host]} root tbf rate 64kbit burst 1600 limit 3000".split())
 
 
 def make_lossy(host: int) -> None:

@@ -66,31 +66,12 @@ def planned(folder, training: Training, method: str, options: list[str]) -> list
     """By rank, at the peak of its schedule and at the end of the step."""
     placement, plan = folder / "placement.toml", folder / "plan.json"
     write_profile(training, folder / "profile.json")
-    assert (
-        _search.main(
-            [
-                "partition",
-                str(folder / "profile.json"),
-                "--devices",
-                "2",
-                *options,
-                "--output",
-                str(placement),
-            ]
-        )
-        == 0
+    cut = f"partition {folder / 'profile.json'} --devices 2 --output {placement}"
+    assert _search.main([*cut.split(), *options]) == 0
+    search = (
+        f"search {placement} --micro-batches {MICRO_BATCHES} --method {method} --time-limit 5 --output {plan}"
     )
-    words = [
-        "--micro-batches",
-        str(MICRO_BATCHES),
-        "--method",
-        method,
-        "--time-limit",
-        "5",
-        "--output",
-        str(plan),
-    ]
-    assert _search.main(["search", str(placement), *words]) == 0
+    assert _search.main(search.split()) == 0
     assert _search.main(["verify", str(plan), str(placement)]) == 0
     devices, model = (tomllib.loads(placement.read_text())[key] for key in ("devices", "model"))
     ends = [device["static"] + step for device, step in zip(devices, model["step_memory"], strict=True)]
@@ -103,12 +84,9 @@ def test_zero_divides_the_optimizer_over_replicas(world4, name, tmp_path):
     training = Training("support.memory_model", config=config)
     profile, placement, plan = (tmp_path / file for file in ("profile.json", "placement.toml", "plan.json"))
     write_profile(training, profile)
-    words = f"--devices {2 * REPLICAS} --replicas {REPLICAS} --micro-batches {REPLICAS * MICRO_BATCHES} --max-chunks 1"
-    files = ["--placement-output", str(placement), "--output", str(plan)]
-    assert (
-        _search.main(["plan", str(profile), *words.split(), "--without", "moves,split,recompute", *files])
-        == 0
-    )
+    words = f"plan {profile} --devices {2 * REPLICAS} --replicas {REPLICAS} --micro-batches {REPLICAS * MICRO_BATCHES}"
+    files = f"--placement-output {placement} --output {plan}"
+    assert _search.main(f"{words} --max-chunks 1 --without moves,split,recompute {files}".split()) == 0
     counted = world4.run(memory_jobs.train, training, str(plan))
     model, peaks = tomllib.loads(placement.read_text()), json.loads(plan.read_text())["peak_memory"]
     for stage, run in enumerate(peaks):

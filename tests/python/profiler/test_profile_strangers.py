@@ -401,21 +401,11 @@ def test_a_script_that_catches_everything_and_leaves_by_force(tmp_path):
     package, temporary = tmp_path / "package", Path(tempfile.mkdtemp())  # short: it holds sockets
     package.mkdir()
     (package / "train.py").write_text(HEAD + RUDE)
-    command = [
-        sys.executable,
-        "-m",
-        "ostinato.profile",
-        "-m",
-        "package.train",
-        "-o",
-        "out/p.json",
-        "--repeats",
-        "1",
-        "--warm-up",
-        "0",
-    ]
+    words = (
+        "-m ostinato.profile -m package.train -o out/p.json --repeats 1 --warm-up 0 --no-transfers --json --"
+    )
     result = subprocess.run(
-        [*command, "--no-transfers", "--json", "--", str(tmp_path / "ended")], cwd=tmp_path, capture_output=True, text=True,
+        [sys.executable, *words.split(), str(tmp_path / "ended")], cwd=tmp_path, capture_output=True, text=True,
         timeout=300, env=os.environ | {"DS_ACCELERATOR": "cpu", "TMPDIR": str(temporary)},
     )  # fmt: skip
     assert result.returncode == 0, result.stderr

@@ -19,18 +19,9 @@ PLACEMENT = Path(__file__).resolve().parents[3] / "configs/m-shape-4.toml"
 
 
 def search(plan: Path, micro_batches: int) -> subprocess.Popen:
-    words = [
-        "search",
-        str(PLACEMENT),
-        "--micro-batches",
-        str(micro_batches),
-        "--time-limit",
-        "0",
-        "--output",
-        str(plan),
-    ]
+    options = f"--micro-batches {micro_batches} --time-limit 0 --output {plan}"
     return subprocess.Popen(
-        [sys.executable, "-m", "ostinato", *words],
+        [sys.executable, "-m", "ostinato", "search", str(PLACEMENT), *options.split()],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         start_new_session=True,

@@ -99,18 +99,8 @@ def test_what_is_proved_is_never_cut(tmp_path, small):
 
 
 def test_a_curve_that_was_cut_names_the_memory_that_was_not_tried(tmp_path, hard):
-    cut = [
-        "search",
-        hard,
-        "--micro-batches",
-        32,
-        "--time-limit",
-        "0.2",
-        "--pareto",
-        "memory",
-        "--output",
-        tmp_path / "curve",
-    ]
+    curve = tmp_path / "curve"
+    cut = f"search {hard} --micro-batches 32 --time-limit 0.2 --pareto memory --output {curve}".split()
     result = ostinato(*cut)
     assert result.returncode == 0
     assert re.search(r"no memory between \S+ \w+ and \S+ \w+ was tried", result.stdout), result.stdout
@@ -150,19 +140,8 @@ def test_threads_do_not_change_a_byte(tmp_path, small):
 
 def test_the_curve_over_memory(tmp_path, small):
     curve = tmp_path / "curve"
-    result = ostinato(
-        "search",
-        small,
-        "--micro-batches",
-        8,
-        "--pareto",
-        "memory",
-        "--time-limit",
-        0,
-        "--output",
-        curve,
-        "--json",
-    )
+    words = f"search {small} --micro-batches 8 --pareto memory --time-limit 0 --output {curve} --json"
+    result = ostinato(*words.split())
     assert result.returncode == 0, result.stderr
     points = json.loads(result.stdout)["points"]
     # Room for 3 and 2 in flight.
