@@ -12,7 +12,8 @@
 // by one. Nothing else is promised: a send may need its receive to complete (rendezvous).
 //
 // On an accelerator all of this only issues work. A transfer begins when what is on the current stream by
-// then has ended (lane.h is that stream), and wait() makes the stream that is current there wait for its end.
+// then has ended (side_stream.h is that stream), and wait() makes the stream that is current there wait for
+// its end.
 
 #include <ATen/core/Tensor.h>
 

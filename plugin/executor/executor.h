@@ -8,15 +8,15 @@
 //
 // Sends are issued when their tensor is there; receives are posted one compute ahead of need, in the list's
 // order and as far as the channel lets them (Posting), and waited for by the compute that uses them. On an
-// accelerator all of it is issued without waiting, transfers beside the stream that computes (lane.h); but a
-// compute is issued only when the last but one before it has ended: the memory of what was sent comes back
-// to the allocator when the host has seen the send's end (NCCL's recordStream), so a host that runs ahead
-// would need more of it, and would see a time-out late. A stage that is sharded over several ranks meets
-// inside its modules (collectives). A stage on a lane of its device begins at its place in the list, and runs
-// beside what follows (lane_queue.h) until that takes what it makes; it waits for messages before it begins.
-// The proof has shown that all its ranks come to it in one order. Order of what follows from that: the list
-// passed prove_deadlock_free() in a model where everything blocks, and posting earlier or waiting later only
-// lets more happen.
+// accelerator all of it is issued without waiting, transfers beside the stream that computes (side_stream.h);
+// but a compute is issued only when the last but one before it has ended: the memory of what was sent comes
+// back to the allocator when the host has seen the send's end (NCCL's recordStream), so a host that runs
+// ahead would need more of it, and would see a time-out late. A stage that is sharded over several ranks
+// meets inside its modules (collectives). A stage on a lane of its device begins at its place in the list,
+// and runs beside what follows (lane_queue.h) until that takes what it makes; it waits for messages before it
+// begins. The proof has shown that all its ranks come to it in one order. Order of what follows from that:
+// the list passed prove_deadlock_free() in a model where everything blocks, and posting earlier or waiting
+// later only lets more happen.
 //
 // run() must be called on one thread, the caller's: its grad mode, autocast and streams hold. Without the
 // GIL.

@@ -20,7 +20,7 @@
 #include <thread>
 #include <vector>
 
-#include "plugin/executor/lane.h"
+#include "plugin/executor/side_stream.h"
 
 namespace ostinato {
 
@@ -51,7 +51,7 @@ class LaneQueue {
  private:
   void serve();
 
-  Lane stream_;
+  SideStream stream_;
   bool threaded_;
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -73,8 +73,8 @@ Traffic::Traffic(const Program& program, int rank, Channel& channel, std::chrono
       pool_(channel.device(), meter),
       inbound_(program.ranks[rank].size()) {
   for (const Instruction& i : program.ranks[rank]) {
-    if (is_compute(i.action) || lanes_.contains(i.peer)) continue;
-    lanes_.emplace(i.peer, Lanes{Lane(channel.device()), Lane(channel.device())});
+    if (is_compute(i.action) || streams_.contains(i.peer)) continue;
+    streams_.emplace(i.peer, Streams{SideStream(channel.device()), SideStream(channel.device())});
   }
 }
 
@@ -216,18 +216,18 @@ void Traffic::post_until(int index) {
     const Edge& e = edge(i);
     if (!is_known(next_post_)) return;  // post() takes it at its place
     Inbound& inbound = inbound_[next_post_].emplace();
-    Lane& lane = lanes_.at(i.peer).in;
+    SideStream& stream = streams_.at(i.peer).in;
     std::vector<at::Tensor> tensors;
     const MessageSpec& message = spec_of(i, e);
     for (std::size_t t = 0; t < message.size(); ++t) {
       Buffer buffer = message[t].present ? pool_.take(message[t], order_of(i, e, t)) : Buffer();
       if (message[t].bytes() > 0) {
         tensors.push_back(buffer.tensor());
-        lane.after(buffer.is_free());
+        stream.after(buffer.is_free());
       }
       inbound.buffers.push_back(std::move(buffer));
     }
-    const auto here = lane.enter();
+    const auto here = stream.enter();
     if (!tensors.empty()) inbound.transfers.push_back(channel_.receive(std::move(tensors), i.peer));
   }
 }
@@ -250,14 +250,14 @@ void Traffic::post_here(int index) {
 }
 
 at::Tensor Traffic::receive_words(std::int64_t count, int index) {
-  Lane& lane = lanes_.at(at(index).peer).in;
-  const auto here = lane.enter();  // so that the host does not wait for what computes by now
+  SideStream& stream = streams_.at(at(index).peer).in;
+  const auto here = stream.enter();  // so that the host does not wait for what computes by now
   const at::Tensor words = at::empty({count}, at::TensorOptions().dtype(at::kLong).device(channel_.device()));
   Transfers transfers;
   transfers.push_back(channel_.receive({words}, at(index).peer));
   complete(transfers, index);
   waiting_(index);
-  if (!lane.wait(timeout_)) throw TimeoutError(late(index));
+  if (!stream.wait(timeout_)) throw TimeoutError(late(index));
   waiting_(-1);
   return words.cpu();
 }
@@ -360,14 +360,14 @@ void Traffic::announce_orders(const Instruction& i, Edge& edge, const std::vecto
 }
 
 void Traffic::send_words(const at::Tensor& words, int peer, Outbound& out) {
-  const Lane& lane = lanes_.at(peer).out;
+  const SideStream& stream = streams_.at(peer).out;
   at::Tensor there;
   {
-    const auto here = lane.enter();  // ahead of what the message itself waits for
+    const auto here = stream.enter();  // ahead of what the message itself waits for
     there = words.to(channel_.device(), /*non_blocking=*/true);
     out.transfers.push_back(channel_.send({there}, peer));
   }
-  lane.let_go_by_current(there);
+  stream.let_go_by_current(there);
 }
 
 Traffic::Payload Traffic::payload(const Instruction& i, const Edge& edge,
@@ -422,9 +422,9 @@ void Traffic::send_here(int index, const std::vector<at::Tensor>& tensors, const
   Payload message = payload(i, e, tensors);
   if (i.action == Action::send_forward) out.handed = HandedOn(message.tensors);
   if (!message.tensors.empty()) {
-    Lane& lane = lanes_.at(i.peer).out;
-    message.as_made ? lane.after(made) : lane.after_current();
-    const auto here = lane.enter();
+    SideStream& stream = streams_.at(i.peer).out;
+    message.as_made ? stream.after(made) : stream.after_current();
+    const auto here = stream.enter();
     out.transfers.push_back(channel_.send(std::move(message.tensors), i.peer));
   }
   out.bytes = message.bytes;

@@ -28,8 +28,8 @@
 // One thread, the rank's, may call anything. What a lane's thread may call says so: it takes the lock only
 // where the rank's thread does not hold it, because that may wait for a peer while it does.
 //
-// On an accelerator every transfer is issued on the lane of its peer and direction (lane.h); all of this is
-// called with the computing stream current.
+// On an accelerator every transfer is issued on the stream of its peer and direction (side_stream.h); all of
+// this is called with the computing stream current.
 
 #include <chrono>
 #include <functional>
@@ -45,7 +45,7 @@
 #include "plugin/executor/channel.h"
 #include "plugin/executor/handed_on.h"
 #include "plugin/executor/itinerary.h"
-#include "plugin/executor/lane.h"
+#include "plugin/executor/side_stream.h"
 #include "plugin/executor/tensor_spec.h"
 #include "plugin/lowering/program.h"
 
@@ -60,7 +60,7 @@ class Traffic {
   const Itinerary& itinerary() const { return itinerary_; }
 
   /// Between two steps: the program, which the constructor was given by reference, has become another one of
-  /// the same stages. What is known of shapes, lanes and buffers stays.
+  /// the same stages. What is known of shapes, streams and buffers stays.
   void renew();
 
   /// What the channel is opened with: per peer, the most messages to it that are on their way at once; of all
@@ -193,10 +193,10 @@ class Traffic {
   int flagged_ = -1;      ///< the receive whose shapes were read last; where shapes may change
   Itinerary itinerary_;
   BufferPool pool_;
-  struct Lanes {
-    Lane in, out;
+  struct Streams {
+    SideStream in, out;
   };
-  std::map<int, Lanes> lanes_;                     ///< per peer
+  std::map<int, Streams> streams_;                 ///< per peer
   std::map<std::pair<int, int>, Edge> edges_;      ///< by (from stage, to stage)
   std::vector<std::optional<Inbound>> inbound_;    ///< per instruction: posted and not waited for
   int next_post_ = 0;                              ///< receives before it are posted

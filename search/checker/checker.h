@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// An independent check of a plan: it shares with the search nothing but the placement and plan types.
+// An independent check of a plan: it shares with the search nothing but the placement and plan types, and
+// unrolled() (plan/sizes.h), which writes a step of unequal micro-batches as a placement of one.
 //
 //   CheckResult r = check_plan(plan, placement);
 //   if (!r.ok()) for (const auto& line : r.failures) ...

@@ -15,7 +15,7 @@ constexpr std::int64_t kSparingWork = 1'000'000;
 /// RepetendOptions::work of a patient search.
 constexpr std::int64_t kPatientWork = 300'000'000;
 
-void find_repetends(Hunt& hunt) {
+void try_repetends(Hunt& hunt) {
   if (hunt.proved() && hunt.steps() > kSparedSteps) return;
   RepetendOptions options;
   options.work = hunt.proved() ? kSparingWork : hunt.share(options.work);
@@ -54,7 +54,7 @@ void find_patiently(Hunt& hunt) {
 
 }  // namespace
 
-const Technique techniques::kRepetend = {"repetend", find_repetends};
+const Technique techniques::kRepetend = {"repetend", try_repetends};
 const Technique techniques::kMoreRepetends = {"patient repetends", find_patiently};
 const Technique techniques::kSweeps = {"sweeps over the devices", sweep_devices};
 

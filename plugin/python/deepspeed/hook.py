@@ -321,7 +321,7 @@ def _checked_load(original):
             *args,
         )
         if "_ostinato" not in vars(engine):  # engines with a plan check it themselves
-            from .save import checkpoint, digests, schedule
+            from .save import checkpoint, digests, lr_schedule
 
             folder = checkpoint.folder_read(engine, load_dir, tag)
             optimizer = checkpoint.reads_optimizer(engine, load_optimizer_states, load_module_only)
@@ -339,7 +339,7 @@ def _checked_load(original):
                 _speak_last()
                 checkpoint.check_alone(load_dir, tag, engine)
             held = checkpoint.held_alone(engine.module.parts)
-            with schedule.of_same_groups(engine, None if optimizer else folder, held, held):
+            with lr_schedule.of_same_groups(engine, None if optimizer else folder, held, held):
                 return original(engine, *given, **kwargs)
         return original(engine, *given, **kwargs)
 

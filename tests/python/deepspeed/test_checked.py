@@ -12,7 +12,7 @@ from unittest import mock
 import pytest
 import torch
 import torch.distributed as dist
-from ostinato.deepspeed.equal import compared, recorder as taking
+from ostinato.deepspeed.equal import compared_steps, recorder as taking
 from ostinato.deepspeed.equal.recorder import Recorder
 from ostinato.deepspeed.equal.comparison import compare
 from ostinato.deepspeed.equal.records import Records
@@ -300,7 +300,7 @@ def test_an_optimizer_that_draws_random_numbers_is_named(world2, stock, tmp_path
     with pytest.raises(
         OstinatoError, match=r"step 1 differs .* \(possible causes: AdamW\.step\(\), which draws"
     ):
-        compared.tell(compare(theirs, ours), compared.Shown(), require=True, drew=theirs.drew)
+        compared_steps.tell(compare(theirs, ours), compared_steps.Shown(), require=True, drew=theirs.drew)
     assert not Records.from_text(stock(world2, options, recorded)[0]).drew
 
 
@@ -315,7 +315,7 @@ def of_other_data(options: Options) -> str:
 def test_other_data_are_named(world2, stock):
     told = compare(*(Records.from_text(stock(world2, ADAM, job)[0]) for job in (recorded, of_other_data)))
     with pytest.raises(OstinatoError, match=r"\(the inputs of rank 0 in step 1 are not those of the first"):
-        compared.tell(told, compared.Shown(), require=True, drew="")
+        compared_steps.tell(told, compared_steps.Shown(), require=True, drew="")
 
 
 def repeated(options: Options) -> str:

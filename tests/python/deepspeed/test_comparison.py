@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ostinato.deepspeed.equal import recorder
 from ostinato.deepspeed.equal import records as taken
-from ostinato.deepspeed.equal import compared
-from ostinato.deepspeed.equal.compared import Shown, tell
+from ostinato.deepspeed.equal import compared_steps
+from ostinato.deepspeed.equal.compared_steps import Shown, tell
 from ostinato.deepspeed.equal.comparison import compare
 from ostinato.deepspeed.equal.records import BEFORE, BLOCK, Difference, Records, fingerprint_of
 from ostinato.deepspeed.errors import OstinatoError
@@ -228,7 +228,7 @@ def test_buffers_that_a_recomputed_forward_writes_to_are_left_out(monkeypatch):
     b.steps[0]["gradients"]["l1"] = fingerprint_of(2 * NOISE)
     told = compare(a, b, written_again=[1])
     assert "gradient of layer 1" in told.sentence()
-    monkeypatch.setattr(compared, "say", lambda line: None)
+    monkeypatch.setattr(compared_steps, "say", lambda line: None)
     with pytest.raises(OstinatoError, match=r"\(probably: layer 1 reads the buffers to which it writes"):
         tell(told, Shown(), require=True, drew="")
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from ostinato.deepspeed.errors import OstinatoError
-from ostinato.deepspeed.save import schedule
+from ostinato.deepspeed.save import lr_schedule
 from support import models
 from support.models import LAYERS
 from support.plans import Layout, make_plan
@@ -104,13 +104,13 @@ def test_equal_rates_for_another_number_of_groups_are_refused(monkeypatch):
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
     engine = SimpleNamespace(lr_scheduler=torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0))
     both = engine.lr_scheduler.state_dict() | {"base_lrs": [0.1, 0.001]}
-    monkeypatch.setattr(schedule, "everyones", lambda mine: [mine, (mine[0], [0.001])])
-    monkeypatch.setattr(schedule, "_held_by_writers", lambda folder, alone: alone)
+    monkeypatch.setattr(lr_schedule, "everyones", lambda mine: [mine, (mine[0], [0.001])])
+    monkeypatch.setattr(lr_schedule, "_held_by_writers", lambda folder, alone: alone)
     with (
         pytest.raises(
             OstinatoError, match="schedule for 2 parameter groups, and rank 0 has 1: load_checkpoint"
         ),
-        schedule.of_same_groups(engine, Path("saved"), {"layers": [[0], [1]]}, {}),
+        lr_schedule.of_same_groups(engine, Path("saved"), {"layers": [[0], [1]]}, {}),
     ):
         engine.lr_scheduler.load_state_dict(both)
     assert engine.lr_scheduler.base_lrs == [0.1]
@@ -121,5 +121,5 @@ def test_rates_are_found_within_schedules_of_several():
     kinds = torch.optim.lr_scheduler
     parts = [kinds.ConstantLR(optimizer), kinds.ExponentialLR(optimizer, 0.9)]
     for several in (kinds.SequentialLR(optimizer, parts, [2]), kinds.ChainedScheduler(parts)):
-        assert schedule._rates(several) == schedule._rates(several.state_dict()) == [0.1]
-    assert schedule._rates(SimpleNamespace()) is None
+        assert lr_schedule._rates(several) == lr_schedule._rates(several.state_dict()) == [0.1]
+    assert lr_schedule._rates(SimpleNamespace()) is None

@@ -146,7 +146,7 @@ TEST(Joint, ANamedScheduleThatOnlyAWorsePlacementAdmits) {
   EXPECT_EQ(winner(choice).cuts->stages.size(), 8u);
 }
 
-TEST(Joint, SameInputSamePlan) {
+TEST(Joint, GivesTheSamePlanAtAnyNumberOfThreads) {
   std::mt19937 random(57);
   const Profile profile = random_profile(random, 10);
   const JointOptions options = options_for(3, 5);

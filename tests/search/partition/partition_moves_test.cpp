@@ -185,7 +185,7 @@ TEST(Moves, AClimbLeavesItsPlanToTheFullSearchThatItsStartHasHad) {
   EXPECT_FALSE(moved->whole || moved->cut);
 }
 
-TEST(Moves, TheSameInputGivesTheSameMoves) {
+TEST(Moves, GivesTheSameMovesAtAnyNumberOfThreads) {
   std::mt19937 random(58);
   const Profile profile = test::random_profile(random, 9);
   JointOptions options;

@@ -31,7 +31,7 @@ from ..section import plans
 from ..tell import announce
 from ..data.batches import Batches
 from .clipping import clip_as_partitioned, counted_as_partitioned
-from ..equal.compared import ComparedSteps
+from ..equal.compared_steps import ComparedSteps
 from ..stages.borders import cross_as_in_1f1b, evaluation
 from ..stages.copies import add_losses, watched_buffers
 from ..errors import OstinatoError

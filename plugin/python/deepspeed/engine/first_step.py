@@ -31,7 +31,7 @@ from ostinato.autograd import strangers
 from ostinato.groups import everyones
 from torch.utils.hooks import RemovableHandle
 
-from ..equal.compared import Shown
+from ..equal.compared_steps import Shown
 from ..errors import OstinatoError
 from ..place.tied import Holders
 from ..section import plans

@@ -12,7 +12,7 @@ from ostinato.groups import everyones
 
 from ..errors import OstinatoError
 from ..section.agreement import FileFault, of_rank_0
-from ..save import checkpoint, digests, optimizer_state, partition, schedule, seal, universal
+from ..save import checkpoint, digests, lr_schedule, optimizer_state, partition, seal, universal
 from ..tell import announce
 from .run import Run
 from ..upstream import Engine
@@ -115,7 +115,7 @@ class PlanCheckpoints(Engine):
                 self.module.refuse_unreadable(folder)
             with (
                 optimizer_state.loading(self, saved if optimizer else None, with_schedule),
-                schedule.of_same_groups(self, None if optimizer else folder, held, alone),
+                lr_schedule.of_same_groups(self, None if optimizer else folder, held, alone),
                 universal.idle_reads_nothing(self, self._ostinato.idle),
             ):
                 loaded = super().load_checkpoint(

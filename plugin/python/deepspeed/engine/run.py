@@ -32,7 +32,7 @@ from ..tell.speedup import Speedup
 from ..tell.outside import Outside
 from ..section.plans import Stage
 from ..section.kept import PLAN
-from ..equal.compared import ComparedSteps
+from ..equal.compared_steps import ComparedSteps
 from ..equal.comparison import Comparison
 from ..equal.random_numbers import RandomNumbers
 from ..place.tied import Holders

@@ -2,7 +2,7 @@
 """The first pass: the first steps of a run under DeepSpeed's own unchanged 1F1B, with the run's data and
 optimizer.
 
-"check" records what these steps compute (checked), and runs forwards and backwards of the last step twice more,
+"check" records what these steps compute (equal.recorder), and runs forwards and backwards of the last step twice more,
 to see whether 1F1B repeats itself. "auto" measures layers on the last step, and searches. Then all ranks start
 again with the plan (second_start), from the beginning, with the same data: so it does not matter what measuring
 has changed.

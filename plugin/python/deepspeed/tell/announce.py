@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lines that rank 0 prints: which plan runs, what it gains, and which losses to expect."""
+"""The lines that a run prints, most of them on rank 0: which plan runs, what it gains, and which losses to
+expect."""
 
 import statistics
 from collections.abc import Sequence

@@ -4,5 +4,5 @@
 `device` has the clock, the memory and the name of a device. `transfers` measures what a message between two
 ranks costs, over a process group that `wire` makes; `launched` divides that among the ranks of a launch.
 `block_time` measures what a block costs beside its layers. `freed_memory` keeps glibc from giving memory back
-between micro-batches, as a training does.
+between micro-batches, as a training does; `counted` says whether torch counts a device's memory.
 """

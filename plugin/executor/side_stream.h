@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A stream of an accelerator beside the one that computes. Transfers are issued on lanes, so that each waits
-// for what it needs and not for everything that was issued before it.
+// A stream of an accelerator beside the one that computes. Transfers are issued on side streams, so that each
+// waits for what it needs and not for everything that was issued before it.
 //
-//   Lane lane(channel.device());
-//   lane.after(event);                     // what the transfer needs
+//   SideStream stream(channel.device());
+//   stream.after(event);                   // what the transfer needs
 //   {
-//     const auto here = lane.enter();      // the lane is the thread's current stream
+//     const auto here = stream.enter();     // it is the thread's current stream
 //     transfer = channel.send(tensors, peer);
 //   }
 //   transfer->wait(timeout);               // of the computing stream, which is current again
 //
-// A rank has one lane for each peer and direction. A send waits for the compute that made its tensor; a
-// receive for the last one that reads its buffer; a compute for the receives that it consumes. Nothing runs
-// on a lane but these waits, copies of words that announce shapes, and what a channel may put there itself.
+// A rank has one for each peer and direction. A send waits for the compute that made its tensor; a receive
+// for the last one that reads its buffer; a compute for the receives that it consumes. Nothing runs there but
+// these waits, copies of words that announce shapes, and what a channel may put there itself.
 //
-// Lanes only take waits away: whatever runs on the device was issued by the host in an order that is free of
+// They only take waits away: whatever runs on the device was issued by the host in an order that is free of
 // deadlock when everything blocks (Posting), so no two streams can wait for each other, even where the
 // device's driver has fewer queues than there are streams, or a process group one for all peers.
 //
-// Through torch's interface for devices: one source for all accelerators. On the CPU a lane is nothing, and
+// Through torch's interface for devices: one source for all accelerators. On the CPU one is nothing, and
 // costs nothing.
 
 #include <ATen/core/Tensor.h>
@@ -31,10 +31,10 @@
 
 namespace ostinato {
 
-class Lane {
+class SideStream {
  public:
   /// Throws c10::Error where the device makes no streams. A device without an index is the current one.
-  explicit Lane(at::Device device);
+  explicit SideStream(at::Device device);
 
   /// What is issued here from now on runs after what the event was recorded behind. Null: nothing to wait
   /// for.
@@ -43,7 +43,7 @@ class Lane {
   /// The same for all that is on the thread's current stream by now.
   void after_current();
 
-  /// Makes the lane current until the result is destroyed.
+  /// Makes it current until the result is destroyed.
   c10::OptionalStreamGuard enter() const { return c10::OptionalStreamGuard(stream_); }
 
   /// The reverse of after(): what is issued on the thread's current stream from now on runs after the event.
@@ -62,7 +62,7 @@ class Lane {
 
  private:
   std::optional<c10::Stream> stream_;  ///< none on the CPU
-  std::optional<c10::Event> event_;    ///< for waits of this lane's own
+  std::optional<c10::Event> event_;    ///< for waits of its own
 };
 
 }  // namespace ostinato
