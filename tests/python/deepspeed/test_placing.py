@@ -18,11 +18,12 @@ from unittest import mock
 
 import pytest
 import torch
+import torch.distributed as dist
 from ostinato.deepspeed import hook
 from ostinato.deepspeed.errors import OstinatoError
 from ostinato.deepspeed.section import VARIABLE, kept, verdict
 from ostinato.deepspeed.section.config import parse_section, resolve
-from ostinato.deepspeed.start import start
+from ostinato.deepspeed.start import second_start, start
 from ostinato.deepspeed.start.second_start import NeedsNewStart
 from support import training
 from support.models import LAYERS
@@ -157,7 +158,6 @@ def test_layers_are_there_when_the_model_is_made(world2, stock, plans, how):
 
 def first_device(options: Options, how: str) -> int | None:
     """The device that is current when the rank first sends an object, as NCCL would from there."""
-    import torch.distributed as dist
     from deepspeed.accelerator import get_accelerator
 
     current: list[int | None] = [None]
@@ -543,6 +543,37 @@ def checked(options: Options, folder: str = "") -> dict:
         except OstinatoError as raised:
             error = str(raised)
     return {"losses": losses, "said": printed.getvalue(), "error": error}
+
+
+def checked_across_starts(options: Options) -> dict:
+    """And leaves in "between" what a run that ends between its two starts leaves of a check."""
+    out = Path(options.section["output"])
+
+    def begin(files, timeout_s):
+        if dist.get_rank() == 0:
+            (out / "between").write_text(verdict.unlike_1f1b(out / "plan.json"))
+        raise NeedsNewStart("", files)
+
+    with (
+        mock.patch.object(second_start, "_why_not_again", lambda: ""),
+        mock.patch.object(second_start, "_begin_again", begin),
+    ):
+        return checked(options)
+
+
+def test_a_plan_that_its_run_has_not_compared_is_measured_again(world2, tmp_path):
+    plan = tmp_path / "plan.json"
+    section = {"auto": True, "fallback": False, "output": str(tmp_path), "search": {"time_limit": 1}}
+    options = replace(BASE, section=section)
+    ours = world2.run(in_both_starts, checked_across_starts, options)
+    assert (tmp_path / "between").read_text() == verdict.UNCHECKED
+    assert "measured: step 1: " in ours[0]["said"] and verdict.unlike_1f1b(plan) == ""
+    verdict.leave_unchecked(plan, verdict.digest_of(plan))
+    said, kind = world2.run(said_in_the_first_start, options)[0]
+    assert f"is not used ({verdict.UNCHECKED}); measuring again" in said and kind == ""
+    verdict.withdraw_unchecked(plan, verdict.digest_of(plan))  # no step was the same
+    said, kind = world2.run(said_in_the_first_start, options)[0]
+    assert "no run has compared this plan with DeepSpeed's 1F1B" in said and kind
 
 
 @pytest.mark.parametrize("steps", [1, 2])

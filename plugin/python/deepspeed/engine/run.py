@@ -142,9 +142,12 @@ class Run:
 
     def leave_check(self, told: Comparison) -> None:
         """For later starts with this plan, on rank 0."""
-        if self.paths.output is not None and dist.get_rank() == 0:
-            check = verdict.Check(self.compared_under, told.sentence(), told.equal, told.within_rounding)
-            verdict.leave_check(self.paths.output / PLAN, check)
+        if self.paths.output is None or dist.get_rank() > 0:
+            return
+        if not told.steps:
+            return verdict.withdraw_unchecked(self.paths.output / PLAN, self.program.plan_sha256)
+        check = verdict.Check(self.compared_under, told.sentence(), told.equal, told.within_rounding)
+        verdict.leave_check(self.paths.output / PLAN, check)
 
     def check_before(self) -> verdict.Check | None:
         """What an earlier start has measured of this plan. All ranks must call it."""

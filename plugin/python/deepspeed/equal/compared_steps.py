@@ -75,8 +75,7 @@ class ComparedSteps:
     def _tell(self) -> None:
         keys = [getattr(spec, "key", None) for spec in self._engine.module._layer_specs]
         told = compare(self._theirs, self._recorder.all(), keys, self.shown.written_again)
-        if told.steps:
-            self._leave(told)
+        self._leave(told)
         others = any(everyones(self._engine._ostinato.random_numbers.said))
         tell(told, self.shown, self._require, self._theirs.drew, others)
 

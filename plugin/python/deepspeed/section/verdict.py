@@ -4,6 +4,7 @@
     leave(output / "plan.json", digest, OWN, "this plan is slower than ...")        # on rank 0
     found(output / "plan.json")             # (OWN, "this plan is slower than ..."); None: no verdict on this plan
     leave_check(output / "plan.json", Check(under, "step 1: ... bit for bit", True, True))  # what "check" has measured
+    leave_unchecked(output / "plan.json", digest)       # that it has measured nothing yet
     check_of(output / "plan.json", under)   # the same Check; None: this plan was not checked, or not under the same
     unlike_1f1b(output / "plan.json")       # "step 1 differs from DeepSpeed's 1F1B beyond rounding: ..."; "": it does not
     withdraw(output / "plan.json", digest)  # the verdict
@@ -24,6 +25,7 @@ from typing import Any
 from ostinato.files import Diagnostic
 
 BESIDE = VERDICT, CHECK, OPTIONS = "verdict.json", "check.json", "options.json"
+UNCHECKED = "the run that found it ended before its first step was compared with DeepSpeed's 1F1B"
 OWN, MEASURE = "DeepSpeed's own schedule", "measure"  # what the next start does
 
 
@@ -65,6 +67,18 @@ def leave_check(plan: Path, check: Check) -> None:
     _leave(plan, check.under["plan_sha256"], CHECK, asdict(check))
 
 
+def leave_unchecked(plan: Path, digest: str) -> None:
+    """Until leave_check(): a run that ends before leaves a plan that was never compared."""
+    _leave(plan, digest, CHECK, asdict(Check({}, UNCHECKED, False, False)))
+
+
+def withdraw_unchecked(plan: Path, digest: str) -> None:
+    """Where the first steps were not the same, and rank 0 has said that none was compared."""
+    if is_of(plan, digest) and unlike_1f1b(plan) == UNCHECKED:
+        with suppress(OSError):
+            plan.with_name(CHECK).unlink(missing_ok=True)
+
+
 def check_of(plan: Path, under: dict[str, Any]) -> Check | None:
     told = _found(plan, CHECK)
     with suppress(LookupError, TypeError):
@@ -74,7 +88,7 @@ def check_of(plan: Path, under: dict[str, Any]) -> Check | None:
 
 
 def unlike_1f1b(plan: Path) -> str:
-    """What "check" has measured, where the plan's numbers were not those of 1F1B."""
+    """What "check" has measured, where the plan's numbers were not those of 1F1B, or that it has measured nothing."""
     told = _found(plan, CHECK)
     return str(told.get("said")) if told.get("within_rounding") is False else ""
 

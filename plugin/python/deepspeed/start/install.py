@@ -45,6 +45,9 @@ ELEMENTWISE = (
 )
 MAKERS = ("torch.", "deepspeed.", "apex.", "transformer_engine.")
 
+NOT_COMPARED = (
+    'no run has compared this plan with DeepSpeed\'s 1F1B under this configuration ("check": 1 does)'
+)
 with_kept: list[str] = []  # engines of this process that run the plan in "output"
 
 
@@ -96,6 +99,7 @@ def install(
     elsewhere = draws_elsewhere(program, stages, run.stock_parts, model, any_order=asked.sizes is not None)
     records = second_start.records_of_1f1b(prepared)
     engine.ostinato_begin(elsewhere, records)  # type: ignore[attr-defined]  # it has become a PlanEngine
+    for_another = second_start.for_another(prepared)
     before_this = run.check_before() if records is None and plans.trains(program) else None
     run.was_equal = before_this is not None and before_this.equal
     if asked.adapt is not None and plans.trains(program):
@@ -119,7 +123,9 @@ def install(
             say(said)
     if plans.trains(program):
         say(f"measured when the plan was found, {before_this.said}" if before_this else run.losses_said)
-    if asked.checks and plans.trains(program) and not before_this and second_start.for_another(prepared):
+        if asked.uses_kept and asked.checks and not (records or before_this or moved or for_another):
+            say(NOT_COMPARED)
+    if asked.checks and plans.trains(program) and not before_this and for_another:
         say("the first start compared another engine's steps: those of this engine are not compared")
     for said in (places(stages, run.stock_parts), ends(stages, model._grid.pp_group)):
         if said:

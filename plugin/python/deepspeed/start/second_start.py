@@ -98,6 +98,14 @@ def begin(prepared: Prepared, records: str = "", seconds: Sequence[float] = ()) 
             files,
         )
     kept = f"; the plan is in {where}" if paths.output and where else ""
+    if (
+        records
+        and asked.uses_kept
+        and not prepared.kept
+        and paths.output is not None
+        and dist.get_rank() == 0
+    ):
+        verdict.leave_unchecked(paths.output / PLAN, _digest(prepared))
     lost = '; without "output", the next run measures again' if asked.auto and not paths.output else ""
     say(f"all ranks start again, once, to build their layers where the plan places them{kept}{lost}")
     _begin_again(files, asked.timeout_s)
